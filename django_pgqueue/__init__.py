@@ -1,0 +1,33 @@
+"""A PostgreSQL message queue that is a Django reusable app.
+
+>>> from django_pgqueue import consumer, queue
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_pgqueue.handlers import consumer
+    from django_pgqueue.models.bound import queue
+    from django_pgqueue.types import Receipt, State
+
+__all__ = ["Receipt", "State", "consumer", "queue"]
+
+__version__ = "0.1.0"
+
+# Looked up at first use: the models cannot be imported before the apps are loaded, but a
+# models.py that imports this package is.
+_HOMES = {
+    "consumer": "django_pgqueue.handlers",
+    "queue": "django_pgqueue.models",
+    "Receipt": "django_pgqueue.types",
+    "State": "django_pgqueue.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,193 @@
+"""What callers pass, checked and put in the one form that the queries take."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.serializers.json import DjangoJSONEncoder
+
+from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
+from django_pgqueue.types import Delay, Receipt
+
+__all__ = [
+    "duration",
+    "headers_text",
+    "json_text",
+    "key",
+    "moment",
+    "priority",
+    "quantity",
+    "queue_name",
+    "targets",
+    "validate_queue_name",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
+_LONGEST = dt.timedelta(days=365 * 1000)
+_INT4 = 2**31 - 1
+_INT8 = 2**63 - 1
+
+# NUL is the one character that text can hold in Python and not in PostgreSQL. json writes it as
+# \u0000; an even number of backslashes before the u means that the text only looks like it.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+# ensure_ascii would turn each non-ASCII character into six bytes.
+_encode = DjangoJSONEncoder(
+    allow_nan=False, ensure_ascii=False, check_circular=True, separators=(",", ":")
+).encode
+
+
+def queue_name(name: object) -> str:
+    """A valid queue name, as it is.
+
+    >>> queue_name("orders.eu")
+    'orders.eu'
+
+    Raises InvalidQueueName.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidQueueName(name)
+    return name
+
+
+def validate_queue_name(name: str) -> None:
+    """:func:`queue_name` as a validator of model and form fields."""
+    try:
+        queue_name(name)
+    except InvalidQueueName as error:
+        raise ValidationError(str(error)) from error
+
+
+def quantity(qty: object) -> int | None:
+    """How many messages: zero or more, or None for all there are."""
+    if qty is None:
+        return None
+    if isinstance(qty, bool) or not isinstance(qty, int):
+        raise InvalidArgument(f"qty must be a whole number or None, not {qty!r}")
+    if not 0 <= qty <= _INT4:
+        raise InvalidArgument(f"qty must be from 0 to {_INT4}, not {qty}")
+    return qty
+
+
+def priority(value: object) -> int:
+    """A priority from -100 to 100; higher is read first."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= 100:
+        raise InvalidArgument(f"priority must be a whole number from -100 to 100, not {value!r}")
+    return value
+
+
+def key(value: object, name: str) -> str | None:
+    """A group or dedup key: text of 1 to 255 characters without NUL, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or "\x00" in value:
+        raise InvalidArgument(
+            f"{name} must be text of 1 to 255 characters without NUL, or None, not {value!r}; "
+            f"write str(...) around an id"
+        )
+    return value
+
+
+def duration(value: object, name: str = "vt") -> dt.timedelta:
+    """Seconds or a timedelta, as a timedelta.
+
+    >>> duration(1.5)
+    datetime.timedelta(seconds=1, microseconds=500000)
+    """
+    if isinstance(value, dt.timedelta):
+        length = value
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidArgument(f"{name} must be seconds or a timedelta, not {value!r}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(f"{name} must be finite, not {value!r}")
+    else:
+        try:
+            length = dt.timedelta(seconds=value)
+        except OverflowError:
+            length = dt.timedelta.max
+    if abs(length) > _LONGEST:
+        raise InvalidArgument(f"{name} must be less than a thousand years, not {value!r}")
+    return length
+
+
+def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
+    """A delay as the two parameters that the server adds up: ``at``, or ``after`` from its now.
+
+    Zero and None are neither: at once. A naive datetime is refused, since it names no moment.
+    """
+    if isinstance(value, dt.datetime):
+        if value.utcoffset() is None:
+            raise InvalidArgument(
+                f"{name} is the naive datetime {value!r}: add a time zone, for example with "
+                f"django.utils.timezone.make_aware()"
+            )
+        return {"at": value, "after": None}
+    if value is None:
+        return {"at": None, "after": None}
+    return {"at": None, "after": duration(value, name) or None}
+
+
+def json_text(value: object, what: str = "body") -> str | None:
+    """The JSON text of a body or headers; None stays None and is stored as NULL.
+
+    Raises InvalidMessage for what is not JSON (NaN, Infinity, unknown types) or what jsonb
+    cannot hold (NUL, lone surrogates).
+    """
+    if value is None:
+        return None
+    try:
+        text = _encode(value)
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            f"{what} holds a lone surrogate, which PostgreSQL cannot store: {error}. "
+            f"Decode the text properly, or with errors='replace'."
+        ) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(
+            f"{what} is not JSON: {error}. Send dicts, lists, text, numbers, booleans, dates, "
+            f"Decimal or UUID; NaN and Infinity have no JSON form."
+        ) from error
+    if "\\u0000" in text and _NUL.search(text):
+        raise InvalidMessage(
+            f"{what} holds the character NUL (\\u0000), which PostgreSQL cannot store. "
+            f"Remove it, or encode the bytes as base64."
+        )
+    return text
+
+
+def headers_text(value: object) -> str | None:
+    """The JSON text of headers, which are a dict or None."""
+    if value is not None and not isinstance(value, dict):
+        raise InvalidMessage(f"headers must be a dict or None, not {value!r}")
+    return json_text(value, "headers")
+
+
+def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
+    """Receipts apart from bare ids, each once, in the order given.
+
+    Takes one or many of: Receipt, id, or a message (by its receipt when it was read).
+
+    >>> targets([Receipt(1, 1), 2, 2])
+    ([Receipt(id=1, read_ct=1)], [2])
+    """
+    if isinstance(receipts_or_ids, (Receipt, int)) or hasattr(receipts_or_ids, "receipt"):
+        receipts_or_ids = [receipts_or_ids]
+    elif isinstance(receipts_or_ids, (str, bytes)) or not isinstance(receipts_or_ids, Iterable):
+        raise InvalidArgument(f"give a receipt, an id, or a list of them, not {receipts_or_ids!r}")
+    receipts: dict[Receipt, None] = {}
+    ids: dict[int, None] = {}
+    for target in receipts_or_ids:
+        target = getattr(target, "receipt", target)
+        if isinstance(target, Receipt):
+            receipts[target] = None
+        elif isinstance(target, int) and not isinstance(target, bool) and abs(target) <= _INT8:
+            ids[target] = None
+        else:
+            raise InvalidArgument(f"{target!r} is neither a receipt nor the id of a message")
+    return list(receipts), list(ids)

@@ -1,0 +1,57 @@
+"""Every setting, with its default and meaning: the keys of ``settings.PGQUEUE``.
+
+==================  =========  ==================================================================
+key                 default    meaning
+==================  =========  ==================================================================
+DATABASE            None       alias of the database that holds the queues; None: as the routers
+                               say. Set it together with ``django_pgqueue.routers.QueueRouter``.
+CACHE_SECONDS       5.0        how long a process trusts what it knows of a queue's settings
+COPY_THRESHOLD      500        from how many messages on ``send_batch`` goes by COPY
+EXACT_COUNT_LIMIT   10000      up to how many rows ``metrics`` counts one by one
+LOCK_SECONDS        30.0       how long ``drop_queue`` tries to get its locks
+==================  =========  ==================================================================
+
+>>> PGQUEUE = {"DATABASE": "queues"}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+__all__ = ["DEFAULTS", "settings"]
+
+DEFAULTS: dict[str, Any] = {
+    "DATABASE": None,
+    "CACHE_SECONDS": 5.0,
+    "COPY_THRESHOLD": 500,
+    "EXACT_COUNT_LIMIT": 10_000,
+    "LOCK_SECONDS": 30.0,
+}
+
+
+class Settings:
+    """Reads ``settings.PGQUEUE`` at first use, and again when a test changes it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in DEFAULTS:
+            raise AttributeError(f"PGQUEUE has no setting {name!r}: see django_pgqueue.conf")
+        value = getattr(django_settings, "PGQUEUE", {}).get(name, DEFAULTS[name])
+        self.__dict__[name] = value
+        return value
+
+    def reload(self) -> None:
+        self.__dict__.clear()
+
+
+settings = Settings()
+
+
+def _reload(*, setting: str, **kwargs: Any) -> None:
+    if setting == "PGQUEUE":
+        settings.reload()
+
+
+setting_changed.connect(_reload)

@@ -1,0 +1,86 @@
+-- What makes an INSERT a send. Released: never edit, add a trigger_v2.sql.
+--
+-- Fires once per statement on the parent, and on each leaf for rows inserted there directly
+-- (a statement on the parent does not fire the leaf's trigger, nor the other way round). A leaf
+-- passes its queue's id as argument, which saves looking for it in the rows.
+
+CREATE FUNCTION pgqueue_message_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    queue_ids integer[];
+    queue record;
+    now_ms bigint;
+    woken_ms bigint;
+BEGIN
+    IF TG_NARGS = 1 THEN
+        queue_ids := ARRAY[TG_ARGV[0]::integer];
+    ELSE
+        queue_ids := ARRAY(SELECT DISTINCT queue_id FROM inserted);
+    END IF;
+
+    FOR queue IN
+        SELECT id, q.name, q.unlogged, q.notify
+        FROM unnest(queue_ids) AS id LEFT JOIN pgqueue_queue q USING (id)
+    LOOP
+        IF queue.name IS NULL THEN
+            RAISE EXCEPTION 'pgqueue: queue % does not exist', queue.id USING ERRCODE = 'PQ404';
+        END IF;
+
+        IF queue.unlogged THEN
+            INSERT INTO pgqueue_ready_unlogged (id, enqueued_at, queue_id, priority, group_key)
+            SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
+            WHERE queue_id = queue.id
+              AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
+
+            INSERT INTO pgqueue_deferred_unlogged
+                (id, vt, enqueued_at, queue_id, priority, state, group_key)
+            SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
+            FROM inserted
+            WHERE queue_id = queue.id AND scheduled_at > statement_timestamp();
+        ELSE
+            INSERT INTO pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
+            SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
+            WHERE queue_id = queue.id
+              AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
+
+            INSERT INTO pgqueue_deferred
+                (id, vt, enqueued_at, queue_id, priority, state, group_key)
+            SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
+            FROM inserted
+            WHERE queue_id = queue.id AND scheduled_at > statement_timestamp();
+        END IF;
+
+        PERFORM nextval(('pgqueue_sent_q' || queue.id)::regclass)
+        FROM inserted WHERE queue_id = queue.id;
+
+        -- A notification makes commits queue behind one another, so one every few milliseconds
+        -- is enough. The mark is a sequence: no row lock, no dead row, kept on rollback.
+        IF queue.notify THEN
+            now_ms := extract(epoch FROM clock_timestamp()) * 1000;
+            woken_ms := coalesce(pg_sequence_last_value(('pgqueue_wake_q' || queue.id)::regclass), 0);
+            IF woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
+                PERFORM setval(('pgqueue_wake_q' || queue.id)::regclass, now_ms);
+                PERFORM pg_notify('pgqueue', queue.name);
+            END IF;
+        END IF;
+    END LOOP;
+
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER pgqueue_message_inserted
+    AFTER INSERT ON pgqueue_message
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_message_inserted();
+
+-- A test suite that truncates the queues empties the tables of all models, and these have none.
+CREATE FUNCTION pgqueue_queues_truncated() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    TRUNCATE pgqueue_ready_unlogged, pgqueue_deferred_unlogged;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER pgqueue_queues_truncated
+    AFTER TRUNCATE ON pgqueue_queue
+    FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_queues_truncated();

@@ -1,0 +1,118 @@
+"""Every error the package raises on purpose.
+
+* PgQueueError
+  x QueueNotFound         no queue of that name
+  x QueueMismatch         the queue exists, made in another way than asked for
+  x QueueBusy             the tables of a queue stayed locked by others
+  x LeaseLost             the message was read again by somebody else, or is gone
+  x InvalidArgument       also a ValueError
+    + InvalidQueueName
+    + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
+  x TransactionRefused    a read inside the caller's transaction
+  x ImmutableMessage      a message row is written once
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ImmutableMessage",
+    "InvalidArgument",
+    "InvalidMessage",
+    "InvalidQueueName",
+    "LeaseLost",
+    "PgQueueError",
+    "QueueBusy",
+    "QueueMismatch",
+    "QueueNotFound",
+    "TransactionRefused",
+]
+
+
+class PgQueueError(Exception):
+    """The root of the tree: catch it to catch everything the package raises."""
+
+
+class QueueNotFound(PgQueueError, LookupError):
+    """No queue of that name in that database.
+
+    ::
+
+        try:
+            queue("orders").send({"order": 7})
+        except QueueNotFound:
+            Message.objects.create_queue("orders")
+    """
+
+    def __init__(self, name: object, using: str) -> None:
+        super().__init__(
+            f"There is no queue {name!r} in database {using!r}. Create it first: "
+            f"Message.objects.create_queue({name!r}), best in a data migration."
+        )
+
+
+class QueueMismatch(PgQueueError):
+    """``create_queue`` found the queue, but with another storage than it was asked for."""
+
+    def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
+        super().__init__(
+            f"Queue {name!r} exists with {setting}={found!r}, not {asked!r}. "
+            f"Leave {setting} out to use it as it is, or drop it first."
+        )
+
+
+class QueueBusy(PgQueueError):
+    """Other transactions kept the queue's tables locked for too long; nothing was changed."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(
+            f"Queue {name!r} could not be locked within {seconds:g} seconds: another transaction "
+            f"uses its tables. Nothing was changed; see pg_stat_activity, then try again."
+        )
+
+
+class LeaseLost(PgQueueError):
+    """The receipt is no longer valid: the lease ran out and the message was read again."""
+
+    def __init__(self, receipt: object) -> None:
+        super().__init__(
+            f"{receipt} is no longer held: its visibility timeout ran out and the message was "
+            f"read again, or it is gone. Nothing was changed; let the new holder finish it."
+        )
+
+
+class InvalidArgument(PgQueueError, ValueError):
+    """An argument the operation cannot work with; nothing was sent, read or changed."""
+
+
+class InvalidQueueName(InvalidArgument):
+    """A queue name has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(
+            f"{name!r} is not a queue name: use 1 to 63 of the characters A-Z a-z 0-9 _ . -"
+        )
+
+
+class InvalidMessage(InvalidArgument):
+    """A body or headers that JSON or PostgreSQL's jsonb cannot hold."""
+
+
+class TransactionRefused(PgQueueError):
+    """A read inside the caller's transaction would hold no lease."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(
+            f"{operation}() inside a transaction gives no lease: until the commit it is only a "
+            f"row lock, and a rollback undoes the delivery count. Read outside atomic() (and "
+            f"outside ATOMIC_REQUESTS), or pass in_transaction=True to process the message in "
+            f"this very transaction."
+        )
+
+
+class ImmutableMessage(PgQueueError):
+    """A message row is written once; send a new message instead of changing one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A message is immutable once sent. Send a new one, or use set_vt, archive or delete."
+        )

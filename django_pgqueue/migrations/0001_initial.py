@@ -1,0 +1,315 @@
+"""The queues, and the tables of their messages."""
+
+from __future__ import annotations
+
+import django.core.serializers.json
+import django.db.models.deletion
+import django.db.models.functions.text
+from django.db import migrations, models
+
+import django_pgqueue.arguments
+from django_pgqueue.ddl import statements
+
+
+class Migration(migrations.Migration):
+    initial = True
+
+    dependencies = []
+
+    operations = [
+        migrations.CreateModel(
+            name="Queue",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                (
+                    "name",
+                    models.CharField(
+                        help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
+                        max_length=63,
+                        validators=[django_pgqueue.arguments.validate_queue_name],
+                    ),
+                ),
+                (
+                    "visibility_timeout",
+                    models.PositiveIntegerField(
+                        default=30,
+                        help_text="Seconds a message stays hidden from others once it is read.",
+                    ),
+                ),
+                (
+                    "max_deliveries",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How often a message is given out before it is dead-lettered; empty: no limit.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "retention",
+                    models.DurationField(
+                        blank=True,
+                        help_text="How long archived messages are kept; empty: for ever.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "partition_interval",
+                    models.DurationField(
+                        blank=True,
+                        editable=False,
+                        help_text="The time span of one leaf; empty: the queue is one leaf.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "dedup_window",
+                    models.DurationField(
+                        blank=True,
+                        help_text="How long a dedup key counts; empty: five minutes.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "unlogged",
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="Faster, and empty after a crash of the server.",
+                    ),
+                ),
+                (
+                    "paused",
+                    models.BooleanField(default=False, help_text="Consumers leave it alone."),
+                ),
+                (
+                    "notify",
+                    models.BooleanField(default=True, help_text="A send wakes waiting consumers."),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        ),
+                        editable=False,
+                    ),
+                ),
+                (
+                    "dead_letter_queue",
+                    models.ForeignKey(
+                        blank=True,
+                        help_text="Where messages go whose deliveries ran out; empty: the archive, as FAILED.",
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="sources",
+                        to="django_pgqueue.queue",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_queue",
+                "ordering": ("name",),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="queue",
+            constraint=models.UniqueConstraint(
+                django.db.models.functions.text.Lower("name"), name="pgqueue_queue_name_unique"
+            ),
+        ),
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                migrations.RunSQL(statements.TABLES_V1, statements.TABLES_V1_REVERSE),
+                migrations.RunSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
+            ],
+            state_operations=[
+                migrations.CreateModel(
+                    name="Message",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        (
+                            "enqueued_at",
+                            models.DateTimeField(
+                                db_default=models.Func(
+                                    function="statement_timestamp",
+                                    output_field=models.DateTimeField(),
+                                ),
+                                editable=False,
+                            ),
+                        ),
+                        ("scheduled_at", models.DateTimeField(blank=True, null=True)),
+                        ("priority", models.SmallIntegerField(default=0)),
+                        ("group_key", models.TextField(blank=True, null=True)),
+                        ("dedup_key", models.TextField(blank=True, null=True)),
+                        (
+                            "headers",
+                            models.JSONField(
+                                blank=True,
+                                encoder=django.core.serializers.json.DjangoJSONEncoder,
+                                null=True,
+                            ),
+                        ),
+                        (
+                            "body",
+                            models.JSONField(
+                                blank=True,
+                                encoder=django.core.serializers.json.DjangoJSONEncoder,
+                                null=True,
+                            ),
+                        ),
+                        (
+                            "queue",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="messages",
+                                to="django_pgqueue.queue",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": "pgqueue_message",
+                        "required_db_vendor": "postgresql",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Ready",
+                    fields=[
+                        ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                        ("enqueued_at", models.DateTimeField()),
+                        ("priority", models.SmallIntegerField()),
+                        ("group_key", models.TextField(null=True)),
+                        (
+                            "queue",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="+",
+                                to="django_pgqueue.queue",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": "pgqueue_ready",
+                        "required_db_vendor": "postgresql",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Deferred",
+                    fields=[
+                        ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                        ("vt", models.DateTimeField()),
+                        ("enqueued_at", models.DateTimeField()),
+                        ("first_read_at", models.DateTimeField(null=True)),
+                        ("last_read_at", models.DateTimeField(null=True)),
+                        ("read_ct", models.IntegerField(default=0)),
+                        ("attempts", models.IntegerField(default=0)),
+                        ("worker", models.IntegerField(null=True)),
+                        ("priority", models.SmallIntegerField()),
+                        ("state", models.TextField()),
+                        ("group_key", models.TextField(null=True)),
+                        (
+                            "queue",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="+",
+                                to="django_pgqueue.queue",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": "pgqueue_deferred",
+                        "required_db_vendor": "postgresql",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="ArchivedMessage",
+                    fields=[
+                        ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                        ("enqueued_at", models.DateTimeField()),
+                        ("first_read_at", models.DateTimeField(null=True)),
+                        ("last_read_at", models.DateTimeField(null=True)),
+                        (
+                            "archived_at",
+                            models.DateTimeField(
+                                db_default=models.Func(
+                                    function="statement_timestamp",
+                                    output_field=models.DateTimeField(),
+                                )
+                            ),
+                        ),
+                        (
+                            "archive_xid",
+                            models.BigIntegerField(
+                                db_default=models.Func(
+                                    output_field=models.BigIntegerField(),
+                                    template="pg_current_xact_id()::text::bigint",
+                                )
+                            ),
+                        ),
+                        ("read_ct", models.IntegerField()),
+                        ("attempts", models.IntegerField()),
+                        (
+                            "state",
+                            models.TextField(
+                                choices=[("COMPLETED", "Completed"), ("FAILED", "Failed")]
+                            ),
+                        ),
+                        ("error", models.TextField(null=True)),
+                        ("result", models.JSONField(null=True)),
+                        (
+                            "queue",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="archive",
+                                to="django_pgqueue.queue",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": "pgqueue_archive",
+                        "required_db_vendor": "postgresql",
+                    },
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="LiveMessage",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                (
+                    "state",
+                    models.TextField(
+                        choices=[
+                            ("PENDING", "Pending"),
+                            ("SCHEDULED", "Scheduled"),
+                            ("PROCESSING", "Processing"),
+                            ("RETRYABLE", "Retryable"),
+                            ("COMPLETED", "Completed"),
+                            ("FAILED", "Failed"),
+                        ]
+                    ),
+                ),
+                ("vt", models.DateTimeField()),
+                ("read_ct", models.IntegerField()),
+                ("attempts", models.IntegerField()),
+                ("priority", models.SmallIntegerField()),
+                ("group_key", models.TextField(null=True)),
+                ("enqueued_at", models.DateTimeField()),
+                ("first_read_at", models.DateTimeField(null=True)),
+                ("last_read_at", models.DateTimeField(null=True)),
+                ("worker", models.IntegerField(null=True)),
+            ],
+            options={
+                "db_table": "pgqueue_live",
+                "managed": False,
+            },
+        ),
+    ]

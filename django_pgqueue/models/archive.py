@@ -1,0 +1,69 @@
+"""The archive: how each message ended."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.models.message import Message
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import State
+
+__all__ = ["ArchivedMessage"]
+
+
+class ArchivedMessage(models.Model):
+    """The outcome of one message: appended once, never changed.
+
+    It has the id of its message, whose body stays where it was: ``archived.message.body``.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    enqueued_at = models.DateTimeField()
+    first_read_at = models.DateTimeField(null=True)
+    last_read_at = models.DateTimeField(null=True)
+    archived_at = models.DateTimeField(
+        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+    )
+    # Ids and times do not follow the order of commits; with the transaction's id a reader can
+    # take what is new without a gap.
+    archive_xid = models.BigIntegerField(
+        db_default=models.Func(
+            template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
+        )
+    )
+    queue = models.ForeignKey(
+        Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="archive"
+    )
+    read_ct = models.IntegerField()
+    attempts = models.IntegerField()
+    state = models.TextField(
+        choices=[(s.value, s.value.title()) for s in (State.COMPLETED, State.FAILED)]
+    )
+    error = models.TextField(null=True)  # noqa: DJ001
+    result = models.JSONField(null=True)
+
+    class Meta:
+        db_table = "pgqueue_archive"
+        required_db_vendor = "postgresql"
+
+    def __str__(self) -> str:
+        return f"archived message {self.pk}"
+
+    @property
+    def message(self) -> Message:
+        """The message itself, with its body and headers."""
+        return Message.objects.using(self._state.db).get(
+            pk=self.pk, queue_id=self.queue_id, enqueued_at=self.enqueued_at
+        )
+
+    @property
+    def body(self) -> object:
+        return self.message.body
+
+    @property
+    def headers(self) -> object:
+        return self.message.headers
+
+    def save(self, *args: object, **kwargs: object) -> None:
+        raise ImmutableMessage

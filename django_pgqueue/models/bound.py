@@ -1,0 +1,98 @@
+"""A queue by name, for daily use: ``queue("orders").send(…)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from django_pgqueue import arguments
+from django_pgqueue.models.message import Message
+from django_pgqueue.models.operations import MessageManager
+
+__all__ = ["BoundQueue", "queue"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _bound(
+    method: Callable[Concatenate[MessageManager, str, P], R],
+) -> Callable[Concatenate[BoundQueue, P], R]:
+    @wraps(method)
+    def run(self: BoundQueue, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.using is not None:
+            kwargs.setdefault("using", self.using)
+        return method(Message.objects, self.name, *args, **kwargs)
+
+    return run
+
+
+class BoundQueue:
+    """The operations of ``Message.objects`` with the name filled in.
+
+    >>> orders = queue("orders")
+    >>> orders.send({"order": 7})
+    1
+    >>> [message] = orders.read()
+    >>> orders.archive(message)
+    [1]
+    """
+
+    def __init__(self, name: str, *, using: str | None = None) -> None:
+        self.name = arguments.queue_name(name)
+        self.using = using
+
+    def __repr__(self) -> str:
+        using = f", using={self.using!r}" if self.using else ""
+        return f"queue({self.name!r}{using})"
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, BoundQueue) and (self.name.lower(), self.using) == (
+            other.name.lower(),
+            other.using,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name.lower(), self.using))
+
+    create = _bound(MessageManager.create_queue)
+    drop = _bound(MessageManager.drop_queue)
+    purge = _bound(MessageManager.purge)
+    send = _bound(MessageManager.send)
+    send_batch = _bound(MessageManager.send_batch)
+    read = _bound(MessageManager.read)
+    read_with_poll = _bound(MessageManager.read_with_poll)
+    peek = _bound(MessageManager.peek)
+    pop = _bound(MessageManager.pop)
+    archive = _bound(MessageManager.archive)
+    delete = _bound(MessageManager.delete)
+    set_vt = _bound(MessageManager.set_vt)
+    metrics = _bound(MessageManager.metrics)
+
+    acreate = _bound(MessageManager.acreate_queue)
+    adrop = _bound(MessageManager.adrop_queue)
+    apurge = _bound(MessageManager.apurge)
+    asend = _bound(MessageManager.asend)
+    asend_batch = _bound(MessageManager.asend_batch)
+    aread = _bound(MessageManager.aread)
+    aread_with_poll = _bound(MessageManager.aread_with_poll)
+    apeek = _bound(MessageManager.apeek)
+    apop = _bound(MessageManager.apop)
+    aarchive = _bound(MessageManager.aarchive)
+    adelete = _bound(MessageManager.adelete)
+    aset_vt = _bound(MessageManager.aset_vt)
+    ametrics = _bound(MessageManager.ametrics)
+
+
+def queue(name: str, *, using: str | None = None) -> BoundQueue:
+    """The queue of that name, in the database ``using`` or the one the routers choose.
+
+    Makes no query: whether the queue exists shows at the first operation.
+
+    >>> queue("orders").send({"order": 7}, delay=60)
+    1
+
+    Raises InvalidQueueName.
+    """
+    return BoundQueue(name, using=using)

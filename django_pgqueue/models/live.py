@@ -1,0 +1,80 @@
+"""Where each live message stands."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import State
+
+__all__ = ["Deferred", "LiveMessage", "Ready"]
+
+
+class Ready(models.Model):
+    """A message that may be read and never was. Unlogged queues have a table of their own."""
+
+    id = models.BigIntegerField(primary_key=True)
+    enqueued_at = models.DateTimeField()
+    queue = models.ForeignKey(
+        Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
+    )
+    priority = models.SmallIntegerField()
+    group_key = models.TextField(null=True)  # noqa: DJ001
+
+    class Meta:
+        db_table = "pgqueue_ready"
+        required_db_vendor = "postgresql"
+
+    def __str__(self) -> str:
+        return f"ready message {self.pk}"
+
+
+class Deferred(models.Model):
+    """A message that becomes readable at ``vt``: scheduled, leased or waiting to retry."""
+
+    id = models.BigIntegerField(primary_key=True)
+    vt = models.DateTimeField()
+    enqueued_at = models.DateTimeField()
+    first_read_at = models.DateTimeField(null=True)
+    last_read_at = models.DateTimeField(null=True)
+    queue = models.ForeignKey(
+        Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
+    )
+    read_ct = models.IntegerField(default=0)
+    attempts = models.IntegerField(default=0)
+    worker = models.IntegerField(null=True)
+    priority = models.SmallIntegerField()
+    state = models.TextField()
+    group_key = models.TextField(null=True)  # noqa: DJ001
+
+    class Meta:
+        db_table = "pgqueue_deferred"
+        required_db_vendor = "postgresql"
+
+    def __str__(self) -> str:
+        return f"{self.state.lower()} message {self.pk}"
+
+
+class LiveMessage(models.Model):
+    """One row a message in the queue, over all the tables that say so: for people, the admin,
+    commands and tests, not for the hot path."""
+
+    id = models.BigIntegerField(primary_key=True)
+    queue = models.ForeignKey(Queue, models.DO_NOTHING, db_constraint=False, related_name="live")
+    state = models.TextField(choices=[(s.value, s.value.title()) for s in State])
+    vt = models.DateTimeField()
+    read_ct = models.IntegerField()
+    attempts = models.IntegerField()
+    priority = models.SmallIntegerField()
+    group_key = models.TextField(null=True)  # noqa: DJ001
+    enqueued_at = models.DateTimeField()
+    first_read_at = models.DateTimeField(null=True)
+    last_read_at = models.DateTimeField(null=True)
+    worker = models.IntegerField(null=True)
+
+    class Meta:
+        db_table = "pgqueue_live"
+        managed = False
+
+    def __str__(self) -> str:
+        return f"{self.state.lower()} message {self.pk}"

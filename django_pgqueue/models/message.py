@@ -1,0 +1,137 @@
+"""A message: written once, in the leaf of its queue."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import models, transaction
+from django.db.models.base import ModelState
+
+from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.models.operations import MessageManager
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Receipt
+
+__all__ = ["Message"]
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    """Messages by the ORM: for looking, bulk_create as a send, and delete."""
+
+    def update(self, **kwargs: Any) -> int:
+        raise ImmutableMessage
+
+    def bulk_update(self, *args: Any, **kwargs: Any) -> int:
+        raise ImmutableMessage
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete messages wherever they stand, in the queue or in the archive."""
+        deleted = 0
+        with transaction.atomic(using=self.db):
+            rows = self.order_by("queue_id").values_list("queue_id", "pk")
+            by_queue: dict[int, list[int]] = {}
+            for queue_id, pk in rows:
+                by_queue.setdefault(queue_id, []).append(pk)
+            for queue in Queue.objects.using(self.db).filter(pk__in=by_queue):
+                ids = by_queue[queue.pk]
+                deleted += len(self.model.objects.erase(queue, ids))
+        return deleted, {self.model._meta.label: deleted}
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class Message(models.Model):
+    """One message, queued or archived.
+
+    Inserting a row is a send, by whichever way: ``Message.objects.send``, ``bulk_create``, plain
+    SQL or COPY. ``id`` is one sequence for all queues, so it names the message for life.
+
+    A message that was read also has ``read_ct`` (deliveries so far), ``attempts`` (how often a
+    handler ran before), ``vt`` (the moment the lease runs out) and ``receipt``.
+    """
+
+    # The key in the database is (id, queue_id, enqueued_at), as partitions demand; the admin and
+    # foreign keys need a single column, and id alone is unique.
+    id = models.BigAutoField(primary_key=True)
+    enqueued_at = models.DateTimeField(
+        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField()),
+        editable=False,
+    )
+    scheduled_at = models.DateTimeField(null=True, blank=True)
+    queue = models.ForeignKey(
+        Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="messages"
+    )
+    priority = models.SmallIntegerField(default=0)
+    group_key = models.TextField(null=True, blank=True)  # noqa: DJ001
+    dedup_key = models.TextField(null=True, blank=True)  # noqa: DJ001
+    headers = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+    body = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+
+    objects = MessageManager.from_queryset(MessageQuerySet)()
+
+    # Set by a read.
+    read_ct: int
+    attempts: int
+    vt: dt.datetime
+    first_read_at: dt.datetime | None
+    queue_name: str
+
+    class Meta:
+        db_table = "pgqueue_message"
+        required_db_vendor = "postgresql"
+
+    def __str__(self) -> str:
+        return f"message {self.pk}"
+
+    @property
+    def receipt(self) -> Receipt:
+        """What settles this delivery, and no later one."""
+        return Receipt(self.id, self.read_ct)
+
+    @property
+    def group(self) -> str | None:
+        """The FIFO group, or None."""
+        return self.group_key
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise ImmutableMessage
+        super().save(*args, **{**kwargs, "force_insert": True})
+
+    def delete(
+        self, using: str | None = None, keep_parents: bool = False
+    ) -> tuple[int, dict[str, int]]:
+        messages = type(self).objects.using(using or self._state.db)
+        return messages.filter(pk=self.pk, queue_id=self.queue_id).delete()
+
+    @classmethod
+    def from_read(cls, row: Sequence[Any], queue: Queue) -> Message:
+        """A message from a row of read.sql, without the cost of ``__init__`` and its signals."""
+        message = cls.__new__(cls)
+        state = ModelState()
+        state.db, state.adding = queue.alias, False
+        state.fields_cache = {"queue": queue}
+        headers, body = row[2], row[1]
+        message.__dict__ = {
+            "_state": state,
+            "id": row[0],
+            "body": None if body is None else json.loads(body),
+            "headers": None if headers is None else json.loads(headers),
+            "enqueued_at": row[3],
+            "scheduled_at": row[4],
+            "priority": row[5],
+            "group_key": row[6],
+            "dedup_key": row[7],
+            "read_ct": row[8],
+            "attempts": row[9],
+            "vt": row[10],
+            "first_read_at": row[11],
+            "queue_id": queue.pk,
+            "queue_name": queue.name,
+        }
+        return message

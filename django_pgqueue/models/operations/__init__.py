@@ -1,0 +1,25 @@
+"""What can be done with queues and messages: the methods of ``Message.objects``."""
+
+from __future__ import annotations
+
+from django_pgqueue.models.operations.lifecycle import Lifecycle
+from django_pgqueue.models.operations.measuring import Measuring
+from django_pgqueue.models.operations.reading import Reading
+from django_pgqueue.models.operations.sending import Sending
+from django_pgqueue.models.operations.settling import Settling
+
+__all__ = ["MessageManager"]
+
+
+class MessageManager(Lifecycle, Sending, Reading, Settling, Measuring):
+    """Every operation, by topic. Each takes ``using=`` to name a database, and has an async
+    twin of the same name with an ``a`` in front.
+
+    Example::
+
+        Message.objects.create_queue("orders")
+        Message.objects.send("orders", {"order": 7}, delay=60)
+        for message in Message.objects.read("orders", qty=10):
+            ...
+        await Message.objects.asend("orders", {"order": 8})
+    """

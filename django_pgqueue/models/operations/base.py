@@ -1,0 +1,78 @@
+"""How an operation reaches the database, and how it gets its async twin."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, models
+
+from django_pgqueue import queries
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models.queue import Queue
+
+__all__ = ["Operations", "twin"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound="Operations")
+
+# What PostgreSQL says when the tables of a queue are gone: undefined_table, our trigger's own
+# code, and check_violation for a row that fits no leaf.
+_QUEUE_GONE = ("42P01", "PQ404")
+
+
+def twin(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], Awaitable[R]]:
+    """The async twin of an operation: the same arguments, run in Django's sync thread."""
+
+    @wraps(method)
+    async def run(self: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await sync_to_async(method, thread_sensitive=True)(self, *args, **kwargs)
+
+    run.__name__ = f"a{method.__name__}"
+    run.__qualname__ = run.__qualname__.replace(method.__name__, run.__name__)
+    run.__doc__ = f"The async twin of :meth:`{method.__name__}`."
+    return run
+
+
+class Operations(models.Manager[Any]):
+    """The base of the operations: one statement, on the tables of one queue."""
+
+    use_in_migrations = False
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """The queue of that name. Raises QueueNotFound."""
+        return Queue.objects.resolve(queue, using or self._db)
+
+    def _run(
+        self,
+        name: str,
+        queue: str | Queue,
+        using: str | None,
+        params: Mapping[str, Any] | Callable[[Queue], Mapping[str, Any]],
+    ) -> tuple[Queue, list[tuple[Any, ...]]]:
+        """Run ``queries/<name>.sql`` on a queue and fetch what it returns.
+
+        A single statement is a transaction of its own, or part of the caller's. What was
+        remembered of a queue may be stale, when it was dropped and made again elsewhere: then it
+        is asked for once more, unless that is too late inside a broken transaction.
+        """
+        found = self.resolve(queue, using)
+        try:
+            return found, self._fetch(name, found, params(found) if callable(params) else params)
+        except DatabaseError as error:
+            if getattr(error.__cause__, "sqlstate", None) not in _QUEUE_GONE:
+                raise
+            Queue.objects.forget(found)
+            if connections[found.alias].in_atomic_block:
+                raise QueueNotFound(found.name, found.alias) from error
+        found = self.resolve(found.name, found.alias)
+        return found, self._fetch(name, found, params(found) if callable(params) else params)
+
+    @staticmethod
+    def _fetch(name: str, queue: Queue, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        with connections[queue.alias].cursor() as cursor:
+            cursor.execute(queries.render(name, queue.tables), params)
+            return cursor.fetchall()

@@ -1,0 +1,195 @@
+"""Reading: lease messages, look at them, or take them for good."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidArgument, TransactionRefused
+from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.wake import Listening
+
+if TYPE_CHECKING:
+    from django_pgqueue.models.message import Message
+
+__all__ = ["Reading"]
+
+
+class Reading(Operations):
+    """Read, peek and pop."""
+
+    def read(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        in_transaction: bool = False,
+        using: str | None = None,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages, each hidden from other readers for ``vt``.
+
+        Messages that are due again (their lease or delay ran out) are taken first, then fresh
+        ones; the list is in order of priority, highest first, then id. ``vt`` is in seconds or a
+        timedelta, by default the queue's; ``qty=None`` takes all there are. ``conditional``
+        takes only messages whose body contains it, as jsonb's ``@>`` does.
+
+        A lease is only one once it is committed, so a read inside the caller's ``atomic()`` is
+        refused. With ``in_transaction=True`` it is meant: the message stays locked while it is
+        processed in this transaction, and a rollback gives it back uncounted.
+
+        >>> [message] = Message.objects.read("orders", vt=60)
+        >>> message.body, message.read_ct
+        ({'order': 7}, 1)
+
+        Raises QueueNotFound, InvalidArgument, TransactionRefused.
+        """
+        found = self.resolve(queue, using)
+        if not in_transaction:
+            self._refuse_transaction(found.alias, "read")
+        return self._lease(found, vt, qty, conditional)
+
+    def read_with_poll(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+        conditional: dict[str, Any] | None = None,
+        using: str | None = None,
+    ) -> list[Message]:
+        """Read, and when there is nothing wait for it, up to ``max_poll_seconds``.
+
+        Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
+        transaction: a notification ends it, or the moment the next message is due, or
+        ``poll_interval_ms``, whichever comes first. Zero seconds tries once.
+
+        >>> Message.objects.read_with_poll("orders", max_poll_seconds=0)
+        []
+
+        Raises what :meth:`read` raises.
+        """
+        found = self.resolve(queue, using)
+        self._refuse_transaction(found.alias, "read_with_poll")
+        deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
+        interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)
+        messages = self._lease(found, vt, qty, conditional)
+        if messages or qty == 0 or time.monotonic() >= deadline:
+            return messages
+        with Listening(connections[found.alias]) as listening:
+            while not (messages := self._lease(found, vt, qty, conditional)):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                listening.wait(min(remaining, interval, self._next_due(found)))
+        return messages
+
+    def peek(
+        self,
+        queue: str | Queue,
+        *,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        using: str | None = None,
+    ) -> list[Message]:
+        """What a read would find, without leasing or counting anything.
+
+        >>> Message.objects.peek("orders")[0].read_ct
+        0
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        params = {
+            "qty": arguments.quantity(qty),
+            "conditional": _condition(conditional),
+        }
+        found, rows = self._run("peek", queue, using, params)
+        return self._messages(found, rows)
+
+    def pop(
+        self, queue: str | Queue, qty: int | None = 1, *, using: str | None = None
+    ) -> list[Message]:
+        """Take up to ``qty`` messages and delete them at once: delivered at most once.
+
+        No delivery is counted, and nothing goes to the archive.
+
+        >>> Message.objects.pop("orders")[0].body
+        {'order': 7}
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        qty = arguments.quantity(qty)
+        found, rows = self._run(
+            "pop", queue, using, lambda q: {"qty": qty, "max_deliveries": q.max_deliveries}
+        )
+        return self._messages(found, rows)
+
+    def _lease(
+        self,
+        queue: Queue,
+        vt: float | dt.timedelta | None,
+        qty: int | None,
+        conditional: dict[str, Any] | None,
+    ) -> list[Message]:
+        qty = arguments.quantity(qty)
+        condition = _condition(conditional)
+        lease = None if vt is None else arguments.duration(vt)
+
+        def params(queue: Queue) -> dict[str, Any]:
+            return {
+                "vt": dt.timedelta(seconds=queue.visibility_timeout) if lease is None else lease,
+                "qty": qty,
+                "conditional": condition,
+                "worker": None,
+                "max_deliveries": queue.max_deliveries,
+            }
+
+        found, rows = self._run("read", queue, queue.alias, params)
+        return self._messages(found, rows)
+
+    def _messages(self, queue: Queue, rows: list[tuple[Any, ...]]) -> list[Message]:
+        from_read = self.model.from_read
+        return [from_read(row, queue) for row in rows]
+
+    def _next_due(self, queue: Queue) -> float:
+        _, rows = self._run("next_due", queue, queue.alias, {})
+        return max(rows[0][0], 0.001) if rows else float("inf")
+
+    @staticmethod
+    def _refuse_transaction(alias: str, operation: str) -> None:
+        connection = transaction.get_connection(alias)
+        # The transaction that TestCase wraps around each test does not count, as for
+        # atomic(durable=True).
+        in_test_only = len(connection.atomic_blocks) > 0 and all(
+            block._from_testcase for block in connection.atomic_blocks
+        )
+        if (connection.in_atomic_block and not in_test_only) or not (
+            connection.in_atomic_block or connection.get_autocommit()
+        ):
+            raise TransactionRefused(operation)
+
+    aread = twin(read)
+    aread_with_poll = twin(read_with_poll)
+    apeek = twin(peek)
+    apop = twin(pop)
+
+
+def _condition(conditional: Any) -> str | None:
+    """The JSON text of a condition; None and {} are none."""
+    if conditional is None or conditional == {}:
+        return None
+    return arguments.json_text(conditional, "conditional")
+
+
+def _seconds(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise InvalidArgument(f"{name} must be zero or more, not {value!r}")
+    return float(value)

@@ -1,0 +1,157 @@
+"""Sending: one message, or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connections, transaction
+
+from django_pgqueue import arguments, queries
+from django_pgqueue.conf import settings
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Delay
+
+__all__ = ["Sending"]
+
+# COPY's text format gives these a meaning of their own.
+_COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_COPY_BLOCK = 1000
+
+
+class Sending(Operations):
+    """Send messages, in the caller's transaction if there is one."""
+
+    def send(
+        self,
+        queue: str | Queue,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: str | None = None,
+        dedup_key: str | None = None,
+        using: str | None = None,
+    ) -> int:
+        """Send one message and return its id.
+
+        In a transaction the message exists if, and only if, the transaction commits; nobody can
+        read it before. ``body`` is anything JSON can hold, ``headers`` a dict of the same.
+        ``delay`` hides the message for so many seconds (number or timedelta), or until an aware
+        datetime. A higher ``priority`` (-100 to 100) is read first. ``group`` is the FIFO group.
+
+        >>> Message.objects.send("orders", {"order": 7}, delay=60)
+        1
+
+        Raises QueueNotFound, InvalidMessage and InvalidArgument; nothing is sent then.
+        """
+        params = {
+            "body": arguments.json_text(body),
+            "headers": arguments.headers_text(headers),
+            "priority": arguments.priority(priority),
+            "group": arguments.key(group, "group"),
+            "dedup_key": arguments.key(dedup_key, "dedup_key"),
+            **arguments.moment(delay),
+        }
+        _, rows = self._run("send", queue, using, params)
+        return int(rows[0][0])
+
+    def send_batch(
+        self,
+        queue: str | Queue,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        dedup_key: Sequence[str | None] | None = None,
+        using: str | None = None,
+    ) -> list[int]:
+        """Send many messages at once, all or none, and return their ids in the same order.
+
+        ``headers`` and ``group`` are one for all, or a list with one for each body; ``delay``
+        and ``priority`` are one for all. Many messages go by COPY.
+
+        >>> Message.objects.send_batch("orders", [{"order": 7}, {"order": 8}])
+        [1, 2]
+
+        Raises InvalidArgument for an empty batch and for lists whose lengths differ, and what
+        :meth:`send` raises; nothing is sent then.
+        """
+        if isinstance(bodies, (str, bytes, dict)):
+            raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
+        texts = [arguments.json_text(body) for body in bodies]
+        if not texts:
+            raise InvalidArgument("bodies is empty: give at least one")
+        count = len(texts)
+        columns = {
+            "bodies": texts,
+            "headers": list(
+                map(arguments.headers_text, _one_each(headers, dict, count, "headers"))
+            ),
+            "groups": [arguments.key(g, "group") for g in _one_each(group, str, count, "group")],
+            "dedup_keys": [
+                arguments.key(k, "dedup_key") for k in _one_each(dedup_key, (), count, "dedup_key")
+            ],
+        }
+        params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+        if count >= settings.COPY_THRESHOLD:
+            return self._copy(queue, using, columns, params)
+        _, rows = self._run("send_batch", queue, using, {**columns, **params})
+        return sorted(row[0] for row in rows)
+
+    def _copy(
+        self,
+        queue: str | Queue,
+        using: str | None,
+        columns: dict[str, list[Any]],
+        params: dict[str, Any],
+    ) -> list[int]:
+        with transaction.atomic(using=self.resolve(queue, using).alias):
+            reserve = {**params, "count": len(columns["bodies"])}
+            found, reserved = self._run("reserve_ids", queue, using, reserve)
+            ids = [row[0] for row in reserved]
+            scheduled_at = _field(reserved[0][1])
+            fixed = f"{found.pk}\t{scheduled_at}\t{params['priority']}"
+            lines = [
+                f"{pk}\t{fixed}\t{_field(group)}\t{_field(dedup)}\t{_field(header)}\t{_field(body)}\n"
+                for pk, group, dedup, header, body in zip(
+                    ids,
+                    columns["groups"],
+                    columns["dedup_keys"],
+                    columns["headers"],
+                    columns["bodies"],
+                    strict=True,
+                )
+            ]
+            with (
+                connections[found.alias].cursor() as cursor,
+                cursor.copy(queries.render("copy", found.tables)) as copy,
+            ):
+                for start in range(0, len(lines), _COPY_BLOCK):
+                    copy.write("".join(lines[start : start + _COPY_BLOCK]))
+        return ids
+
+    asend = twin(send)
+    asend_batch = twin(send_batch)
+
+
+def _one_each(value: Any, single: Any, count: int, name: str) -> list[Any]:
+    """One value for each of the bodies: the same for all, or as listed."""
+    if value is None or isinstance(value, single):
+        return [value] * count
+    values = list(value)
+    if len(values) != count:
+        raise InvalidArgument(
+            f"{name} has {len(values)} entries for {count} bodies: give one for each, "
+            f"or one for all"
+        )
+    return values
+
+
+def _field(value: str | None) -> str:
+    return "\\N" if value is None else value.translate(_COPY_ESCAPES)

@@ -1,0 +1,128 @@
+"""Settling: say what became of a message that was read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Union
+
+from django_pgqueue import arguments
+from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Receipt, Settled
+
+if TYPE_CHECKING:
+    from django_pgqueue.models.message import Message
+
+__all__ = ["Settling"]
+
+Target = Union[Receipt, int, "Message"]
+
+
+class Settling(Operations):
+    """Archive, delete and set_vt.
+
+    By receipt (or by a message that was read, which has one) they are fenced: when the message
+    was read again since, nothing changes, and the receipt is in the result's ``lost``. By bare
+    id they act on whatever stands there, as PGMQ does: a tool for operators.
+    """
+
+    def archive(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        *,
+        using: str | None = None,
+    ) -> Settled:
+        """Done: move messages from the queue to the archive, as COMPLETED.
+
+        Returns the ids that were archived; what was not is in ``.lost``.
+
+        >>> [message] = Message.objects.read("orders")
+        >>> Message.objects.archive("orders", message.receipt)
+        [1]
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        return self._settle("archive", queue, using, receipts_or_ids, {})
+
+    def delete(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        *,
+        using: str | None = None,
+    ) -> Settled:
+        """Delete messages from the queue for good, bodies too. The archive is not touched.
+
+        Returns the ids that were deleted; what was not is in ``.lost``.
+
+        >>> Message.objects.delete("orders", [2, 3])
+        [2, 3]
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        return self._settle("delete", queue, using, receipts_or_ids, {})
+
+    def set_vt(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        vt: float | dt.timedelta | dt.datetime,
+        *,
+        using: str | None = None,
+    ) -> Settled:
+        """Make messages readable ``vt`` from now (seconds, timedelta or an aware datetime).
+
+        Counted from now and not from the old timeout; counts no delivery. Longer extends a
+        lease, zero gives the message back at once.
+
+        >>> Message.objects.set_vt("orders", message.receipt, 120)
+        [1]
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        moment = arguments.moment(vt, "vt")
+        if moment == {"at": None, "after": None}:
+            arguments.duration(vt)
+            moment["after"] = dt.timedelta(0)
+        return self._settle("set_vt", queue, using, receipts_or_ids, moment)
+
+    def erase(self, queue: str | Queue, ids: list[int], *, using: str | None = None) -> list[int]:
+        """Delete messages wherever they stand, the archive included; returns the ids found."""
+        _, rows = self._run("erase", queue, using, {"ids": ids})
+        return [row[0] for row in rows]
+
+    def _settle(
+        self,
+        operation: str,
+        queue: str | Queue,
+        using: str | None,
+        receipts_or_ids: Target | Iterable[Target],
+        params: dict[str, Any],
+    ) -> Settled:
+        receipts, ids = arguments.targets(receipts_or_ids)
+        found = self.resolve(queue, using)
+        done: list[int] = []
+        if receipts:
+            fence = {
+                "ids": [receipt.id for receipt in receipts],
+                "receipts": [str(receipt) for receipt in receipts],
+            }
+            _, rows = self._run(operation, found, None, {**params, **fence})
+            done += [row[0] for row in rows]
+        lost: list[Receipt | int] = [r for r in receipts if r.id not in set(done)]
+        missing = ids
+        # A bare id may be on its way from ready to leased at this moment: its delete waits for
+        # that and finds nothing in the old place. A second look finds it in the new one.
+        for _attempt in range(2):
+            if missing:
+                _, rows = self._run(f"{operation}_by_id", found, None, {**params, "ids": missing})
+                by_id = {row[0] for row in rows}
+                done += sorted(by_id)
+                missing = [pk for pk in missing if pk not in by_id]
+        return Settled(done, lost=lost + missing)
+
+    aarchive = twin(archive)
+    adelete = twin(delete)
+    aset_vt = twin(set_vt)

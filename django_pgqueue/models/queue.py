@@ -1,0 +1,221 @@
+"""A queue: its settings, and the leaves that come and go with it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db import DatabaseError, IntegrityError, connections, models, router, transaction
+from django.db.models.functions import Lower
+from django.utils.functional import cached_property
+
+from django_pgqueue import arguments, ddl
+from django_pgqueue.conf import settings
+from django_pgqueue.errors import QueueBusy, QueueNotFound
+
+__all__ = ["Queue"]
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """Queues; deleting them drops their tables too."""
+
+    def named(self, name: str) -> QueueQuerySet:
+        """The queue of that name, whatever its case."""
+        return self.alias(lower_name=Lower("name")).filter(
+            lower_name=arguments.queue_name(name).lower()
+        )
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Drop each queue, one by one: there is no dropping many at once."""
+        dropped = sum(queue.delete()[0] for queue in self)
+        return dropped, {self.model._meta.label: dropped}
+
+
+class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore[misc]
+    """Finds queues, and remembers for a few seconds what it found.
+
+    Only committed queues are remembered, so that nothing is known of one that a rollback took.
+    """
+
+    use_in_migrations = False
+    _found: dict[tuple[str, str, str], tuple[Queue, float]] = {}
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """The queue of that name, from memory if it is fresh.
+
+        Raises QueueNotFound, and InvalidQueueName before asking.
+        """
+        if isinstance(queue, Queue):
+            return queue
+        name = arguments.queue_name(queue)
+        alias = using or self._db or settings.DATABASE or router.db_for_write(self.model)
+        key = self._key(alias, name)
+        found, until = self._found.get(key, (None, 0.0))
+        if found is not None and time.monotonic() < until:
+            return found
+        found = self.using(alias).named(name).first()
+        if found is None:
+            self._found.pop(key, None)
+            raise QueueNotFound(name, alias)
+        if not connections[alias].in_atomic_block:
+            self._found[key] = found, time.monotonic() + settings.CACHE_SECONDS
+        return found
+
+    def forget(self, queue: Queue) -> None:
+        """Ask the database again at the next use of this queue."""
+        self._found.pop(self._key(queue.alias, queue.name), None)
+
+    @staticmethod
+    def _key(alias: str, name: str) -> tuple[str, str, str]:
+        return alias, str(connections[alias].settings_dict["NAME"]), name.lower()
+
+
+class Queue(models.Model):
+    """One queue and its settings.
+
+    Saving a new one makes its tables, deleting it drops them with every message, each in the
+    transaction around it.
+    """
+
+    id = models.AutoField(primary_key=True)
+    name = models.CharField(
+        max_length=63,
+        validators=[arguments.validate_queue_name],
+        help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
+    )
+    visibility_timeout = models.PositiveIntegerField(
+        default=30, help_text="Seconds a message stays hidden from others once it is read."
+    )
+    max_deliveries = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="How often a message is given out before it is dead-lettered; empty: no limit.",
+    )
+    dead_letter_queue = models.ForeignKey(
+        "self",
+        models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="sources",
+        help_text="Where messages go whose deliveries ran out; empty: the archive, as FAILED.",
+    )
+    retention = models.DurationField(
+        null=True, blank=True, help_text="How long archived messages are kept; empty: for ever."
+    )
+    partition_interval = models.DurationField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="The time span of one leaf; empty: the queue is one leaf.",
+    )
+    dedup_window = models.DurationField(
+        null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
+    )
+    unlogged = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="Faster, and empty after a crash of the server.",
+    )
+    paused = models.BooleanField(default=False, help_text="Consumers leave it alone.")
+    notify = models.BooleanField(default=True, help_text="A send wakes waiting consumers.")
+    created_at = models.DateTimeField(
+        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField()),
+        editable=False,
+    )
+
+    objects = QueueManager()
+
+    class Meta:
+        db_table = "pgqueue_queue"
+        ordering = ("name",)
+        required_db_vendor = "postgresql"
+        constraints = (models.UniqueConstraint(Lower("name"), name="pgqueue_queue_name_unique"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def alias(self) -> str:
+        """The database that this queue was read from."""
+        return self._state.db or router.db_for_write(type(self), instance=self)
+
+    @cached_property
+    def tables(self) -> dict[str, Any]:
+        """What stands for this queue's tables in the text of its queries."""
+        return ddl.table_names(self.pk, unlogged=self.unlogged)
+
+    def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
+        arguments.queue_name(self.name)
+        alias = using or self.alias
+        is_new = self._state.adding
+        with transaction.atomic(using=alias):
+            super().save(*args, using=alias, **kwargs)
+            if is_new:
+                with connections[alias].cursor() as cursor:
+                    ddl.create_leaves(
+                        cursor,
+                        self.pk,
+                        unlogged=self.unlogged,
+                        partition_interval=self.partition_interval,
+                    )
+        type(self).objects.forget(self)
+
+    def delete(
+        self, using: str | None = None, keep_parents: bool = False
+    ) -> tuple[int, dict[str, int]]:
+        """Drop the queue with its messages and its archive.
+
+        Needs a moment alone with the tables. It does not stand in line for it, since everybody
+        else would have to wait behind; it tries again and again, for ``LOCK_SECONDS``.
+
+        Raises QueueBusy; nothing is changed then.
+        """
+        alias = using or self.alias
+        until = time.monotonic() + settings.LOCK_SECONDS
+        while True:
+            try:
+                with transaction.atomic(using=alias):
+                    deleted = self._drop(alias, keep_parents)
+                break
+            except DatabaseError as error:
+                if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                    raise
+                if time.monotonic() > until:
+                    raise QueueBusy(self.name, settings.LOCK_SECONDS) from error
+                time.sleep(0.05)
+        type(self).objects.forget(self)
+        return deleted
+
+    def _drop(self, alias: str, keep_parents: bool) -> tuple[int, dict[str, int]]:
+        pk = self.pk
+        tables = self.tables
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT current_setting('lock_timeout')")
+            (usual,) = cursor.fetchone()
+            cursor.execute("SELECT set_config('lock_timeout', '100ms', true)")
+            deleted = super().delete(using=alias, keep_parents=keep_parents)
+            ddl.drop_leaves(cursor, pk)
+            cursor.execute(f"DELETE FROM {tables['ready']} WHERE queue_id = %s", [pk])
+            cursor.execute(f"DELETE FROM {tables['deferred']} WHERE queue_id = %s", [pk])
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
+        self.pk = pk
+        return deleted
+
+    @classmethod
+    def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
+        """The queue of that name and whether this call made it; safe when many do it at once."""
+        found = cls.objects.using(using).named(name).first()
+        if found is not None:
+            return found, False
+        queue = cls(name=name, **settings_)
+        try:
+            with transaction.atomic(using=using):
+                queue.save(using=using, force_insert=True)
+        except IntegrityError:
+            found = cls.objects.using(using).named(name).first()
+            if found is None:
+                raise
+            return found, False
+        return queue, True

@@ -1,0 +1,13 @@
+-- Done: the leases go, their outcome is written. Fenced: a receipt of an earlier delivery
+-- matches nothing. The body stays where it is.
+WITH gone AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+      AND id || ':' || read_ct = ANY(%(receipts)s::text[])
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
+)
+INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                       attempts, state)
+SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, 'COMPLETED'
+FROM gone
+RETURNING id

@@ -1,0 +1,25 @@
+-- Whatever state the message is in: an operator's tool, without a fence.
+WITH held AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
+),
+place AS MATERIALIZED (
+    SELECT r.ctid
+    FROM {message} m CROSS JOIN LATERAL (
+        SELECT ctid FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
+    WHERE m.id = ANY(%(ids)s::bigint[])
+),
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))
+    RETURNING id, enqueued_at, NULL::timestamptz, NULL::timestamptz, 0, 0
+),
+gone AS (
+    SELECT * FROM held UNION ALL SELECT * FROM unread
+)
+INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                       attempts, state)
+SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, 'COMPLETED'
+FROM gone
+RETURNING id

@@ -1,0 +1,9 @@
+-- Gone for good, body and all. Fenced like archive.
+WITH gone AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+      AND id || ':' || read_ct = ANY(%(receipts)s::text[])
+    RETURNING id
+)
+DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
+RETURNING id

@@ -1,0 +1,20 @@
+-- Whatever state the message is in, as long as it is in the queue: the archive stays.
+WITH held AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+    RETURNING id
+),
+place AS MATERIALIZED (
+    SELECT r.ctid
+    FROM {message} m CROSS JOIN LATERAL (
+        SELECT ctid FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
+    WHERE m.id = ANY(%(ids)s::bigint[])
+),
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))
+    RETURNING id
+)
+DELETE FROM {message}
+WHERE id = ANY(ARRAY(SELECT id FROM held UNION ALL SELECT id FROM unread))
+RETURNING id

@@ -1,0 +1,43 @@
+-- Counts are exact up to a limit; beyond it the caller estimates from live and archive_live,
+-- which the server keeps anyway. The oldest ready message of each priority is one index probe.
+WITH RECURSIVE level AS (
+    (SELECT priority FROM {ready} WHERE queue_id = {queue_id} ORDER BY priority DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.priority FROM {ready} r
+            WHERE r.queue_id = {queue_id} AND r.priority < level.priority
+            ORDER BY r.priority DESC LIMIT 1)
+    FROM level WHERE level.priority IS NOT NULL
+),
+ready_age AS (
+    SELECT min(o.enqueued_at) AS oldest, max(n.enqueued_at) AS newest
+    FROM level
+    CROSS JOIN LATERAL (SELECT enqueued_at FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND r.priority = level.priority
+        ORDER BY r.id LIMIT 1) o
+    CROSS JOIN LATERAL (SELECT enqueued_at FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND r.priority = level.priority
+        ORDER BY r.id DESC LIMIT 1) n
+),
+deferred AS (
+    SELECT count(*) AS counted,
+           count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,
+           count(*) FILTER (WHERE vt > statement_timestamp() AND state = 'PROCESSING') AS in_flight,
+           count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
+           min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT vt, state, enqueued_at FROM {deferred}
+          WHERE queue_id = {queue_id} ORDER BY vt LIMIT %(limit)s) d
+)
+SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
+                              LIMIT %(limit)s) r) AS ready,
+       d.counted AS deferred, d.due, d.in_flight, d.delayed,
+       extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest))::float AS newest_age,
+       (SELECT count(*) FROM (SELECT FROM {archive} WHERE queue_id = {queue_id}
+                              LIMIT %(limit)s) a) AS archived,
+       (SELECT coalesce(sum(pg_stat_get_live_tuples(relid)), 0)::bigint
+        FROM pg_partition_tree('{message}')) AS live_estimate,
+       (SELECT coalesce(sum(pg_stat_get_live_tuples(relid)), 0)::bigint
+        FROM pg_partition_tree('{archive}')) AS archived_estimate,
+       coalesce(pg_sequence_last_value('{sent}'), 0) AS total,
+       statement_timestamp() AS scraped_at
+FROM deferred d, ready_age a

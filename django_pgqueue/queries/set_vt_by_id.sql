@@ -1,0 +1,26 @@
+-- A new visibility timeout for any live message, one that was never read too.
+WITH moved AS (
+    UPDATE {deferred}
+    SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+    RETURNING id
+),
+place AS MATERIALIZED (
+    SELECT r.ctid
+    FROM {message} m CROSS JOIN LATERAL (
+        SELECT ctid FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
+    WHERE m.id = ANY(%(ids)s::bigint[])
+),
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))
+    RETURNING id, enqueued_at, priority, group_key
+),
+deferred AS (
+    INSERT INTO {deferred} (id, vt, enqueued_at, queue_id, priority, state, group_key)
+    SELECT id, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
+           enqueued_at, {queue_id}, priority, 'SCHEDULED', group_key
+    FROM unread
+    RETURNING id
+)
+SELECT id FROM moved UNION ALL SELECT id FROM deferred

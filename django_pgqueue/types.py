@@ -1,0 +1,96 @@
+"""The frozen values that travel through the package."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Union
+
+__all__ = ["Delay", "Metrics", "Receipt", "Settled", "State"]
+
+#: Seconds, a duration, or the aware moment itself.
+Delay = Union[int, float, dt.timedelta, dt.datetime]
+
+
+class State(str, Enum):
+    """Where a message stands, in the words of FastStream's SQL broker.
+
+    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED and FAILED
+    ones are in the archive.
+    """
+
+    PENDING = "PENDING"  # may be read, never was
+    SCHEDULED = "SCHEDULED"  # sent with a delay that may not be over
+    PROCESSING = "PROCESSING"  # leased: in flight until its visibility timeout
+    RETRYABLE = "RETRYABLE"  # given back, waits for its next delivery
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Receipt(NamedTuple):
+    """One delivery of one message: what a reader shows to settle it.
+
+    The delivery count is the fence. Once the message is read again it has risen, and whatever
+    an earlier reader still tries by its old receipt changes nothing.
+
+    >>> str(Receipt(id=7, read_ct=2))
+    '7:2'
+    """
+
+    id: int
+    read_ct: int
+
+    def __str__(self) -> str:
+        return f"{self.id}:{self.read_ct}"
+
+
+class Settled(list[int]):
+    """The ids that an operation changed, and in ``lost`` what it was asked for and did not.
+
+    A plain list of ids otherwise:
+
+    >>> done = Settled([1, 2], lost=[Receipt(3, 1)])
+    >>> done == [1, 2], done.lost
+    (True, [Receipt(id=3, read_ct=1)])
+    """
+
+    def __init__(self, ids: Iterable[int] = (), *, lost: Iterable[Receipt | int] = ()) -> None:
+        super().__init__(ids)
+        self.lost = list(lost)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What one queue holds at one moment.
+
+    ``length`` is every message in the queue: ``ready`` (never read), ``in_flight`` (leased) and
+    ``delayed`` (scheduled or waiting to retry, not due). ``visible`` is what a read could take
+    now: the ready ones and those that are due again. ``archived`` counts the messages that are
+    done, ``total`` every message ever sent, as PGMQ does: those rolled back, popped and purged
+    too. Ages are in seconds since a message was sent, None when the queue is empty.
+
+    Counts are exact while they are small. Where counting would take long the count of ready or
+    archived messages is an estimate from PostgreSQL's statistics, and ``exact`` is False.
+    """
+
+    queue_name: str
+    length: int
+    ready: int
+    in_flight: int
+    delayed: int
+    visible: int
+    oldest_age: float | None
+    newest_age: float | None
+    archived: int
+    total: int
+    scraped_at: dt.datetime
+    exact: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, the moment as text: ready for JSON."""
+        return {**self.__dict__, "scraped_at": self.scraped_at.isoformat()}
