@@ -1,0 +1,156 @@
+"""Imports point inward, without cycles and without hiding in functions.
+
+The layers and the contracts are in pyproject.toml and checked by import-linter. Hidden imports it
+cannot see as such, so they are found here.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "django_pgqueue"
+# The two places where Django and Python ask for an import that comes late.
+MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command; lint_imports_command()",
+            f"--config={ROOT / 'pyproject.toml'}",
+            "--no-cache",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+
+
+def hidden_imports(package: Path) -> Iterator[str]:
+    """Imports of our own modules inside functions, as `file:line function`."""
+    for path in sorted(package.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for function in ast.walk(tree):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if MAY_IMPORT_LATE.get(function.name) == path.name:
+                continue
+            for node in ast.walk(function):
+                if is_import_of_ours(node):
+                    yield f"{path.relative_to(package)}:{node.lineno} {function.name}"
+
+
+def is_import_of_ours(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.level > 0 or (node.module or "").split(".")[0] == PACKAGE
+    if isinstance(node, ast.Import):
+        return any(alias.name.split(".")[0] == PACKAGE for alias in node.names)
+    return False
+
+
+def made_up_package(folder: Path, modules: dict[str, str]) -> Path:
+    package = folder / PACKAGE
+    for name, code in {"__init__.py": "", "models/__init__.py": "", **modules}.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for parent in path.relative_to(package).parents:
+            (package / parent / "__init__.py").touch()
+        path.write_text(code)
+    return package
+
+
+def test_imports_point_inward_and_without_cycles() -> None:
+    result = lint_imports(ROOT)
+
+    assert result.returncode == 0, result.stdout
+
+
+def test_no_import_hides_in_a_function() -> None:
+    assert list(hidden_imports(ROOT / PACKAGE)) == []
+
+
+def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -> None:
+    made_up_package(
+        tmp_path,
+        {
+            "errors.py": "",
+            "models/queue.py": "from django_pgqueue import errors",
+            "admin/pages.py": "from django_pgqueue.models import queue",
+            "spark/source.py": "from django_pgqueue import errors",
+        },
+    )
+
+    result = lint_imports(tmp_path)
+
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        pytest.param(
+            {"models/queue.py": "", "errors.py": "from django_pgqueue.models import queue"},
+            id="outward",
+        ),
+        pytest.param(
+            {
+                "admin/pages.py": "",
+                "models/queue.py": (
+                    "from typing import TYPE_CHECKING\n"
+                    "if TYPE_CHECKING:\n"
+                    "    from django_pgqueue.admin import pages"
+                ),
+            },
+            id="outward-for-types-only",
+        ),
+        pytest.param(
+            {
+                "models/queue.py": "from django_pgqueue.models import message",
+                "models/message.py": "from django_pgqueue.models import queue",
+            },
+            id="cycle",
+        ),
+        pytest.param({"surprise.py": ""}, id="module-without-a-layer"),
+        pytest.param({"spark/source.py": "from django.db import models"}, id="django-in-spark"),
+        pytest.param(
+            {
+                "errors.py": "import django.core.exceptions",
+                "spark/source.py": "from django_pgqueue import errors",
+            },
+            id="django-in-spark-through-another-module",
+        ),
+        pytest.param(
+            {"models/queue.py": "", "migrations/one.py": "from django_pgqueue.models import queue"},
+            id="migration-on-models",
+        ),
+    ],
+)
+def test_linter_refuses_a_made_up_package(tmp_path: Path, modules: dict[str, str]) -> None:
+    made_up_package(tmp_path, modules)
+
+    result = lint_imports(tmp_path)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "BROKEN" in result.stdout or "not listed as layers" in result.stdout
+
+
+def test_hidden_import_is_found_and_allowed_ones_are_not(tmp_path: Path) -> None:
+    package = made_up_package(
+        tmp_path,
+        {
+            "__init__.py": "def __getattr__(name):\n    from . import models",
+            "apps.py": "class App:\n    def ready(self):\n        from . import checks",
+            "models/queue.py": "def send():\n    from django_pgqueue import consumer",
+        },
+    )
+
+    assert list(hidden_imports(package)) == ["models/queue.py:2 send"]
