@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Run the project from a fresh clone; everything it needs goes into .venv.
+
+    python3 run.py demo [arguments]     the example project, with a PostgreSQL of its own
+    python3 run.py test [arguments]     the test suite; arguments are pytest's
+    python3 run.py test --postgres BIN  the same on another PostgreSQL, by its bin directory
+    python3 run.py check                linters, types, import layers, migrations
+
+It takes the newest fitting Python it finds; PYTHON=/path/to/python chooses another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+MADE_BY_US = VENV / "made-by-run.py"
+STAMP = VENV / "installed.json"
+OLDEST, NEWEST = (3, 10), (3, 14)
+NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
+NEEDS["check"] = [*NEEDS["test"], "--group=lint"]
+
+
+def main(arguments):
+    command = arguments[0] if arguments else ""
+    if command not in NEEDS:
+        print(__doc__.strip())
+        return 0 if command in {"-h", "--help"} else 2
+    needs = list(NEEDS[command])
+    if command == "test" and shutil.which("java"):
+        needs.append("--extra=spark")
+    prepare(needs)
+    return {"demo": demo, "test": test, "check": check}[command](arguments[1:])
+
+
+# The commands
+
+
+def demo(arguments):
+    become("example_project/manage.py", "demo", *arguments)
+
+
+def test(arguments):
+    if "--postgres" in arguments:
+        position = arguments.index("--postgres")
+        if position + 1 == len(arguments):
+            stop("--postgres needs the bin directory of a PostgreSQL installation.")
+        os.environ["POSTGRES_BIN_DIR"] = arguments[position + 1]
+        del arguments[position : position + 2]
+    become("-m", "pytest", *arguments)
+
+
+def check(arguments):
+    manage = "example_project/manage.py"
+    checks = {
+        "ruff": ["-m", "ruff", "check"],
+        "ruff format": ["-m", "ruff", "format", "--check"],
+        "mypy": ["-m", "mypy"],
+        "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
+        "migrations": [manage, "makemigrations", "--check", "--dry-run"],
+    }
+    failed = []
+    for name, command in checks.items():
+        say(f"Checking: {name}")
+        if subprocess.call([str(VENV_PYTHON), *command], cwd=str(ROOT), env=environment()):
+            failed.append(name)
+    say(f"Failed: {', '.join(failed)}" if failed else "All checks passed.")
+    return 1 if failed else 0
+
+
+def become(*arguments):
+    """Replace this process, so that signals and the exit code are the command's own."""
+    os.chdir(str(ROOT))
+    os.execve(str(VENV_PYTHON), [str(VENV_PYTHON), *arguments], environment())
+
+
+def environment():
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    found["VIRTUAL_ENV"] = str(VENV)
+    found["PATH"] = os.pathsep.join([str(VENV / "bin"), found.get("PATH", os.defpath)])
+    found["PYTHONPATH"] = str(ROOT)
+    return found
+
+
+# The virtual environment
+
+
+def prepare(needs):
+    """Make .venv and install what is needed, unless the stamp says that it is all there."""
+    make_venv()
+    stamp = read_stamp()
+    inputs = hashlib.sha256(
+        b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+    ).hexdigest()
+    installed = stamp.get("needs", []) if stamp.get("inputs") == inputs else []
+    if set(needs) <= set(installed):
+        return
+    needs = sorted({*needs, *stamp.get("needs", [])})
+    STAMP.unlink() if STAMP.exists() else None
+
+    say("Installing what the project needs into .venv (a minute or two the first time) ...")
+    started = time.monotonic()
+    extras = ",".join(need[len("--extra=") :] for need in needs if need.startswith("--extra="))
+    project = f".[{extras}]" if extras else "."
+    groups = [need for need in needs if need.startswith("--group=")]
+    pip("install", "pip")  # older ones know no dependency groups
+    pip("install", "--editable", project, *groups)
+    # Last, so that a killed installation is done again.
+    STAMP.write_text(json.dumps({"inputs": inputs, "needs": needs}))
+    say(f"Installed in {time.monotonic() - started:.0f} seconds.")
+
+
+def make_venv():
+    wanted = os.environ.get("PYTHON")
+    present = probe(str(VENV_PYTHON)) if VENV_PYTHON.exists() else None
+    if present and not wanted and fits(present) and (STAMP.exists() or not MADE_BY_US.exists()):
+        return
+    if present and wanted and STAMP.exists() and present["version"] == probe_or_stop(wanted):
+        return
+    if VENV.exists() and not MADE_BY_US.exists():
+        stop(f"{VENV} is not usable and was not made by run.py. Remove it, then try again.")
+    python = find_python(wanted)
+    say(f"Making .venv with Python {dotted(python['version'])} ({python['path']}) ...")
+    shutil.rmtree(str(VENV), ignore_errors=True)
+    VENV.mkdir()
+    MADE_BY_US.touch()
+    if subprocess.call([python["path"], "-m", "venv", str(VENV)]):
+        stop(f"{python['path']} could not make a virtual environment in {VENV}.")
+
+
+def pip(*arguments):
+    command = [str(VENV_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    command += [*arguments, "--constraint", "constraints.txt"]
+    if subprocess.call(command, cwd=str(ROOT), env=environment()):
+        stop("pip could not install; its message is above. Run the same command to try again.")
+
+
+def read_stamp():
+    try:
+        return json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+# The interpreter
+
+
+def find_python(wanted):
+    if wanted:
+        candidates = [wanted]
+    else:
+        names = [f"python3.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
+        pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+        candidates = [sys.executable, *names, "python3", "/usr/bin/python3"]
+        candidates += map(str, pyenv.glob("versions/*/bin/python"))
+    found = [python for python in map(probe, candidates) if python and fits(python)]
+    found.sort(key=lambda python: python["version"], reverse=True)  # stable: ours first
+    complete = [python for python in found if python["ensurepip"]]
+    if complete:
+        return complete[0]
+    if not found:
+        stop(
+            f"This project runs on Python {dotted(OLDEST)} to {dotted(NEWEST)}, and none was "
+            f"found ({', '.join(candidates)}). Install one, for example with pyenv or uv, or "
+            "name it: PYTHON=/path/to/python python3 run.py ..."
+        )
+    install_venv_module(found[0])
+    return found[0]
+
+
+def install_venv_module(python):
+    """Debian ships Python without what makes virtual environments."""
+    version = dotted(python["version"])
+    system = os.path.realpath("/usr/bin/python3") == os.path.realpath(python["path"])
+    package = "python3-venv" if system else f"python{version}-venv"
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        stop(
+            f"Python {version} ({python['path']}) lacks the module that installs pip. "
+            f"On Debian or Ubuntu: sudo apt-get install -y {package}"
+        )
+    say(f"Installing Debian's {package}, which Python {version} lacks ...")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.call(["apt-get", "update", "-qq"], env=quiet)
+    if subprocess.call(["apt-get", "install", "-y", "-qq", package], env=quiet):
+        stop(f"apt-get could not install {package}; its message is above.")
+
+
+def probe(python):
+    """Version and abilities of an interpreter, or None if it does not run."""
+    question = (
+        "import importlib.util as u, json, sys; print(json.dumps({"
+        "'path': sys.executable, 'version': sys.version_info[:2],"
+        "'ensurepip': bool(u.find_spec('venv') and u.find_spec('ensurepip'))}))"
+    )
+    try:
+        output = subprocess.check_output(
+            [python, "-I", "-c", question], stderr=subprocess.DEVNULL, timeout=30
+        )
+        return json.loads(output.decode())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def probe_or_stop(python):
+    found = probe(python)
+    if not found:
+        stop(f"PYTHON={python} does not run.")
+    return found["version"]
+
+
+def fits(python):
+    return OLDEST <= tuple(python["version"]) <= NEWEST
+
+
+def dotted(version):
+    return ".".join(map(str, version))
+
+
+def say(words):
+    print(words, flush=True)
+
+
+def stop(words):
+    sys.exit(words)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Run the same command to go on.")
