@@ -1,0 +1,23 @@
+#!/usr/bin/env python
+"""Django's command line for the example project: ``python example_project/manage.py demo``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Run as a script, Python looks for modules beside this file; the project is one folder up.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()
