@@ -1,0 +1,121 @@
+"""What the inbox keeps: each delivery's envelope, each repository, and what happened there."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Greatest
+from django.urls import reverse
+from django.utils import timezone
+
+from example_project.inbox.activities import Kind
+
+
+class RepositoryManager(models.Manager["Repository"]):
+    def of(self, payload: dict[str, Any]) -> Repository | None:
+        """The repository *payload* is about; None for an event of an organisation or an app."""
+        if not payload.get("repository"):
+            return None
+        repository, _ = self.get_or_create(full_name=payload["repository"]["full_name"])
+        return repository
+
+
+class Repository(models.Model):
+    """A repository as of the newest delivery that mentioned it."""
+
+    full_name = models.CharField(max_length=200, unique=True)
+    description = models.TextField(blank=True)
+    stars = models.PositiveIntegerField(default=0)
+    forks = models.PositiveIntegerField(default=0)
+    open_issues = models.PositiveIntegerField(default=0)
+    activity_count = models.PositiveIntegerField(default=0)
+    last_activity_at = models.DateTimeField(null=True, blank=True)
+    as_of = models.DateTimeField(
+        null=True, blank=True, help_text="When the delivery with these numbers was received."
+    )
+
+    objects = RepositoryManager()
+
+    class Meta:
+        ordering = ["full_name"]
+        verbose_name_plural = "repositories"
+
+    def __str__(self) -> str:
+        return self.full_name
+
+    def get_absolute_url(self) -> str:
+        owner, _, name = self.full_name.partition("/")
+        return reverse("inbox:repository", args=[owner, name])
+
+    def count_activity(self, happened_at: datetime) -> None:
+        """Count one more activity; the database adds, so two consumers at once both count."""
+        Repository.objects.filter(pk=self.pk).update(
+            activity_count=F("activity_count") + 1,
+            last_activity_at=Greatest("last_activity_at", happened_at),
+        )
+
+    def take_numbers(self, payload: dict[str, Any], as_of: datetime) -> None:
+        """Copy the repository's own numbers, unless a newer delivery has brought newer ones."""
+        Repository.objects.filter(
+            Q(as_of__isnull=True) | Q(as_of__lt=as_of),
+            pk=self.pk,
+        ).update(
+            as_of=as_of,
+            description=payload.get("description") or "",
+            stars=payload.get("stargazers_count") or 0,
+            forks=payload.get("forks_count") or 0,
+            open_issues=payload.get("open_issues_count") or 0,
+        )
+
+
+class Delivery(models.Model):
+    """One webhook request. Its payload is the body of the message; here is only the envelope."""
+
+    guid = models.UUIDField(unique=True, help_text="GitHub's X-GitHub-Delivery.")
+    event = models.CharField(max_length=50)
+    action = models.CharField(max_length=100, blank=True)
+    repository = models.CharField(max_length=200, blank=True, help_text="owner/name")
+    message_id = models.BigIntegerField(null=True, blank=True, unique=True)
+    received_at = models.DateTimeField(default=timezone.now, db_index=True)
+    processed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "deliveries"
+
+    def __str__(self) -> str:
+        return f"{self.event}.{self.action}" if self.action else self.event
+
+    @property
+    def is_processed(self) -> bool:
+        return self.processed_at is not None
+
+
+class Activity(models.Model):
+    """One line of the feed: who did what in which repository."""
+
+    delivery = models.OneToOneField(Delivery, on_delete=models.CASCADE, related_name="activity")
+    repository = models.ForeignKey(
+        Repository,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="activities",
+        help_text="Empty for what happens to an organisation, an app or a sponsor.",
+    )
+    kind = models.CharField(max_length=20, choices=Kind.choices)
+    actor = models.CharField(max_length=100, blank=True)
+    title = models.CharField(max_length=300)
+    url = models.URLField(max_length=500, blank=True)
+    happened_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "activities"
+        indexes = [models.Index(fields=["repository", "-id"], name="inbox_activity_by_repository")]
+
+    def __str__(self) -> str:
+        return self.title
