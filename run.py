@@ -138,7 +138,7 @@ def make_venv():
 
 
 def pip(*arguments):
-    command = [str(VENV_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    command = [str(VENV_PYTHON), "-m", "pip", "-qq", "--disable-pip-version-check"]
     command += [*arguments, "--constraint", "constraints.txt"]
     if subprocess.call(command, cwd=str(ROOT), env=environment()):
         stop("pip could not install; its message is above. Run the same command to try again.")
