@@ -71,8 +71,9 @@ class Metrics:
     ``length`` is every message in the queue: ``ready`` (never read), ``in_flight`` (leased) and
     ``delayed`` (scheduled or waiting to retry, not due). ``visible`` is what a read could take
     now: the ready ones and those that are due again. ``archived`` counts the messages that are
-    done, ``total`` every message ever sent, as PGMQ does: those rolled back, popped and purged
-    too. Ages are in seconds since a message was sent, None when the queue is empty.
+    done. ``total`` is every message ever sent, those popped, purged or rolled back too, as in
+    PGMQ; it comes from the server's statistics, lags by seconds, and starts again from what is
+    there after a crash. Ages are in seconds since a message was sent, None when the queue is empty.
 
     Counts are exact while they are small. Where counting would take long the count of ready or
     archived messages is an estimate from PostgreSQL's statistics, and ``exact`` is False.

@@ -1,4 +1,4 @@
-"""A queue's own leaves of the message and archive tables, and its two sequences.
+"""A queue's own leaves of the message and archive tables, and its wake-up mark.
 
 Only the integer id of a queue ever reaches an identifier. A leaf is made on its own and then
 attached: ``PARTITION OF`` would take ACCESS EXCLUSIVE on the parent, and one long reader would
@@ -35,7 +35,6 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
         "queue_id": number,
         "message": f"pgqueue_message_q{number}",
         "archive": f"pgqueue_archive_q{number}",
-        "sent": f"pgqueue_sent_q{number}",
         "wake": f"pgqueue_wake_q{number}",
         "ready": f"pgqueue_ready{twin}",
         "deferred": f"pgqueue_deferred{twin}",
@@ -70,7 +69,6 @@ def create_leaves(
     """
     drop_leaves(cursor, queue_id)
     number = int(queue_id)
-    cursor.execute(f"CREATE SEQUENCE pgqueue_sent_q{number} AS bigint")
     cursor.execute(f"CREATE UNLOGGED SEQUENCE pgqueue_wake_q{number} AS bigint")
     for parent in PARENTS:
         leaf = f"{parent}_q{number}"
@@ -114,5 +112,4 @@ def drop_leaves(cursor: Any, queue_id: int) -> None:
     number = int(queue_id)
     for parent in PARENTS:
         cursor.execute(f"DROP TABLE IF EXISTS {parent}_q{number}")
-    for sequence in ("sent", "wake"):
-        cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_{sequence}_q{number}")
+    cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_wake_q{number}")

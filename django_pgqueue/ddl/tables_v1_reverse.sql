@@ -12,7 +12,7 @@ BEGIN
     FOR sequence IN
         SELECT oid FROM pg_class
         WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace
-          AND relname ~ '^pgqueue_(sent|wake)_q[0-9]+$'
+          AND relname ~ '^pgqueue_wake_q[0-9]+$'
     LOOP
         EXECUTE 'DROP SEQUENCE ' || sequence;
     END LOOP;

@@ -7,6 +7,7 @@
 CREATE FUNCTION pgqueue_message_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     queue_ids integer[];
+    queue_number integer;
     queue record;
     now_ms bigint;
     woken_ms bigint;
@@ -17,48 +18,47 @@ BEGIN
         queue_ids := ARRAY(SELECT DISTINCT queue_id FROM inserted);
     END IF;
 
-    FOR queue IN
-        SELECT id, q.name, q.unlogged, q.notify
-        FROM unnest(queue_ids) AS id LEFT JOIN pgqueue_queue q USING (id)
-    LOOP
-        IF queue.name IS NULL THEN
-            RAISE EXCEPTION 'pgqueue: queue % does not exist', queue.id USING ERRCODE = 'PQ404';
+    FOREACH queue_number IN ARRAY queue_ids LOOP
+        SELECT name, unlogged, notify INTO queue FROM pgqueue_queue WHERE id = queue_number;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number USING ERRCODE = 'PQ404';
         END IF;
 
         IF queue.unlogged THEN
             INSERT INTO pgqueue_ready_unlogged (id, enqueued_at, queue_id, priority, group_key)
             SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
-            WHERE queue_id = queue.id
+            WHERE queue_id = queue_number
               AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
-
-            INSERT INTO pgqueue_deferred_unlogged
-                (id, vt, enqueued_at, queue_id, priority, state, group_key)
-            SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
-            FROM inserted
-            WHERE queue_id = queue.id AND scheduled_at > statement_timestamp();
         ELSE
             INSERT INTO pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
             SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
-            WHERE queue_id = queue.id
+            WHERE queue_id = queue_number
               AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
-
-            INSERT INTO pgqueue_deferred
-                (id, vt, enqueued_at, queue_id, priority, state, group_key)
-            SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
-            FROM inserted
-            WHERE queue_id = queue.id AND scheduled_at > statement_timestamp();
         END IF;
 
-        PERFORM nextval(('pgqueue_sent_q' || queue.id)::regclass)
-        FROM inserted WHERE queue_id = queue.id;
+        IF EXISTS (SELECT FROM inserted WHERE scheduled_at IS NOT NULL) THEN
+            IF queue.unlogged THEN
+                INSERT INTO pgqueue_deferred_unlogged
+                    (id, vt, enqueued_at, queue_id, priority, state, group_key)
+                SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
+                FROM inserted
+                WHERE queue_id = queue_number AND scheduled_at > statement_timestamp();
+            ELSE
+                INSERT INTO pgqueue_deferred
+                    (id, vt, enqueued_at, queue_id, priority, state, group_key)
+                SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
+                FROM inserted
+                WHERE queue_id = queue_number AND scheduled_at > statement_timestamp();
+            END IF;
+        END IF;
 
         -- A notification makes commits queue behind one another, so one every few milliseconds
         -- is enough. The mark is a sequence: no row lock, no dead row, kept on rollback.
         IF queue.notify THEN
-            now_ms := extract(epoch FROM clock_timestamp()) * 1000;
-            woken_ms := coalesce(pg_sequence_last_value(('pgqueue_wake_q' || queue.id)::regclass), 0);
-            IF woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
-                PERFORM setval(('pgqueue_wake_q' || queue.id)::regclass, now_ms);
+            now_ms := date_part('epoch', clock_timestamp()) * 1000;
+            woken_ms := pg_sequence_last_value(('pgqueue_wake_q' || queue_number)::regclass);
+            IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
+                now_ms := setval(('pgqueue_wake_q' || queue_number)::regclass, now_ms);
                 PERFORM pg_notify('pgqueue', queue.name);
             END IF;
         END IF;

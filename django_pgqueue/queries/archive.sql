@@ -1,8 +1,9 @@
 -- Done: the leases go, their outcome is written. Fenced: a receipt of an earlier delivery
--- matches nothing. The body stays where it is.
+-- matches nothing. The body stays where it is. The + 0 leaves the planner only the index on id:
+-- the one led by queue_id would go through all that is deferred.
 WITH gone AS (
     DELETE FROM {deferred}
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
       AND id || ':' || read_ct = ANY(%(receipts)s::text[])
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 )

@@ -1,6 +1,6 @@
 -- Messages and every row about them: what deleting by the ORM means.
 WITH held AS (
-    DELETE FROM {deferred} WHERE id = ANY(%(ids)s::bigint[]) AND queue_id = {queue_id}
+    DELETE FROM {deferred} WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
 ),
 place AS MATERIALIZED (
     SELECT r.ctid

@@ -38,6 +38,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
         FROM pg_partition_tree('{message}')) AS live_estimate,
        (SELECT coalesce(sum(pg_stat_get_live_tuples(relid)), 0)::bigint
         FROM pg_partition_tree('{archive}')) AS archived_estimate,
-       coalesce(pg_sequence_last_value('{sent}'), 0) AS total,
+       (SELECT coalesce(sum(pg_stat_get_tuples_inserted(relid)), 0)::bigint
+        FROM pg_partition_tree('{message}')) AS inserted,
        statement_timestamp() AS scraped_at
 FROM deferred d, ready_age a

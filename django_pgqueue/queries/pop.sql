@@ -27,9 +27,9 @@ popped AS MATERIALIZED (
 ),
 gone AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM popped))
-    RETURNING id, body, headers, scheduled_at, priority, group_key, dedup_key
+    RETURNING id, body, headers, priority, group_key
 )
-SELECT p.id, g.body, g.headers, p.enqueued_at, g.scheduled_at, g.priority, g.group_key,
-       g.dedup_key, p.read_ct, p.attempts, p.vt, p.first_read_at, false AS exhausted
+SELECT p.id, g.body, g.headers, p.enqueued_at, g.priority, g.group_key,
+       p.read_ct, p.attempts, p.vt, p.first_read_at
 FROM popped p JOIN gone g ON g.id = p.id
 ORDER BY g.priority DESC, p.id

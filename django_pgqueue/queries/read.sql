@@ -1,5 +1,5 @@
 -- Lease up to qty messages: those that are due again first, then fresh ones by (priority, id).
--- A due message whose deliveries have run out is not leased; it comes back marked exhausted.
+-- A due message whose deliveries have run out is not leased; it comes back as a bare id.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table.
 WITH due AS MATERIALIZED (
     SELECT d.ctid, d.id, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted
@@ -48,12 +48,12 @@ again AS (
 lease AS (
     SELECT * FROM leased UNION ALL SELECT * FROM again
 )
-SELECT l.id, m.body, m.headers, l.enqueued_at, m.scheduled_at, l.priority, l.group_key,
-       m.dedup_key, l.read_ct, l.attempts, l.vt, l.first_read_at, false AS exhausted
+SELECT l.id, m.body, m.headers, l.enqueued_at, l.priority, l.group_key,
+       l.read_ct, l.attempts, l.vt, l.first_read_at
 FROM lease l CROSS JOIN LATERAL (
-    SELECT body, headers, scheduled_at, dedup_key FROM {message} m
+    SELECT body, headers FROM {message} m
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
 UNION ALL
-SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
+SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM due WHERE exhausted
 ORDER BY priority DESC, id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.db import connections
+
 from django_pgqueue.conf import settings
 from django_pgqueue.models.operations.base import Operations, twin
 from django_pgqueue.models.queue import Queue
@@ -22,6 +24,9 @@ class Measuring(Operations):
         Raises QueueNotFound.
         """
         limit = int(settings.EXACT_COUNT_LIMIT)
+        # What this session has sent so far shall count in the statistics read below.
+        with connections[self.resolve(queue, using).alias].cursor() as cursor:
+            cursor.execute("SELECT pg_stat_force_next_flush()")
         found, [row] = self._run("metrics", queue, using, {"limit": limit + 1})
         (
             ready,
@@ -34,7 +39,7 @@ class Measuring(Operations):
             archived,
             live_estimate,
             archived_estimate,
-            total,
+            inserted,
             scraped_at,
         ) = row
         exact = max(ready, deferred, archived) <= limit
@@ -45,9 +50,10 @@ class Measuring(Operations):
             delayed += max(0, live_estimate - archived - ready - deferred)
         elif ready > limit:
             ready = max(ready, live_estimate - archived - deferred)
+        length = ready + due + in_flight + delayed
         return Metrics(
             queue_name=found.name,
-            length=ready + due + in_flight + delayed,
+            length=length,
             ready=ready,
             in_flight=in_flight,
             delayed=delayed,
@@ -55,7 +61,7 @@ class Measuring(Operations):
             oldest_age=oldest_age,
             newest_age=newest_age,
             archived=archived,
-            total=total,
+            total=max(length + archived, inserted),
             scraped_at=scraped_at,
             exact=exact,
         )
