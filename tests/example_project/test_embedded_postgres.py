@@ -38,7 +38,7 @@ def directory() -> Iterator[Path]:
     # Not tmp_path: as root, the server's own user could not pass through pytest's private folders.
     path = Path(tempfile.mkdtemp(prefix="embedded-postgres-test-"))
     yield path
-    assert eventually(lambda: not is_running(path)), "the server outlived its users"
+    assert eventually(EmbeddedServer(path)._keeper_is_gone), "the server outlived its users"
     shutil.rmtree(path)
 
 
@@ -55,10 +55,6 @@ def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def is_running(directory: Path) -> bool:
-    return EmbeddedServer(directory).is_running()
 
 
 def postmaster_pid(server: EmbeddedServer) -> int:
