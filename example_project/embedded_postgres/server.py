@@ -140,7 +140,7 @@ class EmbeddedServer:
     def is_running(self) -> bool:
         return self._is_ready() and not self._keeper_is_gone()
 
-    def connection_parameters(self, dbname: str = "postgres") -> dict[str, str | int]:
+    def connection_parameters(self, dbname: str = "postgres") -> dict[str, Any]:
         """Keyword arguments for `psycopg.connect`."""
         return {"host": self.host, "port": self.port, "user": SUPERUSER, "dbname": dbname}
 
