@@ -145,8 +145,9 @@ class EmbeddedServer:
         return {"host": self.host, "port": self.port, "user": SUPERUSER, "dbname": dbname}
 
     def url(self, dbname: str = "postgres") -> str:
-        """The same as a URL, for DATABASE_URL."""
-        return f"postgresql://{SUPERUSER}@{urllib.parse.quote(self.host, '')}:{self.port}/{dbname}"
+        """The same as a URL that both libpq and django-environ (DATABASE_URL) understand."""
+        query = urllib.parse.urlencode({"host": self.host, "port": self.port})
+        return f"postgresql://{SUPERUSER}@/{dbname}?{query}"
 
     def __enter__(self) -> EmbeddedServer:
         self.start()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import environ
 import psycopg
 import pytest
 
@@ -102,6 +103,15 @@ def test_server_speaks_utf8_on_a_socket_only(server: EmbeddedServer) -> None:
         "shared_buffers": "128MB",
     }
     assert query(server, "SELECT upper('é')") == "É"
+
+
+def test_url_is_understood_by_libpq_and_by_django_environ(server: EmbeddedServer) -> None:
+    with psycopg.connect(server.url()) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+    configured = environ.Env.db_url_config(server.url("inbox"))
+    assert configured["NAME"] == "inbox"
+    assert configured["OPTIONS"] == {"host": server.host, "port": server.port}
 
 
 def test_settings_reach_the_server(directory: Path) -> None:
