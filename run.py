@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
+REMOVED = ROOT / ".venv-removed"
 MADE_BY_US = VENV / "made-by-run.py"
 STAMP = VENV / "installed.json"
 OLDEST, NEWEST = (3, 10), (3, 14)
@@ -126,11 +127,14 @@ def make_venv():
         return
     if present and wanted and STAMP.exists() and present["version"] == probe_or_stop(wanted):
         return
-    if VENV.exists() and not MADE_BY_US.exists():
+    if VENV.exists() and any(VENV.iterdir()) and not MADE_BY_US.exists():
         stop(f"{VENV} is not usable and was not made by run.py. Remove it, then try again.")
     python = find_python(wanted)
     say(f"Making .venv with Python {dotted(python['version'])} ({python['path']}) ...")
-    shutil.rmtree(str(VENV), ignore_errors=True)
+    shutil.rmtree(str(REMOVED), ignore_errors=True)
+    if VENV.exists():
+        VENV.rename(REMOVED)  # at once: half a removal would leave something unrecognisable
+        shutil.rmtree(str(REMOVED), ignore_errors=True)
     VENV.mkdir()
     MADE_BY_US.touch()
     if subprocess.call([python["path"], "-m", "venv", str(VENV)]):
