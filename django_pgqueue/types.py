@@ -6,12 +6,12 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 __all__ = ["Delay", "Metrics", "Receipt", "Settled", "State"]
 
 #: Seconds, a duration, or the aware moment itself.
-Delay = Union[int, float, dt.timedelta, dt.datetime]
+Delay = int | float | dt.timedelta | dt.datetime
 
 
 class State(str, Enum):

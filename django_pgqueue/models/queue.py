@@ -42,15 +42,23 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
     use_in_migrations = False
     _found: dict[tuple[str, str, str], tuple[Queue, float]] = {}
 
+    def database(self, using: str | None = None) -> str:
+        """The alias to work on: the one asked for, else PGQUEUE's, else the routers'."""
+        return using or self._db or settings.DATABASE or router.db_for_write(self.model)
+
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
         """The queue of that name, from memory if it is fresh.
+
+        A queue that is asked for in another database than its own is looked up there, by name.
 
         Raises QueueNotFound, and InvalidQueueName before asking.
         """
         if isinstance(queue, Queue):
-            return queue
+            if using is None or using == queue.alias:
+                return queue
+            queue = queue.name
         name = arguments.queue_name(queue)
-        alias = using or self._db or settings.DATABASE or router.db_for_write(self.model)
+        alias = self.database(using)
         key = self._key(alias, name)
         found, until = self._found.get(key, (None, 0.0))
         if found is not None and time.monotonic() < until:
@@ -138,8 +146,8 @@ class Queue(models.Model):
 
     @property
     def alias(self) -> str:
-        """The database that this queue was read from."""
-        return self._state.db or router.db_for_write(type(self), instance=self)
+        """The database that this queue was read from, or will be saved to."""
+        return self._state.db or type(self).objects.database()
 
     @cached_property
     def tables(self) -> dict[str, Any]:

@@ -9,6 +9,6 @@ WITH gone AS (
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                        attempts, state)
-SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, 'COMPLETED'
+SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts + %(ran)s, 'COMPLETED'
 FROM gone
 RETURNING id

@@ -1,8 +1,8 @@
 -- Lease up to qty messages: those that are due again first, then fresh ones by (priority, id).
--- A due message whose deliveries have run out is not leased; it comes back as a bare id.
+-- A due message whose deliveries have run out is not leased; it comes back as its receipt.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table.
 WITH due AS MATERIALIZED (
-    SELECT d.ctid, d.id, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted
+    SELECT d.ctid, d.id, d.read_ct, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted
     FROM {deferred} d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
@@ -54,6 +54,6 @@ FROM lease l CROSS JOIN LATERAL (
     SELECT body, headers FROM {message} m
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
 UNION ALL
-SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT id, NULL, NULL, NULL, NULL, NULL, read_ct, NULL, NULL, NULL
 FROM due WHERE exhausted
 ORDER BY priority DESC, id

@@ -52,8 +52,11 @@ class Operations(models.Manager[Any]):
         queue: str | Queue,
         using: str | None,
         params: Mapping[str, Any] | Callable[[Queue], Mapping[str, Any]],
+        tables: Mapping[str, object] | None = None,
     ) -> tuple[Queue, list[tuple[Any, ...]]]:
         """Run ``queries/<name>.sql`` on a queue and fetch what it returns.
+
+        ``params`` may depend on the queue; ``tables`` names tables of another queue besides.
 
         A single statement is a transaction of its own, or part of the caller's. What was
         remembered of a queue may be stale, when it was dropped and made again elsewhere: then it
@@ -61,7 +64,7 @@ class Operations(models.Manager[Any]):
         """
         found = self.resolve(queue, using)
         try:
-            return found, self._fetch(name, found, params(found) if callable(params) else params)
+            return found, self._fetch(name, found, params, tables)
         except DatabaseError as error:
             if getattr(error.__cause__, "sqlstate", None) not in _QUEUE_GONE:
                 raise
@@ -69,10 +72,18 @@ class Operations(models.Manager[Any]):
             if connections[found.alias].in_atomic_block:
                 raise QueueNotFound(found.name, found.alias) from error
         found = self.resolve(found.name, found.alias)
-        return found, self._fetch(name, found, params(found) if callable(params) else params)
+        return found, self._fetch(name, found, params, tables)
 
     @staticmethod
-    def _fetch(name: str, queue: Queue, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def _fetch(
+        name: str,
+        queue: Queue,
+        params: Mapping[str, Any] | Callable[[Queue], Mapping[str, Any]],
+        tables: Mapping[str, object] | None,
+    ) -> list[tuple[Any, ...]]:
+        names = {**queue.tables, **tables} if tables else queue.tables
         with connections[queue.alias].cursor() as cursor:
-            cursor.execute(queries.render(name, queue.tables), params)
+            cursor.execute(
+                queries.render(name, names), params(queue) if callable(params) else params
+            )
             return cursor.fetchall()

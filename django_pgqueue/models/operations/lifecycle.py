@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 
 from django_pgqueue import arguments, queries
-from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument, QueueMismatch, QueueNotFound
 from django_pgqueue.models.operations.base import Operations, twin
 from django_pgqueue.models.queue import Queue
@@ -54,7 +53,7 @@ class Lifecycle(Operations):
         another storage (``unlogged``, ``partition_interval``) than asked for.
         """
         arguments.queue_name(name)
-        alias = self._write_alias(using)
+        alias = Queue.objects.database(using or self._db)
         asked = {
             "visibility_timeout": _at_least(1, visibility_timeout, "visibility_timeout"),
             "max_deliveries": _at_least(1, max_deliveries, "max_deliveries", optional=True),
@@ -81,7 +80,7 @@ class Lifecycle(Operations):
         >>> [queue.name for queue in Message.objects.list_queues()]
         ['mails', 'orders']
         """
-        return list(Queue.objects.using(self._write_alias(using)).order_by("name"))
+        return list(Queue.objects.using(Queue.objects.database(using or self._db)).order_by("name"))
 
     def drop_queue(self, name: str | Queue, *, using: str | None = None) -> bool:
         """Drop a queue with its messages and its archive; False when there is none.
@@ -94,7 +93,7 @@ class Lifecycle(Operations):
         Raises QueueBusy when that takes too long, and django.db.models.ProtectedError when
         another queue has it as its dead-letter queue.
         """
-        alias = self._write_alias(using)
+        alias = Queue.objects.database(using or self._db)
         if isinstance(name, Queue):
             name = name.name
         queue = Queue.objects.using(alias).named(name).first()
@@ -129,9 +128,6 @@ class Lifecycle(Operations):
             purged += batch
             if batch < PURGE_BATCH:
                 return purged
-
-    def _write_alias(self, using: str | None) -> str:
-        return using or self._db or settings.DATABASE or router.db_for_write(Queue)
 
     acreate_queue = twin(create_queue)
     alist_queues = twin(list_queues)

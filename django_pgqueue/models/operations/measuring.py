@@ -72,7 +72,7 @@ class Measuring(Operations):
         >>> [each.queue_name for each in Message.objects.metrics_all()]
         ['mails', 'orders']
         """
-        alias = using or self._db
+        alias = Queue.objects.database(using or self._db)
         return [self.metrics(queue) for queue in Queue.objects.using(alias).order_by("name")]
 
     ametrics = twin(metrics)

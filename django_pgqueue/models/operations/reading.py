@@ -10,8 +10,10 @@ from django.db import connections, transaction
 
 from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
-from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.operations.base import twin
+from django_pgqueue.models.operations.outcomes import Outcomes
 from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Receipt
 from django_pgqueue.wake import Listening
 
 if TYPE_CHECKING:
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Reading"]
 
 
-class Reading(Operations):
+EXHAUSTED = "given out as often as allowed, and never settled"
+
+
+class Reading(Outcomes):
     """Read, peek and pop."""
 
     def read(
@@ -53,7 +58,7 @@ class Reading(Operations):
         found = self.resolve(queue, using)
         if not in_transaction:
             self._refuse_transaction(found.alias, "read")
-        return self._lease(found, vt, qty, conditional)
+        return self.lease(found, vt=vt, qty=qty, conditional=conditional)
 
     def read_with_poll(
         self,
@@ -81,15 +86,16 @@ class Reading(Operations):
         self._refuse_transaction(found.alias, "read_with_poll")
         deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
         interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)
-        messages = self._lease(found, vt, qty, conditional)
+        messages = self.lease(found, vt=vt, qty=qty, conditional=conditional)
         if messages or qty == 0 or time.monotonic() >= deadline:
             return messages
         with Listening(connections[found.alias]) as listening:
-            while not (messages := self._lease(found, vt, qty, conditional)):
+            while not messages:
+                messages = self.lease(found, vt=vt, qty=qty, conditional=conditional)
                 remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                if messages or remaining <= 0:
                     break
-                listening.wait(min(remaining, interval, self._next_due(found)))
+                listening.wait(min(remaining, interval, self.next_due(found)))
         return messages
 
     def peek(
@@ -132,13 +138,22 @@ class Reading(Operations):
         )
         return self._messages(found, rows)
 
-    def _lease(
+    def lease(
         self,
         queue: Queue,
-        vt: float | dt.timedelta | None,
-        qty: int | None,
-        conditional: dict[str, Any] | None,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        max_deliveries: int | None = None,
+        worker: int | None = None,
     ) -> list[Message]:
+        """The read itself, for those who know what transaction they are in.
+
+        ``max_deliveries`` stands in for the queue's own; ``worker`` is the consumer process that
+        will hold the leases. Messages whose deliveries have run out are dead-lettered on the
+        way instead of being given out.
+        """
         qty = arguments.quantity(qty)
         condition = _condition(conditional)
         lease = None if vt is None else arguments.duration(vt)
@@ -148,18 +163,23 @@ class Reading(Operations):
                 "vt": dt.timedelta(seconds=queue.visibility_timeout) if lease is None else lease,
                 "qty": qty,
                 "conditional": condition,
-                "worker": None,
-                "max_deliveries": queue.max_deliveries,
+                "worker": worker,
+                "max_deliveries": max_deliveries or queue.max_deliveries,
             }
 
         found, rows = self._run("read", queue, queue.alias, params)
+        exhausted = {Receipt(row[0], row[6]): EXHAUSTED for row in rows if row[8] is None}
+        if exhausted:
+            self.fail(found, exhausted, reason="max_deliveries", ran=False)
+            rows = [row for row in rows if row[8] is not None]
         return self._messages(found, rows)
 
     def _messages(self, queue: Queue, rows: list[tuple[Any, ...]]) -> list[Message]:
         from_read = self.model.from_read
         return [from_read(row, queue) for row in rows]
 
-    def _next_due(self, queue: Queue) -> float:
+    def next_due(self, queue: Queue) -> float:
+        """Seconds until the next deferred message is due; infinity when none waits."""
         _, rows = self._run("next_due", queue, queue.alias, {})
         return max(rows[0][0], 0.001) if rows else float("inf")
 

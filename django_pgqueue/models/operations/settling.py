@@ -44,7 +44,7 @@ class Settling(Operations):
 
         Raises QueueNotFound, InvalidArgument.
         """
-        return self._settle("archive", queue, using, receipts_or_ids, {})
+        return self._settle("archive", queue, using, receipts_or_ids, {"ran": 0})
 
     def delete(
         self,

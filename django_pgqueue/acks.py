@@ -1,0 +1,141 @@
+"""What becomes of a message after its handler: policies and outcomes, decided without I/O."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from django_pgqueue.retries import RetryStrategy, wants_retry
+
+__all__ = ["Ack", "AckPolicy", "Discard", "Nack", "Outcome", "Reject", "Retry", "decide"]
+
+_LONGEST_ERROR = 8192
+
+
+class AckPolicy(str, Enum):
+    """When a message counts as done.
+
+    ACK             whatever the handler does
+    ACK_FIRST       before the handler runs: at most once
+    NACK_ON_ERROR   when the handler returns; an error asks the retry strategy (the default)
+    REJECT_ON_ERROR when the handler returns; an error fails the message for good
+    MANUAL          as the handler says with message.ack(), nack() or reject()
+    TRANSACTIONAL   handler and ack commit together, or roll back together: effectively once
+    """
+
+    ACK = "ACK"
+    ACK_FIRST = "ACK_FIRST"
+    NACK_ON_ERROR = "NACK_ON_ERROR"
+    REJECT_ON_ERROR = "REJECT_ON_ERROR"
+    MANUAL = "MANUAL"
+    TRANSACTIONAL = "TRANSACTIONAL"
+
+
+@dataclass(frozen=True)
+class Ack:
+    """Done: the message goes to the archive as COMPLETED. ``result`` is kept there as JSON."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Nack:
+    """Not done: try again after ``delay`` seconds; None asks the retry strategy."""
+
+    delay: float | None = None
+    error: str = ""
+
+
+class Retry(Exception):
+    """Raised by a handler: try this message again after ``delay`` seconds.
+
+    Without a delay the retry strategy decides, and may say that it was the last time; with one
+    the message is tried again whatever the strategy says.
+    """
+
+    def __init__(self, delay: float | None = None, reason: str = "") -> None:
+        super().__init__(reason or "the handler asked for a retry")
+        self.delay = delay
+
+
+class Reject(Exception):
+    """Raised or returned by a handler: this message can never succeed.
+
+    It goes to the dead-letter queue, or to the archive as FAILED, with the reason.
+    """
+
+    def __init__(self, reason: str = "rejected by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Discard(Exception):
+    """Raised or returned by a handler: forget this message, body and all."""
+
+
+Outcome = Ack | Nack | Reject | Discard
+
+_ACK = Ack()
+
+
+def decide(
+    policy: AckPolicy,
+    strategy: RetryStrategy,
+    *,
+    error: BaseException | None,
+    attempt: int,
+    elapsed: float,
+    said: Outcome | None = None,
+) -> Outcome | None:
+    """The outcome of one handler run.
+
+    ``said`` is what the handler said itself (by ``message.ack()`` and the like), ``error`` what
+    it raised, ``attempt`` counts its runs from 1, ``elapsed`` is in seconds since the first
+    delivery. None means that nothing is left to do: the message was settled before.
+
+    >>> from django_pgqueue.retries import Constant
+    >>> decide(AckPolicy.NACK_ON_ERROR, Constant(seconds=5), error=OSError(), attempt=1, elapsed=0)
+    Nack(delay=5, error='OSError')
+    """
+    if isinstance(error, (Discard, Reject)):
+        return error
+    if isinstance(error, Retry):
+        said, error = Nack(error.delay, str(error)), None
+    if said is not None:
+        return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
+    if policy is AckPolicy.ACK_FIRST:
+        return None
+    if error is None:
+        if policy is AckPolicy.MANUAL:
+            forgotten = Nack(None, "the handler returned without ack(), nack() or reject()")
+            return _granted(forgotten, strategy, attempt, elapsed)
+        return _ACK
+    if policy is AckPolicy.ACK:
+        return _ACK
+    if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
+        return Reject(describe(error))
+    return _granted(Nack(None, describe(error)), strategy, attempt, elapsed)
+
+
+def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
+    if nack.delay is not None:
+        return nack
+    delay = strategy.delay(attempt, elapsed)
+    if delay is None:
+        return Reject(nack.error or "no attempts left")
+    return Nack(delay, nack.error)
+
+
+def describe(error: BaseException) -> str:
+    """The exception as text: its last line first, then the traceback, cut to fit.
+
+    >>> describe(ValueError("no number"))
+    'ValueError: no number'
+    """
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if error.__traceback__ is None:
+        return summary[:_LONGEST_ERROR].replace("\x00", "\\0")
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return f"{summary}\n\n{trace}"[:_LONGEST_ERROR].replace("\x00", "\\0")

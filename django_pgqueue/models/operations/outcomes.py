@@ -1,0 +1,120 @@
+"""What a consumer says of the messages it holds: done, once more, given back, failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django_pgqueue import arguments
+from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Receipt, Settled
+
+__all__ = ["Outcomes"]
+
+
+class Outcomes(Operations):
+    """Complete, retry, release and fail, many messages at once; all fenced by receipt.
+
+    ``ran`` says whether a handler ran, which counts as an attempt.
+    """
+
+    def complete(
+        self,
+        queue: str | Queue,
+        receipts: Iterable[Receipt],
+        *,
+        ran: bool = True,
+        using: str | None = None,
+    ) -> Settled:
+        """Done: to the archive as COMPLETED, the attempt counted.
+
+        >>> Message.objects.complete("orders", [message.receipt])
+        [1]
+        """
+        return self._conclude("archive", queue, using, list(receipts), {"ran": int(ran)})
+
+    def retry(
+        self,
+        queue: str | Queue,
+        delays: Mapping[Receipt, float],
+        *,
+        ran: bool = True,
+        using: str | None = None,
+    ) -> Settled:
+        """Not done: each message is due again after its delay, in seconds.
+
+        >>> Message.objects.retry("orders", {message.receipt: 30})
+        [1]
+
+        Raises InvalidArgument, QueueNotFound.
+        """
+        seconds = [arguments.duration(delay, "delay").total_seconds() for delay in delays.values()]
+        params = {"delays": seconds, "ran": int(ran)}
+        return self._conclude("retry", queue, using, list(delays), params)
+
+    def release(
+        self, queue: str | Queue, receipts: Iterable[Receipt], *, using: str | None = None
+    ) -> Settled:
+        """Give back what was read and not started: due at once, the delivery uncounted.
+
+        Only for the holder of the receipts, and for the last time: the next delivery carries
+        the same count again.
+
+        >>> Message.objects.release("orders", [message.receipt])
+        [1]
+        """
+        return self._conclude("release", queue, using, list(receipts), {})
+
+    def fail(
+        self,
+        queue: str | Queue,
+        errors: Mapping[Receipt, str],
+        *,
+        reason: str = "rejected",
+        ran: bool = True,
+        using: str | None = None,
+    ) -> Settled:
+        """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED.
+
+        In the dead-letter queue the message keeps its id, and its header ``x-dead-letter``
+        tells source, reason, error, counts and times.
+
+        >>> Message.objects.fail("orders", {message.receipt: "no such customer"})
+        [1]
+        """
+        found = self.resolve(queue, using)
+        params = {"errors": list(errors.values()), "ran": int(ran)}
+        if found.dead_letter_queue_id is None:
+            return self._conclude("fail", found, using, list(errors), params)
+        target = Queue.objects.using(found.alias).get(pk=found.dead_letter_queue_id)
+        params |= {"source": found.name, "reason": reason}
+        tables = {"dead_message": target.tables["message"], "dead_queue_id": target.pk}
+        return self._conclude("dead_letter", found, using, list(errors), params, tables)
+
+    def _conclude(
+        self,
+        operation: str,
+        queue: str | Queue,
+        using: str | None,
+        receipts: Sequence[Receipt],
+        params: dict[str, Any],
+        tables: Mapping[str, object] | None = None,
+    ) -> Settled:
+        if not receipts:
+            return Settled()
+        fence = {
+            "ids": [receipt.id for receipt in receipts],
+            "receipts": [str(receipt) for receipt in receipts],
+        }
+        _, rows = self._run(operation, queue, using, {**params, **fence}, tables)
+        done = {row[0] for row in rows}
+        return Settled(
+            [receipt.id for receipt in receipts if receipt.id in done],
+            lost=[receipt for receipt in receipts if receipt.id not in done],
+        )
+
+    acomplete = twin(complete)
+    aretry = twin(retry)
+    arelease = twin(release)
+    afail = twin(fail)

@@ -1,0 +1,26 @@
+-- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell
+-- from where, why and how often. The trigger on that queue's leaf makes it readable. Fenced.
+WITH gone AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+      AND id || ':' || read_ct = ANY(%(receipts)s::text[])
+    RETURNING id, read_ct, attempts
+),
+moved AS (
+    DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
+    RETURNING id, enqueued_at, priority, group_key, headers, body
+)
+INSERT INTO {dead_message} (id, queue_id, priority, group_key, headers, body)
+SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
+       coalesce(m.headers, '{{}}') || jsonb_build_object('x-dead-letter', jsonb_build_object(
+           'source', %(source)s::text,
+           'reason', %(reason)s::text,
+           'error', (%(errors)s::text[])[array_position(%(ids)s::bigint[], m.id)],
+           'read_ct', g.read_ct,
+           'attempts', g.attempts + %(ran)s,
+           'enqueued_at', m.enqueued_at,
+           'dead_lettered_at', statement_timestamp(),
+           'count', 1 + coalesce((m.headers #>> '{{x-dead-letter,count}}')::integer, 0))),
+       m.body
+FROM moved m JOIN gone g ON g.id = m.id
+RETURNING id

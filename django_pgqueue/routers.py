@@ -1,0 +1,54 @@
+"""A database of its own for the queues, when ``PGQUEUE["DATABASE"]`` names one.
+
+::
+
+    DATABASE_ROUTERS = ["django_pgqueue.routers.QueueRouter"]
+    PGQUEUE = {"DATABASE": "queues"}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from django_pgqueue.conf import settings
+
+__all__ = ["QueueRouter"]
+
+APP = "django_pgqueue"
+
+
+class QueueRouter:
+    """Sends this app's models to ``PGQUEUE["DATABASE"]`` and has no say in anything else.
+
+    Without that setting it has no say at all.
+    """
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
+        if model._meta.app_label != APP:
+            return None
+        # What belongs to a queue or a message is looked for where that was read from.
+        instance = hints.get("instance")
+        if instance is not None and instance._meta.app_label == APP and instance._state.db:
+            return str(instance._state.db)
+        return _database()
+
+    db_for_write = db_for_read
+
+    def allow_relation(
+        self, first: models.Model, second: models.Model, **hints: Any
+    ) -> bool | None:
+        if {first._meta.app_label, second._meta.app_label} != {APP}:
+            return None
+        return first._state.db == second._state.db
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        database = _database()
+        if app_label != APP or database is None:
+            return None
+        return db == database
+
+
+def _database() -> str | None:
+    return settings.DATABASE or None

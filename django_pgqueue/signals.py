@@ -1,0 +1,63 @@
+"""Every event, as a Django signal. Listeners run in the thread where it happened.
+
+``sender`` is the name of the queue for what happens to messages, and the consumer process for
+what happens to it.
+
+======================  ==========================================  =============================
+signal                  when                                        arguments
+======================  ==========================================  =============================
+messages_fetched        a batch was leased                          count, seconds
+message_started         a handler is about to run                   message
+message_finished        a handler returned or raised                message, seconds, error
+messages_completed      acks were written                           messages
+messages_retried        messages wait for another attempt           messages, outcomes
+messages_failed         messages were rejected or ran out           messages, outcomes
+messages_discarded      messages were forgotten                     messages
+messages_released       messages were given back unstarted          count
+leases_lost             somebody else has read these since          messages
+leases_extended         leases were prolonged                       count
+leases_rescued          a dead consumer's leases were given back    count, worker
+database_failed         an operation failed and will be retried     operation, error, wait
+consumer_started        a consumer process is ready                 consumer
+consumer_stopping       it was asked to stop                        consumer, reason
+consumer_stopped        it has stopped                              consumer
+======================  ==========================================  =============================
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+__all__ = [
+    "consumer_started",
+    "consumer_stopped",
+    "consumer_stopping",
+    "database_failed",
+    "leases_extended",
+    "leases_lost",
+    "leases_rescued",
+    "message_finished",
+    "message_started",
+    "messages_completed",
+    "messages_discarded",
+    "messages_failed",
+    "messages_fetched",
+    "messages_released",
+    "messages_retried",
+]
+
+messages_fetched = Signal()
+message_started = Signal()
+message_finished = Signal()
+messages_completed = Signal()
+messages_retried = Signal()
+messages_failed = Signal()
+messages_discarded = Signal()
+messages_released = Signal()
+leases_lost = Signal()
+leases_extended = Signal()
+leases_rescued = Signal()
+database_failed = Signal()
+consumer_started = Signal()
+consumer_stopping = Signal()
+consumer_stopped = Signal()
