@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_django
+from django.db import connections
+
+from django_pgqueue import queue
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.actors import Actor, databases
 
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 
@@ -21,3 +29,81 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def orders(db: None) -> BoundQueue:
+    """A queue that is gone with the test's transaction."""
+    Message.objects.create_queue("orders")
+    return queue("orders")
+
+
+@pytest.fixture
+def committed(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[None]:
+    """For tests that commit: drops the queues they made, since a flush leaves their leaves."""
+    Queue.objects._found.clear()
+    yield
+    marker = request.node.get_closest_marker("django_db")
+    aliases = (marker and marker.kwargs.get("databases")) or ["default"]
+    for alias in aliases:
+        Queue.objects.using(alias).update(dead_letter_queue=None)
+        Queue.objects.using(alias).delete()
+    Queue.objects._found.clear()
+
+
+@pytest.fixture
+def committed_orders(committed: None) -> BoundQueue:
+    """A committed queue, which other processes see too."""
+    Message.objects.create_queue("orders")
+    return queue("orders")
+
+
+@pytest.fixture(scope="session")
+def reachable(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> dict[str, dict[str, Any]]:
+    """The tests' databases as another process can reach them."""
+    with django_db_blocker.unblock():
+        return databases()
+
+
+@pytest.fixture(scope="session")
+def _company(reachable: dict[str, dict[str, Any]]) -> Iterator[list[Actor]]:
+    company: list[Actor] = []
+    yield company
+    for actor in company:
+        actor.leave()
+
+
+@pytest.fixture
+def actors(
+    committed: None, reachable: dict[str, dict[str, Any]], _company: list[Actor]
+) -> Iterator[Callable[[int], list[Actor]]]:
+    """Call it with a number to get so many processes with connections of their own."""
+
+    def call(number: int) -> list[Actor]:
+        while len(_company) < number:
+            _company.append(Actor(reachable))
+        return _company[:number]
+
+    yield call
+    for actor in _company:
+        actor.rest()
+
+
+@pytest.fixture
+def actor(actors: Callable[[int], list[Actor]]) -> Actor:
+    """Another process, which can hold a transaction open."""
+    return actors(1)[0]
+
+
+@pytest.fixture
+def sql(db: None) -> Callable[..., list[tuple[Any, ...]]]:
+    """Run plain SQL and get its rows."""
+    return run_sql
+
+
+def run_sql(statement: str, params: Any = None, using: str = "default") -> list[tuple[Any, ...]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
