@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from django_pgqueue.retries import RetryStrategy, wants_retry
 
@@ -35,9 +34,7 @@ class AckPolicy(str, Enum):
 
 @dataclass(frozen=True)
 class Ack:
-    """Done: the message goes to the archive as COMPLETED. ``result`` is kept there as JSON."""
-
-    result: Any = None
+    """Done: the message goes to the archive as COMPLETED."""
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models, transaction
 from django.db.models.base import ModelState
 
-from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.acks import Ack, Nack, Outcome, Reject
+from django_pgqueue.errors import ImmutableMessage, LeaseLost
 from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt
@@ -31,6 +32,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete messages wherever they stand, in the queue or in the archive."""
         deleted = 0
+        self._for_write = True
         with transaction.atomic(using=self.db):
             rows = self.order_by("queue_id").values_list("queue_id", "pk")
             by_queue: dict[int, list[int]] = {}
@@ -80,6 +82,10 @@ class Message(models.Model):
     vt: dt.datetime
     first_read_at: dt.datetime | None
     queue_name: str
+    lease_until: float
+
+    #: Set by a consumer while a handler has the message: takes what the handler says of it.
+    on_outcome: Callable[[Message, Outcome], None] | None = None
 
     class Meta:
         db_table = "pgqueue_message"
@@ -97,6 +103,34 @@ class Message(models.Model):
     def group(self) -> str | None:
         """The FIFO group, or None."""
         return self.group_key
+
+    def ack(self) -> None:
+        """Done: to the archive. Raises LeaseLost when the message was read again since."""
+        self._say(Ack())
+
+    def nack(self, delay: float | None = None, reason: str = "") -> None:
+        """Try again after ``delay`` seconds; None means at once, or in a handler what its retry
+        strategy says. Raises LeaseLost."""
+        self._say(Nack(delay, reason))
+
+    def reject(self, reason: str = "rejected") -> None:
+        """Failed for good: to the dead-letter queue, or the archive as FAILED. Raises LeaseLost."""
+        self._say(Reject(reason))
+
+    def extend(self, seconds: float | None = None) -> None:
+        """Hold the message for so many seconds from now, by default the queue's timeout.
+
+        Raises LeaseLost when it was read again since; whatever is still done then, is done twice.
+        """
+        seconds = self.queue.visibility_timeout if seconds is None else seconds
+        if type(self).objects.set_vt(self.queue, self.receipt, seconds).lost:
+            raise LeaseLost(self.receipt)
+
+    def _say(self, outcome: Outcome) -> None:
+        if self.on_outcome is not None:
+            self.on_outcome(self, outcome)
+        elif type(self).objects.settle(self.queue, {self.receipt: outcome}).lost:
+            raise LeaseLost(self.receipt)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django_pgqueue import arguments
+from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
 from django_pgqueue.models.operations.base import Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
@@ -92,6 +93,34 @@ class Outcomes(Operations):
         tables = {"dead_message": target.tables["message"], "dead_queue_id": target.pk}
         return self._conclude("dead_letter", found, using, list(errors), params, tables)
 
+    def settle(
+        self,
+        queue: str | Queue,
+        outcomes: Mapping[Receipt, Outcome],
+        *,
+        ran: bool = True,
+        using: str | None = None,
+    ) -> Settled:
+        """Write what became of each message, one statement for each kind of outcome.
+
+        >>> Message.objects.settle("orders", {message.receipt: Ack()})
+        [1]
+        """
+        found = self.resolve(queue, using)
+        done = [r for r, outcome in outcomes.items() if isinstance(outcome, Ack)]
+        again = {r: o.delay or 0.0 for r, o in outcomes.items() if isinstance(o, Nack)}
+        failed = {r: o.reason for r, o in outcomes.items() if isinstance(o, Reject)}
+        forgotten = [r for r, outcome in outcomes.items() if isinstance(outcome, Discard)]
+        parts = [
+            self.complete(found, done, ran=ran),
+            self.retry(found, again, ran=ran),
+            self.fail(found, failed, ran=ran),
+            self._conclude("delete", found, None, forgotten, {}),
+        ]
+        return Settled(
+            [pk for part in parts for pk in part], lost=[r for part in parts for r in part.lost]
+        )
+
     def _conclude(
         self,
         operation: str,
@@ -118,3 +147,4 @@ class Outcomes(Operations):
     aretry = twin(retry)
     arelease = twin(release)
     afail = twin(fail)
+    asettle = twin(settle)

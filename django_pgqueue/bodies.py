@@ -1,0 +1,192 @@
+"""What a handler is called with: the message, or its body as the type the handler names.
+
+pydantic does the checking where it is installed. Without it dataclasses and TypedDicts are
+checked field by field: enough to keep a malformed message out of a handler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Union
+
+from django_pgqueue.acks import Reject
+from django_pgqueue.errors import InvalidArgument
+
+try:
+    import pydantic
+except ImportError:  # pragma: no cover
+    pydantic = None  # type: ignore[assignment]
+
+__all__ = ["Call"]
+
+_FILLED_IN = ("message", "context")
+
+
+class Call:
+    """How one function wants to be called.
+
+    >>> def charge(message): ...
+    >>> Call(charge).convert is None
+    True
+
+    Raises InvalidArgument for a signature that cannot be filled.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, batch: bool = False) -> None:
+        self.function = function
+        first, *others = _parameters(function)
+        self._extra = tuple(parameter.name for parameter in others)
+        hint = _hint(function, first.name)
+        if batch and hint is not None:
+            hint = (typing.get_args(hint) or (None,))[0]
+        self.convert = _converter(hint)
+        self._batch = batch
+
+    def __call__(self, given: Any, context: Any) -> Any:
+        """Call the function with a message, or a list of them.
+
+        Raises Reject when a body does not fit, and whatever the function raises.
+        """
+        if self.convert is None:
+            first = given
+        elif self._batch:
+            first = [self.convert(message.body) for message in given]
+        else:
+            first = self.convert(given.body)
+        if not self._extra:
+            return self.function(first)
+        extra = {"message": given, "context": context}
+        return self.function(first, **{name: extra[name] for name in self._extra})
+
+    def misfit(self, message: Any) -> Reject | None:
+        """Why the body of a message does not fit, or None."""
+        try:
+            if self.convert is not None:
+                self.convert(message.body)
+        except Reject as reject:
+            return reject
+        return None
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    unknown = [p.name for p in parameters[1:] if p.name not in _FILLED_IN]
+    if not parameters or unknown:
+        raise InvalidArgument(
+            f"{function.__module__}.{function.__qualname__} cannot be a consumer: it must take "
+            f"a message (or its body) first"
+            + (f", and nothing can fill in {', '.join(unknown)}" if unknown else "")
+            + "; further parameters may be named message and context"
+        )
+    return parameters
+
+
+def _hint(function: Callable[..., Any], name: str) -> Any:
+    try:
+        return typing.get_type_hints(function).get(name)
+    except (NameError, TypeError):
+        # A name imported for type checking only: Message, most likely.
+        return None
+
+
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
+    """What makes a value of that type from a body, or None when the message itself is wanted."""
+    is_model = (
+        pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
+    )
+    if not (is_model or dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)):
+        return None
+    if pydantic is not None:
+        adapter = pydantic.TypeAdapter(hint)
+
+        def validate(body: Any) -> Any:
+            try:
+                return adapter.validate_python(body)
+            except pydantic.ValidationError as error:
+                raise Reject(f"the body is no {hint.__name__}: {error}") from error
+
+        return validate
+
+    def check(body: Any) -> Any:
+        try:
+            return _built(hint, body, "body")
+        except (TypeError, ValueError) as error:
+            raise Reject(f"the body is no {hint.__name__}: {error}") from error
+
+    return check
+
+
+def _built(hint: Any, value: Any, path: str) -> Any:
+    """The value as that type, or TypeError saying where it differs."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return value
+    if origin in (Union, types.UnionType):
+        return _first_fit(args, value, path)
+    if origin in (typing.Required, typing.NotRequired) if hasattr(typing, "Required") else False:
+        return _built(args[0], value, path)
+    if typing.is_typeddict(hint) or dataclasses.is_dataclass(hint):
+        return _record(hint, value, path)
+    if origin is list and args:
+        _demand(isinstance(value, list), path, "a list", value)
+        return [_built(args[0], each, f"{path}[{i}]") for i, each in enumerate(value)]
+    if origin is dict and args:
+        _demand(isinstance(value, dict), path, "an object", value)
+        return {key: _built(args[1], each, f"{path}.{key}") for key, each in value.items()}
+    if origin is typing.Literal:
+        _demand(value in args, path, f"one of {args}", value)
+        return value
+    plain = origin or (type(None) if hint is None else hint)
+    if plain is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    fits = isinstance(value, plain) and (plain is bool or not isinstance(value, bool))
+    _demand(fits, path, f"of type {getattr(plain, '__name__', plain)}", value)
+    return value
+
+
+def _first_fit(options: tuple[Any, ...], value: Any, path: str) -> Any:
+    reasons = []
+    for option in options:
+        try:
+            return _built(option, value, path)
+        except TypeError as error:  # noqa: PERF203  each option needs its own try
+            reasons.append(str(error))
+    raise TypeError("; or ".join(reasons))
+
+
+def _record(hint: Any, value: Any, path: str) -> Any:
+    _demand(isinstance(value, dict), path, "an object", value)
+    hints = typing.get_type_hints(hint)
+    if dataclasses.is_dataclass(hint):
+        fields = {field.name: field for field in dataclasses.fields(hint) if field.init}
+        required = {
+            name
+            for name, field in fields.items()
+            if field.default is field.default_factory is dataclasses.MISSING
+        }
+        names = set(fields)
+    else:
+        names, required = set(hints), set(hint.__required_keys__)
+    missing, unknown = sorted(required - value.keys()), sorted(value.keys() - names)
+    if missing or unknown:
+        raise TypeError(
+            f"{path}"
+            + (f" lacks {', '.join(missing)}" if missing else "")
+            + (f" has the unknown {', '.join(unknown)}" if unknown else "")
+        )
+    built = {name: _built(hints[name], each, f"{path}.{name}") for name, each in value.items()}
+    return hint(**built) if dataclasses.is_dataclass(hint) else built
+
+
+def _demand(fits: bool, path: str, wanted: str, value: Any) -> None:
+    if not fits:
+        raise TypeError(f"{path} should be {wanted}, not {value!r:.80}")

@@ -1,0 +1,171 @@
+"""The @consumer decorator, and the registry of what it was put on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from django.utils.module_loading import autodiscover_modules
+
+from django_pgqueue import arguments, bodies
+from django_pgqueue.acks import AckPolicy
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.retries import Exponential, RetryStrategy
+
+__all__ = ["Handler", "autodiscover", "consumer", "handler_of", "handlers"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Ten tries over a quarter of an hour or so, then the message fails.
+DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function that consumes a queue, and how: see :func:`consumer` for the fields."""
+
+    queue: str
+    function: Callable[..., Any]
+    using: str | None = None
+    ack_policy: AckPolicy = AckPolicy.NACK_ON_ERROR
+    retry: RetryStrategy = DEFAULT_RETRY
+    max_deliveries: int | None = None
+    visibility_timeout: float | None = None
+    timeout: float | None = None
+    batch: bool = False
+    batch_size: int = 100
+    locked: bool = False
+    max_workers: int | None = None
+    fetch_batch_size: int = 200
+    overfetch_factor: float = 1.5
+    min_fetch_interval: float = 0.0
+    max_fetch_interval: float = 1.0
+    middleware: Sequence[Callable[..., Any]] = ()
+    call: bodies.Call = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        arguments.queue_name(self.queue)
+        object.__setattr__(self, "ack_policy", AckPolicy(self.ack_policy))
+        for name in ("visibility_timeout", "timeout"):
+            value = getattr(self, name)
+            if value is not None and arguments.duration(value, name).total_seconds() <= 0:
+                raise InvalidArgument(f"{name} must be more than zero seconds, not {value!r}")
+        for name in ("max_deliveries", "max_workers", "batch_size", "fetch_batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
+        if self.overfetch_factor < 1:
+            raise InvalidArgument("overfetch_factor must be at least 1")
+        if self.is_async and (self.locked or self.ack_policy is AckPolicy.TRANSACTIONAL):
+            raise InvalidArgument(
+                f"{self.label} is async, and Django has no async transactions: make it a plain "
+                f"function, or choose another ack_policy"
+            )
+        if self.locked and self.batch:
+            raise InvalidArgument(f"{self.label}: locked takes one message at a time, not batch")
+        object.__setattr__(self, "call", bodies.Call(self.function, batch=self.batch))
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def label(self) -> str:
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+_handlers: dict[tuple[str, str | None], Handler] = {}
+
+
+def consumer(queue: str, **options: Any) -> Callable[[F], F]:
+    """Make a function the consumer of a queue: ``manage.py runconsumer`` runs it.
+
+    The function takes a message, or in place of it a dataclass, TypedDict or pydantic model that
+    the body is checked against; further parameters named ``message`` and ``context`` are filled
+    in. It stays a plain function that tests can call.
+
+    Options, each with its unit and default:
+
+    ``ack_policy`` (NACK_ON_ERROR)
+        an :class:`~django_pgqueue.acks.AckPolicy` or its name
+    ``retry`` (exponential with jitter, ten attempts)
+        a strategy of :mod:`django_pgqueue.retries`
+    ``max_deliveries`` (the queue's)
+        how often a message is given out before it is dead-lettered
+    ``visibility_timeout`` (the queue's)
+        seconds of a lease; it is extended for as long as the handler runs
+    ``timeout`` (None)
+        seconds after which a handler run is ended and counts as an error
+    ``batch`` (False), ``batch_size`` (100)
+        the function takes a list of messages; it may return a list of as many outcomes
+    ``locked`` (False)
+        read, process and archive in one transaction, the row locked meanwhile
+    ``max_workers`` (4; 100 for an async function)
+        how many run at once in a process
+    ``fetch_batch_size`` (200), ``overfetch_factor`` (1.5)
+        how many are read at once, and how many times that may wait in the process
+    ``min_fetch_interval`` (0), ``max_fetch_interval`` (1)
+        seconds between reads when the last one came back full, and when it found nothing
+    ``middleware`` (none)
+        callables around the handler, outermost first, in Django's form
+    ``using`` (as the routers say)
+        the database
+
+    ::
+
+        @consumer("orders", retry=Exponential(first=1, max_attempts=8), max_deliveries=20)
+        def charge(message):
+            ...
+
+    Raises InvalidArgument for options that make no sense, and when the queue has a consumer.
+    """
+
+    def register(function: F) -> F:
+        handler = Handler(queue, function, **options)
+        key = (handler.queue.lower(), handler.using)
+        known = _handlers.get(key)
+        # The same function again is a module that was imported twice.
+        if known is not None and known.label != handler.label:
+            raise InvalidArgument(
+                f"queue {queue!r} is consumed by {known.label} already: "
+                f"one function a queue; route to a second queue for a second one"
+            )
+        _handlers[key] = handler
+        return function
+
+    return register
+
+
+def autodiscover() -> None:
+    """Import ``consumers.py`` of every installed app."""
+    autodiscover_modules("consumers")
+
+
+def handlers(queues: Sequence[str] = ()) -> list[Handler]:
+    """The registered handlers, of all queues or of those named.
+
+    Raises InvalidArgument for a queue that has none.
+    """
+    if not queues:
+        return list(_handlers.values())
+    found = []
+    for queue in queues:
+        of_queue = [handler for key, handler in _handlers.items() if key[0] == queue.lower()]
+        if not of_queue:
+            known = ", ".join(sorted(key[0] for key in _handlers)) or "none"
+            raise InvalidArgument(
+                f"no @consumer({queue!r}) in any consumers.py of the installed apps; "
+                f"queues that have one: {known}"
+            )
+        found += of_queue
+    return found
+
+
+def handler_of(function: Callable[..., Any]) -> Handler:
+    """The handler that a decorated function became. Raises LookupError."""
+    for handler in _handlers.values():
+        if handler.function is function:
+            return handler
+    raise LookupError(f"{function!r} is not decorated with @consumer")
