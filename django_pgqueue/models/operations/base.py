@@ -44,6 +44,8 @@ class Operations(models.Manager[Any]):
 
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
         """The queue of that name. Raises QueueNotFound."""
+        if using is None and isinstance(queue, Queue):
+            return queue
         return Queue.objects.resolve(queue, using or self._db)
 
     def _run(

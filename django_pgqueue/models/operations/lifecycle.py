@@ -80,7 +80,8 @@ class Lifecycle(Operations):
         >>> [queue.name for queue in Message.objects.list_queues()]
         ['mails', 'orders']
         """
-        return list(Queue.objects.using(Queue.objects.database(using or self._db)).order_by("name"))
+        alias = Queue.objects.database(using or self._db)
+        return list(Queue.objects.using(alias).order_by("name"))
 
     def drop_queue(self, name: str | Queue, *, using: str | None = None) -> bool:
         """Drop a queue with its messages and its archive; False when there is none.
@@ -93,9 +94,10 @@ class Lifecycle(Operations):
         Raises QueueBusy when that takes too long, and django.db.models.ProtectedError when
         another queue has it as its dead-letter queue.
         """
-        alias = Queue.objects.database(using or self._db)
         if isinstance(name, Queue):
+            using = using or name.alias
             name = name.name
+        alias = Queue.objects.database(using or self._db)
         queue = Queue.objects.using(alias).named(name).first()
         if queue is None:
             return False

@@ -73,7 +73,8 @@ class Measuring(Operations):
         ['mails', 'orders']
         """
         alias = Queue.objects.database(using or self._db)
-        return [self.metrics(queue) for queue in Queue.objects.using(alias).order_by("name")]
+        queues = Queue.objects.using(alias).order_by("name")
+        return [self.metrics(queue, using=alias) for queue in queues]
 
     ametrics = twin(metrics)
     ametrics_all = twin(metrics_all)
