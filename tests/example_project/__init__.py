@@ -1,0 +1,1 @@
+"""The example project, tested as its users would notice it break."""

@@ -1,0 +1,180 @@
+"""The webhook: who is let in, what is answered, and that a delivery is queued exactly once."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test import Client
+
+from django_pgqueue import queue
+from django_pgqueue.models import Message
+from example_project.inbox.models import Delivery
+from example_project.inbox.webhooks import sign
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("example_project.urls")]
+
+
+def error_of(response: Any) -> tuple[int, str]:
+    assert Delivery.objects.count() == 0
+    assert queue("github").metrics().length == 0
+    return response.status_code, response.json()["error"]
+
+
+def test_a_signed_webhook_is_noted_and_queued(post: Any, github: Any) -> None:
+    guid = str(uuid.uuid4())
+    payload = {"action": "created", "repository": {"full_name": "acme/rocket"}}
+
+    response = post(payload, event="star", guid=guid)
+
+    delivery = Delivery.objects.get()
+    assert response.status_code == 202
+    assert response.json() == {
+        "delivery": guid,
+        "message": delivery.message_id,
+        "duplicate": False,
+    }
+    assert (str(delivery.guid), delivery.event, delivery.action, delivery.repository) == (
+        guid,
+        "star",
+        "created",
+        "acme/rocket",
+    )
+    [message] = github.peek()
+    assert message.id == delivery.message_id
+    assert message.body == payload
+    assert message.headers == {"event": "star", "delivery": guid}
+
+
+def test_a_repeated_delivery_is_answered_and_not_queued_again(post: Any, github: Any) -> None:
+    guid = str(uuid.uuid4())
+    first = post(guid=guid)
+
+    second = post(guid=guid)
+
+    assert second.status_code == 200
+    assert second.json() == {**first.json(), "duplicate": True}
+    assert Delivery.objects.count() == 1
+    assert github.metrics().length == 1
+
+
+@pytest.mark.parametrize("wrong", ["sha256=" + "0" * 64, "sha1=abc", "nonsense", "sha256=é"])
+def test_a_wrong_signature_is_refused(post: Any, wrong: str) -> None:
+    status, error = error_of(post(headers={"X-Hub-Signature-256": wrong}))
+
+    assert status == 403
+    assert "X-Hub-Signature-256" in error
+
+
+def test_a_signature_of_another_body_is_refused(post: Any) -> None:
+    response = post(
+        {"action": "deleted"},
+        headers={"X-Hub-Signature-256": sign(b'{"action": "created"}', "a secret")},
+    )
+
+    assert error_of(response)[0] == 403
+
+
+@pytest.mark.parametrize("header", ["X-Hub-Signature-256", "X-GitHub-Delivery", "X-GitHub-Event"])
+def test_a_missing_header_is_named(post: Any, header: str) -> None:
+    assert error_of(post(headers={header: None})) == (400, f"The header {header} is missing.")
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("X-GitHub-Delivery", "12"), ("X-GitHub-Event", "no event!"), ("X-GitHub-Event", "e" * 51)],
+)
+def test_a_malformed_header_is_named(post: Any, header: str, value: str) -> None:
+    status, error = error_of(post(headers={header: value}))
+
+    assert status == 400
+    assert header in error
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"payload=%7B%7D", b"{", b"\xff", b"[1]", b"null", b"[" * 100_000]
+)
+def test_what_is_not_a_json_object_is_refused(post: Any, body: bytes) -> None:
+    status, error = error_of(post(body=body))
+
+    assert status == 400
+    assert "JSON" in error
+
+
+@pytest.mark.parametrize("body", [b'{"title": "\\u0000"}', b'{"stars": NaN}'])
+def test_json_that_postgresql_cannot_hold_is_refused(post: Any, body: bytes) -> None:
+    assert error_of(post(body=body))[0] == 422
+
+
+def test_a_body_over_the_limit_is_refused(post: Any, settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+
+    assert error_of(post({"text": "x" * 100}))[0] == 413
+
+
+def test_only_post_is_answered(client: Client) -> None:
+    response = client.get("/webhooks/github/")
+
+    assert response.status_code == 405
+    assert response.headers["Allow"] == "POST"
+
+
+def test_a_payload_of_odd_shapes_is_queued_all_the_same(post: Any) -> None:
+    response = post({"action": 7, "repository": "acme/rocket"})
+
+    delivery = Delivery.objects.get()
+    assert response.status_code == 202
+    assert (delivery.action, delivery.repository) == ("", "")
+
+
+def test_a_rollback_leaves_neither_delivery_nor_message(post: Any, github: Any) -> None:
+    class Undone(Exception):
+        pass
+
+    def take_back() -> None:
+        with transaction.atomic():
+            assert post().status_code == 202
+            raise Undone
+
+    with pytest.raises(Undone):
+        take_back()
+
+    assert Delivery.objects.count() == 0
+    assert github.metrics().length == 0
+
+
+def test_a_send_that_fails_leaves_no_delivery(post: Any) -> None:
+    Message.objects.drop_queue("github")
+
+    with pytest.raises(LookupError):
+        post()
+
+    assert Delivery.objects.count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_identical_requests_at_once_one_is_queued(post: Any, github: Any) -> None:
+    guid = str(uuid.uuid4())
+    together = threading.Barrier(4)
+    statuses: list[int] = []
+
+    def request() -> None:
+        try:
+            together.wait()
+            statuses.append(post(guid=guid).status_code)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=request) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(statuses) == [200, 200, 200, 202]
+    assert Delivery.objects.count() == 1
+    assert github.metrics().length == 1
+    Message.objects.drop_queue("github")
