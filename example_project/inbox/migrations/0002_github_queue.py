@@ -9,7 +9,7 @@ from django_pgqueue.models import Message
 
 def create_queue(apps, schema_editor):
     messages = Message.objects.db_manager(schema_editor.connection.alias)
-    messages.create_queue("github", visibility_timeout=30, max_deliveries=5)
+    messages.create_queue("github", visibility_timeout=30, max_deliveries=20)
 
 
 def drop_queue(apps, schema_editor):
