@@ -110,7 +110,7 @@ class Settling(Operations):
                 "receipts": [str(receipt) for receipt in receipts],
             }
             _, rows = self._run(operation, found, None, {**params, **fence})
-            done += [row[0] for row in rows]
+            done += sorted(row[0] for row in rows)
         lost: list[Receipt | int] = [r for r in receipts if r.id not in set(done)]
         missing = ids
         # A bare id may be on its way from ready to leased at this moment: its delete waits for
