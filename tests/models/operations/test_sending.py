@@ -271,12 +271,12 @@ def test_a_failing_batch_sends_nothing(orders: BoundQueue) -> None:
 def test_sending_to_an_unknown_queue_says_so_and_leaves_the_transaction_usable(
     orders: BoundQueue, count: int
 ) -> None:
+    objects = Message.objects
+    send, body = (objects.send, 1) if count == 1 else (objects.send_batch, [1] * count)
+
     with transaction.atomic():
         with pytest.raises(QueueNotFound, match=r"no queue 'nowhere' in database 'default'"):
-            if count == 1:
-                Message.objects.send("nowhere", 1)
-            else:
-                Message.objects.send_batch("nowhere", [1] * count)
+            send("nowhere", body)
         orders.send("still works")
 
     assert orders.metrics().length == 1

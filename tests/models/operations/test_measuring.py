@@ -1,0 +1,134 @@
+"""metrics and metrics_all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import BoundQueue, Message
+from tests.conftest import run_sql
+from tests.factories import QueueFactory
+
+
+def test_an_empty_queue_measures_zero_and_has_no_ages(orders: BoundQueue) -> None:
+    metrics = orders.metrics()
+
+    assert (metrics.queue_name, metrics.length, metrics.ready, metrics.visible) == (
+        "orders",
+        0,
+        0,
+        0,
+    )
+    assert (metrics.in_flight, metrics.delayed, metrics.archived) == (0, 0, 0)
+    assert (metrics.oldest_age, metrics.newest_age) == (None, None)
+    assert metrics.exact
+    assert abs(metrics.scraped_at - timezone.now()) < dt.timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_metrics_tell_where_each_message_stands(db: None, unlogged: bool) -> None:
+    Message.objects.create_queue("orders", unlogged=unlogged)
+    orders = BoundQueue("orders")
+    archived, in_flight, due = orders.send_batch([1, 2, 3])
+    orders.send_batch([4, 5])
+    orders.send(6, delay=60)
+    orders.archive(archived)
+    orders.read(qty=2, vt=60)
+    orders.set_vt(due, 0)
+    Message.objects.send(QueueFactory(), "another queue's")
+
+    metrics = orders.metrics()
+
+    assert (metrics.ready, metrics.in_flight, metrics.delayed) == (2, 1, 1)
+    assert (metrics.visible, metrics.length, metrics.archived) == (3, 5, 1)
+    assert in_flight
+
+
+def test_metrics_measure_the_ages_of_what_is_in_the_queue(orders: BoundQueue) -> None:
+    queue = Message.objects.resolve("orders")
+    now = timezone.now()
+    for age, priority, delay in ((100, 0, 0), (500, 5, 0), (300, -5, 0), (50, 0, 900)):
+        Message.objects.create(
+            queue=queue,
+            enqueued_at=now - dt.timedelta(seconds=age),
+            priority=priority,
+            scheduled_at=now + dt.timedelta(seconds=delay) if delay else None,
+        )
+
+    metrics = orders.metrics()
+    assert metrics.oldest_age == pytest.approx(500, abs=5)
+    assert metrics.newest_age == pytest.approx(50, abs=5)
+
+    orders.read()  # the oldest one, now in flight
+    assert orders.metrics().oldest_age == pytest.approx(500, abs=5)
+
+
+def test_total_counts_what_was_popped_purged_or_rolled_back_too(
+    committed_orders: BoundQueue,
+) -> None:
+    committed_orders.send_batch([1, 2, 3])
+    committed_orders.pop()
+    committed_orders.purge()
+    committed_orders.send(4)
+    connection.close()  # what a session counted is in the statistics once it ends
+
+    metrics = committed_orders.metrics()
+
+    assert (metrics.length, metrics.total) == (1, 4)
+
+
+def test_beyond_the_limit_metrics_estimate_and_say_so(
+    committed_orders: BoundQueue, settings: object
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 50}
+    committed_orders.send_batch(range(600))
+    assert committed_orders.metrics().exact is False
+
+    run_sql("ANALYZE pgqueue_message")
+    metrics = committed_orders.metrics()
+
+    assert metrics.ready == pytest.approx(600, rel=0.1)
+    assert metrics.length == metrics.ready == metrics.visible
+
+
+def test_delayed_messages_beyond_the_limit_are_estimated_too(
+    committed_orders: BoundQueue, settings: object
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 50}
+    committed_orders.send_batch(range(600), delay=60)
+    committed_orders.send_batch(range(10))
+
+    metrics = committed_orders.metrics()
+
+    assert metrics.exact is False
+    assert metrics.ready == 10
+    assert metrics.length == pytest.approx(610, rel=0.1)
+
+
+def test_metrics_all_measures_every_queue_by_name(db: None) -> None:
+    for name in ("b", "a"):
+        Message.objects.create_queue(name)
+    Message.objects.send("b", 1)
+
+    measured = Message.objects.metrics_all()
+
+    assert [(each.queue_name, each.length) for each in measured] == [("a", 0), ("b", 1)]
+
+
+def test_metrics_can_be_written_as_json(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    data = json.loads(json.dumps(orders.metrics().as_dict()))
+
+    assert (data["queue_name"], data["ready"]) == ("orders", 1)
+    assert dt.datetime.fromisoformat(data["scraped_at"])
+
+
+def test_metrics_of_an_unknown_queue_say_so(db: None) -> None:
+    with pytest.raises(QueueNotFound):
+        Message.objects.metrics("nowhere")
