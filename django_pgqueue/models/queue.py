@@ -67,7 +67,7 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
         if found is None:
             self._found.pop(key, None)
             raise QueueNotFound(name, alias)
-        if not connections[alias].in_atomic_block:
+        if connections[alias].get_autocommit():
             self._found[key] = found, time.monotonic() + settings.CACHE_SECONDS
         return found
 

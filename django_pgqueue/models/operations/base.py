@@ -59,22 +59,29 @@ class Operations(models.Manager[Any]):
         """Run ``queries/<name>.sql`` on a queue and fetch what it returns.
 
         ``params`` may depend on the queue; ``tables`` names tables of another queue besides.
+        A single statement is a transaction of its own, or part of the caller's.
+        """
+        return self._on(queue, using, lambda found: self._fetch(name, found, params, tables))
 
-        A single statement is a transaction of its own, or part of the caller's. What was
-        remembered of a queue may be stale, when it was dropped and made again elsewhere: then it
-        is asked for once more, unless that is too late inside a broken transaction.
+    def _on(
+        self, queue: str | Queue, using: str | None, act: Callable[[Queue], R]
+    ) -> tuple[Queue, R]:
+        """Do something to a queue's tables.
+
+        What was remembered of a queue may be stale, when it was dropped and made again elsewhere:
+        then it is asked for once more, unless that is too late inside a broken transaction.
         """
         found = self.resolve(queue, using)
         try:
-            return found, self._fetch(name, found, params, tables)
+            return found, act(found)
         except DatabaseError as error:
             if getattr(error.__cause__, "sqlstate", None) not in _QUEUE_GONE:
                 raise
             Queue.objects.forget(found)
-            if connections[found.alias].in_atomic_block:
+            if not connections[found.alias].get_autocommit():
                 raise QueueNotFound(found.name, found.alias) from error
         found = self.resolve(found.name, found.alias)
-        return found, self._fetch(name, found, params, tables)
+        return found, act(found)
 
     @staticmethod
     def _fetch(

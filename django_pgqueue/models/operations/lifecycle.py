@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django.db import connections, transaction
-
-from django_pgqueue import arguments, queries
-from django_pgqueue.errors import InvalidArgument, QueueMismatch, QueueNotFound
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidArgument, QueueMismatch
 from django_pgqueue.models.operations.base import Operations, twin
 from django_pgqueue.models.queue import Queue
 
@@ -116,17 +114,9 @@ class Lifecycle(Operations):
         Raises QueueNotFound.
         """
         found = self.resolve(queue, using)
-        if not Queue.objects.using(found.alias).filter(pk=found.pk).exists():
-            Queue.objects.forget(found)
-            raise QueueNotFound(found.name, found.alias)
         purged = 0
         while True:
-            with (
-                transaction.atomic(using=found.alias, savepoint=False),
-                connections[found.alias].cursor() as cursor,
-            ):
-                cursor.execute(queries.render("purge", found.tables), {"batch": PURGE_BATCH})
-                (batch,) = cursor.fetchone()
+            found, [(batch,)] = self._run("purge", found, None, {"batch": PURGE_BATCH})
             purged += batch
             if batch < PURGE_BATCH:
                 return purged

@@ -100,44 +100,41 @@ class Sending(Operations):
         }
         params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
         if count >= settings.COPY_THRESHOLD:
-            return self._copy(queue, using, columns, params)
+            return self._on(queue, using, lambda found: _copy(found, columns, params))[1]
         _, rows = self._run("send_batch", queue, using, {**columns, **params})
         return sorted(row[0] for row in rows)
 
-    def _copy(
-        self,
-        queue: str | Queue,
-        using: str | None,
-        columns: dict[str, list[Any]],
-        params: dict[str, Any],
-    ) -> list[int]:
-        with transaction.atomic(using=self.resolve(queue, using).alias):
-            reserve = {**params, "count": len(columns["bodies"])}
-            found, reserved = self._run("reserve_ids", queue, using, reserve)
-            ids = [row[0] for row in reserved]
-            scheduled_at = _field(reserved[0][1])
-            fixed = f"{found.pk}\t{scheduled_at}\t{params['priority']}"
-            lines = [
-                f"{pk}\t{fixed}\t{_field(group)}\t{_field(dedup)}\t{_field(header)}\t{_field(body)}\n"
-                for pk, group, dedup, header, body in zip(
-                    ids,
-                    columns["groups"],
-                    columns["dedup_keys"],
-                    columns["headers"],
-                    columns["bodies"],
-                    strict=True,
-                )
-            ]
-            with (
-                connections[found.alias].cursor() as cursor,
-                cursor.copy(queries.render("copy", found.tables)) as copy,
-            ):
-                for start in range(0, len(lines), _COPY_BLOCK):
-                    copy.write("".join(lines[start : start + _COPY_BLOCK]))
-        return ids
-
     asend = twin(send)
     asend_batch = twin(send_batch)
+
+
+def _copy(queue: Queue, columns: dict[str, list[Any]], params: dict[str, Any]) -> list[int]:
+    connection = connections[queue.alias]
+    with transaction.atomic(using=queue.alias), connection.cursor() as cursor:
+        cursor.execute(
+            queries.render("reserve_ids", queue.tables),
+            {**params, "count": len(columns["bodies"])},
+        )
+        reserved = cursor.fetchall()
+        ids = [row[0] for row in reserved]
+        fixed = f"{queue.pk}\t{_field(reserved[0][1])}\t{params['priority']}"
+        lines = [
+            f"{pk}\t{fixed}\t{_field(group)}\t{_field(dedup)}\t{_field(header)}\t{_field(body)}\n"
+            for pk, group, dedup, header, body in zip(
+                ids,
+                columns["groups"],
+                columns["dedup_keys"],
+                columns["headers"],
+                columns["bodies"],
+                strict=True,
+            )
+        ]
+        # The cursor's own wrapping of errors ends where the copying begins.
+        copying = cursor.copy(queries.render("copy", queue.tables))
+        with connection.wrap_database_errors, copying as copy:
+            for start in range(0, len(lines), _COPY_BLOCK):
+                copy.write("".join(lines[start : start + _COPY_BLOCK]))
+    return ids
 
 
 def _one_each(value: Any, single: Any, count: int, name: str) -> list[Any]:

@@ -1,0 +1,127 @@
+"""Messages as a model."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
+from tests.factories import MessageFactory, QueueFactory
+
+
+def test_a_message_is_never_changed(orders: BoundQueue) -> None:
+    orders.send({"order": 7})
+    [read] = orders.read()
+    stored = Message.objects.get()
+
+    for message in (read, stored):
+        message.body = {"order": 8}
+        with pytest.raises(ImmutableMessage):
+            message.save()
+    with pytest.raises(ImmutableMessage):
+        Message.objects.update(body=1)
+    with pytest.raises(ImmutableMessage):
+        Message.objects.bulk_update([stored], ["body"])
+
+    assert Message.objects.get().body == {"order": 7}
+
+
+def test_an_archived_message_is_never_changed(orders: BoundQueue) -> None:
+    orders.archive(orders.send(1))
+
+    with pytest.raises(ImmutableMessage):
+        ArchivedMessage.objects.get().save()
+
+
+def test_deleting_messages_by_the_orm_takes_them_from_wherever_they_stand(db: None) -> None:
+    kept = MessageFactory()
+    for queue in (QueueFactory(), QueueFactory(unlogged=True)):
+        doomed = [
+            Message.objects.send(queue, "leased"),
+            Message.objects.send(queue, "delayed", delay=60),
+            Message.objects.send(queue, "archived"),
+            Message.objects.send(queue, "ready"),
+        ]
+        Message.objects.read(queue)
+        Message.objects.archive(queue, doomed[2])
+
+        assert Message.objects.filter(queue=queue).delete() == (4, {"django_pgqueue.Message": 4})
+
+    assert [m.pk for m in Message.objects.all()] == [kept.pk]
+    assert [m.pk for m in LiveMessage.objects.all()] == [kept.pk]
+    assert not ArchivedMessage.objects.exists()
+
+
+def test_deleting_one_message_deletes_that_one(orders: BoundQueue) -> None:
+    one, two = orders.send_batch([1, 2])
+
+    Message.objects.get(pk=one).delete()
+
+    assert [m.id for m in orders.read(qty=5)] == [two]
+    assert Message.objects.count() == 1
+
+
+def test_a_message_is_found_by_its_id_alone(orders: BoundQueue) -> None:
+    pk = orders.send({"order": 7})
+
+    assert Message.objects.get(pk=pk).body == {"order": 7}
+    assert Message.objects.filter(body__order=7).get().pk == pk
+    assert str(Message.objects.get(pk=pk)) == f"message {pk}"
+
+
+def test_a_read_message_can_be_pickled_and_copied(orders: BoundQueue) -> None:
+    orders.send({"order": 7})
+    [message] = orders.read()
+
+    for twin in (pickle.loads(pickle.dumps(message)), copy.deepcopy(message)):
+        assert twin == message
+        assert (twin.body, twin.receipt, twin.queue_name) == (
+            {"order": 7},
+            message.receipt,
+            "orders",
+        )
+        assert twin.queue.name == "orders"
+
+
+def test_reading_makes_one_query_for_any_number_of_messages(
+    orders: BoundQueue, django_assert_num_queries: object
+) -> None:
+    orders.send_batch(range(50))
+
+    with django_assert_num_queries(2):  # the queue, since nothing is remembered in a transaction
+        for message in orders.read(qty=50):
+            assert message.queue.name == message.queue_name == "orders"
+
+
+def test_every_live_state_can_be_seen_in_one_place(orders: BoundQueue) -> None:
+    orders.send_batch([1, 2], group="g")
+    orders.send(3, delay=60)
+    orders.read()
+
+    states = LiveMessage.objects.order_by("pk").values_list("state", "queue__name", "group_key")
+
+    assert list(states) == [
+        ("PROCESSING", "orders", "g"),
+        ("PENDING", "orders", "g"),
+        ("SCHEDULED", "orders", None),
+    ]
+
+
+def test_the_body_is_written_once_and_stays_where_it_is(orders: BoundQueue) -> None:
+    pk = orders.send({"order": 7})
+
+    def place() -> tuple[str, str]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT ctid::text, xmin::text FROM pgqueue_message WHERE id = %s", [pk])
+            return cursor.fetchone()
+
+    before = place()
+    [message] = orders.read()
+    orders.set_vt(message, 60)
+    orders.archive(message)
+
+    assert place() == before

@@ -1,0 +1,262 @@
+"""Queues as a model, and what a process remembers of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.db import connection, transaction
+
+from django_pgqueue.errors import InvalidQueueName, QueueNotFound
+from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
+from tests.actors import Actor, begin, call, commit
+from tests.conftest import run_sql
+from tests.factories import QueueFactory
+
+# As a model
+
+
+def test_saving_a_queue_makes_its_tables_and_deleting_it_drops_them(db: None) -> None:
+    queue = QueueFactory(name="mails")
+    pk = Message.objects.send("mails", 1)
+    assert Message.objects.read("mails")[0].id == pk
+
+    assert queue.delete() == (1, {"django_pgqueue.Queue": 1})
+
+    assert run_sql("SELECT to_regclass(%s)", [queue.tables["message"]]) == [(None,)]
+    assert not LiveMessage.objects.exists()
+
+
+def test_changing_a_queue_keeps_its_messages(orders: BoundQueue) -> None:
+    pk = orders.send(1)
+    queue = Queue.objects.get()
+    queue.visibility_timeout = 99
+    queue.name = "Orders-2"
+    queue.save()
+
+    [message] = Message.objects.read("orders-2")
+
+    assert (message.id, (message.vt - message.first_read_at).total_seconds()) == (pk, 99)
+
+
+def test_deleting_a_queryset_of_queues_drops_each(db: None) -> None:
+    for name in ("a", "b", "c"):
+        Message.objects.send(QueueFactory(name=name), 1)
+
+    deleted = Queue.objects.exclude(name="b").delete()
+
+    assert deleted == (2, {"django_pgqueue.Queue": 2})
+    assert Message.objects.count() == LiveMessage.objects.count() == 1
+
+
+def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db: None) -> None:
+    with pytest.raises(ValidationError, match="1 to 63"):
+        Queue(name="a b").full_clean()
+    with pytest.raises(InvalidQueueName):
+        Queue(name="a b").save()
+    with pytest.raises(ValidationError, match="already exists|unique"):
+        QueueFactory(name="orders")
+        Queue(name="ORDERS").full_clean()
+
+
+def test_a_queue_prints_as_its_name() -> None:
+    assert str(Queue(name="orders")) == "orders"
+
+
+def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:
+    queue = Queue.objects.get()
+
+    pk = Message.objects.send(queue, 1)
+
+    assert Message.objects.read(queue)[0].id == pk
+    assert Message.objects.drop_queue(queue)
+
+
+# What a process remembers
+
+
+def test_a_committed_queue_is_looked_up_once(
+    committed_orders: BoundQueue, django_assert_num_queries: Any
+) -> None:
+    committed_orders.send(1)
+
+    with django_assert_num_queries(3):
+        committed_orders.send(2)
+        committed_orders.read()
+        committed_orders.peek()
+
+
+def test_what_is_remembered_is_asked_for_again_after_a_while(
+    committed_orders: BoundQueue, settings: Any, actor: Actor
+) -> None:
+    settings.PGQUEUE = {"CACHE_SECONDS": 0}
+    committed_orders.send(1)
+    run_sql("UPDATE pgqueue_queue SET visibility_timeout = 99")
+
+    [message] = committed_orders.read()
+
+    assert (message.vt - message.first_read_at).total_seconds() == 99
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        ("send", "orders", 1),
+        ("send_batch", "orders", [1, 2]),
+        ("send_batch", "orders", [1] * 600),
+        ("read", "orders"),
+        ("peek", "orders"),
+        ("pop", "orders"),
+        ("purge", "orders"),
+        ("metrics", "orders"),
+        ("set_vt", "orders", 1, 0),
+        ("archive", "orders", 1),
+        ("delete", "orders", 1),
+    ],
+    ids=lambda operation: f"{operation[0]}-{len(operation[2]) if operation[-1:] == [1] else ''}",
+)
+def test_a_queue_that_another_process_dropped_and_made_again_is_found_again(
+    committed_orders: BoundQueue, actor: Actor, operation: tuple[Any, ...]
+) -> None:
+    committed_orders.send("remembers the queue")
+    actor.do(call, "drop_queue", "orders")
+    actor.do(call, "create_queue", "orders", unlogged=True)
+
+    call(*operation)
+
+    sent = operation[0].startswith("send")
+    assert Message.objects.metrics("orders").length == (
+        (len(operation[2]) if isinstance(operation[2], list) else 1) if sent else 0
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 600])
+@pytest.mark.parametrize("atomic", [False, True], ids=["autocommit", "atomic"])
+def test_a_queue_that_another_process_dropped_is_not_found(
+    committed_orders: BoundQueue, actor: Actor, count: int, atomic: bool
+) -> None:
+    committed_orders.send("remembers the queue")
+    actor.do(call, "drop_queue", "orders")
+
+    with pytest.raises(QueueNotFound):
+        if atomic:
+            with transaction.atomic():
+                send(count)
+        else:
+            send(count)
+
+    assert Message.objects.count() == 0
+
+
+def send(count: int) -> None:
+    if count == 1:
+        Message.objects.send("orders", 1)
+    else:
+        Message.objects.send_batch("orders", [1] * count)
+
+
+def test_a_dropped_queue_is_not_found_without_autocommit_either(
+    committed_orders: BoundQueue, actor: Actor
+) -> None:
+    committed_orders.send("remembers the queue")
+    actor.do(call, "drop_queue", "orders")
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(QueueNotFound):
+            committed_orders.send(1)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
+def test_a_rolled_back_create_is_not_remembered(committed: None) -> None:
+    with transaction.atomic():
+        Message.objects.create_queue("orders")
+        Message.objects.send("orders", 1)
+        transaction.set_rollback(True)
+
+    with pytest.raises(QueueNotFound):
+        Message.objects.send("orders", 1)
+    Message.objects.create_queue("orders", unlogged=True)
+    Message.objects.send("orders", 1)
+    assert Message.objects.metrics("orders").length == 1
+
+
+def test_a_create_rolled_back_without_autocommit_is_not_remembered(committed: None) -> None:
+    transaction.set_autocommit(False)
+    try:
+        Message.objects.create_queue("orders")
+        Message.objects.send("orders", 1)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+    assert Queue.objects._found == {}
+    with pytest.raises(QueueNotFound):
+        Message.objects.send("orders", 1)
+
+
+def test_a_queue_that_is_not_committed_yet_is_not_found_by_others(
+    committed: None, actor: Actor
+) -> None:
+    actor.do(begin)
+    actor.do(call, "create_queue", "orders")
+
+    with pytest.raises(QueueNotFound):
+        Message.objects.send("orders", 1)
+
+    actor.do(commit)
+    assert Message.objects.send("orders", 1)
+
+
+def test_a_rolled_back_drop_leaves_the_queue_to_be_found(committed_orders: BoundQueue) -> None:
+    pk = committed_orders.send(1)
+
+    with transaction.atomic():
+        committed_orders.drop()
+        transaction.set_rollback(True)
+
+    assert [m.id for m in committed_orders.read()] == [pk]
+
+
+def flush() -> None:
+    """What TransactionTestCase does after each test."""
+    call_command("flush", verbosity=0, interactive=False, inhibit_post_migrate=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 600])
+@pytest.mark.parametrize("unlogged", [False, True], ids=["logged", "unlogged"])
+def test_a_flush_leaves_no_ghost_of_a_queue(committed: None, count: int, unlogged: bool) -> None:
+    Message.objects.create_queue("orders", unlogged=unlogged)
+    Message.objects.send("orders", "remembers the queue")
+    Message.objects.send("orders", "later", delay=60)
+    Message.objects.archive("orders", Message.objects.send("orders", 2))
+
+    flush()
+
+    with pytest.raises(QueueNotFound):
+        send(count)
+    assert Message.objects.count() == LiveMessage.objects.count() == 0
+    leftovers = [
+        run_sql(f"SELECT count(*) FROM pgqueue_{table}")[0][0]
+        for table in ("ready", "deferred", "ready_unlogged", "deferred_unlogged", "archive")
+    ]
+    assert leftovers == [0] * 5
+
+
+def test_after_a_flush_queues_are_made_anew_even_with_the_same_id(committed: None) -> None:
+    old = Message.objects.create_queue("orders", partition_interval=dt.timedelta(days=1))
+    flush()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT setval(pg_get_serial_sequence('pgqueue_queue', 'id'), %s, false)", [old.pk]
+        )
+
+    new = Message.objects.create_queue("orders")
+
+    assert new.pk == old.pk
+    pk = Message.objects.send("orders", 1)
+    assert Message.objects.read("orders")[0].id == pk
