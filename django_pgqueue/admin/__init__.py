@@ -1,1 +1,13 @@
-"""x"""
+"""Queues, messages and the archive in Django's admin: to look at, and to settle by hand.
+
+What a page costs does not grow with the number of messages: nothing here counts, sorts or
+searches without an index or an end.
+"""
+
+from __future__ import annotations
+
+from django_pgqueue.admin.archive import ArchivedMessageAdmin
+from django_pgqueue.admin.messages import MessageAdmin
+from django_pgqueue.admin.queues import QueueAdmin
+
+__all__ = ["ArchivedMessageAdmin", "MessageAdmin", "QueueAdmin"]

@@ -1,0 +1,81 @@
+"""People who look at the admin, and pages as text."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from django_pgqueue.models import BoundQueue
+
+
+@pytest.fixture
+def staff(db: None) -> Callable[..., Client]:
+    """A client of somebody with these permissions only: ``staff("view_message")``."""
+
+    def log_in(*permissions: str) -> Client:
+        user = User.objects.create_user("ann", password="ann", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+@pytest.fixture
+def operator(staff: Callable[..., Client]) -> Client:
+    """May do all that there is to do with queues and messages."""
+    return staff(
+        *(
+            f"{verb}_{model}"
+            for verb in ("add", "view", "change", "delete")
+            for model in ("queue", "message", "archivedmessage")
+        )
+    )
+
+
+@pytest.fixture
+def failed(orders: BoundQueue) -> int:
+    """The id of a message that ended as FAILED."""
+    message_id = orders.send({"total": "<b>7</b>"}, headers={"trace": "abc"})
+    [message] = orders.read()
+    message.reject("card <expired>")
+    return message_id
+
+
+def page(client: Client, model: str, view: str = "changelist", *args: object, **query: Any) -> str:
+    """The text of a page of the admin."""
+    response = client.get(reverse(f"admin:django_pgqueue_{model}_{view}", args=args), query)
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
+def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
+    """The cells of a list, as people read them."""
+    text = page(client, model, **query)
+    body = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    return [
+        [
+            html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+            for cell in re.findall(r'<t[hd] class="field-[^>]*>(.*?)</t[hd]>', row, re.DOTALL)
+        ]
+        for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    ]
+
+
+def act(client: Client, model: str, action: str, *pks: object, **more: Any) -> str:
+    """Choose an action for some rows of a list; the text of the page that follows."""
+    response = client.post(
+        reverse(f"admin:django_pgqueue_{model}_changelist"),
+        {"action": action, "_selected_action": pks, **more},
+        follow=True,
+    )
+    assert response.status_code == 200, response
+    return response.content.decode()

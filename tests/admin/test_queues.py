@@ -1,0 +1,226 @@
+"""The queues' page: backlogs, settings, making, dropping and purging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_pgqueue import queue
+from django_pgqueue.errors import QueueBusy
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.admin.conftest import act, page, rows
+
+SETTINGS = {"name": "mails", "visibility_timeout": 60, "notify": "on"}
+
+
+def posted(client: Client, view: str, *args: object, **data: Any) -> str:
+    response = client.post(
+        reverse(f"admin:django_pgqueue_queue_{view}", args=args), data, follow=True
+    )
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_list_shows_each_backlog(operator: Client, orders: BoundQueue) -> None:
+    orders.send_batch([1, 2, 3, 4])
+    orders.send(5, delay=60)
+    orders.read()
+    orders.archive(orders.read())
+    queue("mails").create()
+
+    listed = rows(operator, "queue")
+
+    assert [cells[:6] for cells in listed] == [
+        ["mails", "0", "0", "0", "-", "0"],
+        ["orders", "2", "1", "1", "0 s", "1"],
+    ]
+
+
+def test_list_measures_each_queue_once(operator: Client, orders: BoundQueue) -> None:
+    with CaptureQueriesContext(
+        connection,
+    ) as one:
+        page(operator, "queue")
+    for number in range(5):
+        queue(f"other-{number}").create()
+
+    with CaptureQueriesContext(connection) as six:
+        page(operator, "queue")
+
+    assert len(six) - len(one) <= 5 * 2
+
+
+def test_counts_lead_to_the_messages(operator: Client, orders: BoundQueue) -> None:
+    pk = Queue.objects.get().pk
+
+    text = page(operator, "queue")
+
+    assert f"/message/?queue__id__exact={pk}&amp;state=PENDING" in text
+    assert f"/archivedmessage/?queue__id__exact={pk}" in text
+
+
+def test_adding_a_queue_makes_its_tables(operator: Client) -> None:
+    posted(operator, "add", **SETTINGS)
+
+    assert queue("mails").send(1)
+    assert Queue.objects.get().visibility_timeout == 60
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        pytest.param({"name": "two words"}, "is not a queue name", id="name"),
+        pytest.param({"name": "ORDERS"}, "There is a queue of that name", id="name-taken"),
+        pytest.param({"visibility_timeout": 0}, "At least a second", id="timeout"),
+        pytest.param({"max_deliveries": 0}, "At least one", id="deliveries"),
+        pytest.param({"retention": "0"}, "At least a second", id="retention"),
+        pytest.param({"dedup_window": "-1"}, "At least a second", id="window"),
+    ],
+)
+def test_form_refuses_what_create_queue_refuses(
+    operator: Client, orders: BoundQueue, wrong: dict[str, Any], message: str
+) -> None:
+    text = posted(operator, "add", **{**SETTINGS, **wrong})
+
+    assert text.count(message) == 1
+    assert Queue.objects.count() == 1
+
+
+def test_settings_are_changed_and_the_name_is_not(operator: Client, orders: BoundQueue) -> None:
+    pk = Queue.objects.get().pk
+
+    posted(
+        operator,
+        "change",
+        pk,
+        name="renamed",
+        visibility_timeout=5,
+        max_deliveries=3,
+        retention="7 00:00:00",
+        paused="on",
+    )
+
+    changed = Queue.objects.get()
+    assert (changed.name, changed.visibility_timeout, changed.max_deliveries) == ("orders", 5, 3)
+    assert changed.retention is not None
+    assert changed.retention.days == 7
+    assert changed.paused
+    assert not changed.notify
+
+
+def test_a_queue_is_not_its_own_dead_letter_queue(operator: Client, orders: BoundQueue) -> None:
+    pk = Queue.objects.get().pk
+
+    text = posted(operator, "change", pk, visibility_timeout=5, dead_letter_queue=pk)
+
+    assert "cannot be its own dead-letter queue" in text
+
+
+def test_form_shows_the_backlog(operator: Client, orders: BoundQueue) -> None:
+    orders.send_batch(list(range(7)))
+
+    text = page(operator, "queue", "change", Queue.objects.get().pk)
+
+    assert ">7</a>" in text
+
+
+def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQueue) -> None:
+    orders.send_batch(list(range(12)))
+    orders.archive(orders.read(qty=2))
+    pk = Queue.objects.get().pk
+
+    with CaptureQueriesContext(connection) as asked:
+        text = page(operator, "queue", "delete", pk)
+    posted(operator, "delete", pk, post="yes")
+
+    assert "10 messages in the queue" in text
+    assert "2 in the archive" in text
+    # Nobody walks the messages: they are counted, up to a limit.
+    assert not [q for q in asked if 'FROM "pgqueue_message"' in q["sql"]]
+    assert not Queue.objects.exists()
+
+
+def test_many_queues_are_deleted_at_once(operator: Client, orders: BoundQueue) -> None:
+    queue("mails").create()
+    pks = list(Queue.objects.values_list("pk", flat=True))
+
+    text = act(operator, "queue", "delete_selected", *pks)
+    act(operator, "queue", "delete_selected", *pks, post="yes")
+
+    assert "0 messages in the queue" in text
+    assert not Queue.objects.exists()
+
+
+def test_a_dead_letter_queue_is_not_deleted_under_its_source(
+    operator: Client, orders: BoundQueue
+) -> None:
+    Message.objects.create_queue("source", dead_letter_queue="orders")
+    pk = Queue.objects.get(name="orders").pk
+
+    text = page(operator, "queue", "delete", pk)
+    posted(operator, "delete", pk, post="yes")
+
+    assert "source, whose dead-letter queue is orders" in text
+    assert Queue.objects.count() == 2
+
+
+def test_a_busy_queue_is_said_to_be_busy(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(self: Queue, **kwargs: Any) -> None:
+        raise QueueBusy(self.name, 30)
+
+    monkeypatch.setattr(Queue, "delete", busy)
+    pk = Queue.objects.get().pk
+
+    text = posted(operator, "delete", pk, post="yes")
+    also = act(operator, "queue", "delete_selected", pk, post="yes")
+
+    assert "could not be locked within 30 seconds" in text
+    assert "could not be locked within 30 seconds" in also
+    assert Queue.objects.exists()
+
+
+def test_purging_asks_first(operator: Client, orders: BoundQueue) -> None:
+    orders.send_batch([1, 2, 3])
+
+    text = act(operator, "queue", "purge", Queue.objects.get().pk)
+
+    assert "orders: 3 messages" in text
+    assert orders.metrics().length == 3
+
+
+def test_purging_empties_the_queue_and_is_logged(operator: Client, orders: BoundQueue) -> None:
+    orders.send_batch([1, 2, 3])
+    orders.archive(orders.read())
+
+    text = act(operator, "queue", "purge", Queue.objects.get().pk, confirmed="yes")
+
+    assert "Purged orders: 2 messages." in text
+    assert (orders.metrics().length, orders.metrics().archived) == (0, 1)
+    assert LogEntry.objects.get().get_change_message() == "Purged 2 messages."
+
+
+def test_who_may_only_view_changes_nothing(
+    staff: Callable[..., Client], orders: BoundQueue
+) -> None:
+    orders.send(1)
+    client = staff("view_queue")
+    pk = Queue.objects.get().pk
+
+    text = act(client, "queue", "purge", pk, confirmed="yes")
+    response = client.post(
+        reverse("admin:django_pgqueue_queue_change", args=[pk]), {"visibility_timeout": 1}
+    )
+
+    assert "Purged" not in text
+    assert response.status_code == 403
+    assert orders.metrics().length == 1
+    assert rows(client, "queue")[0][1] == "1"
