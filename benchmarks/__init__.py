@@ -1,0 +1,1 @@
+"""Measure the queue beside its peers: ``python -m benchmarks --help``."""

@@ -1,0 +1,145 @@
+"""Measure the queue beside its peers, in one run on one server.
+
+    python -m benchmarks                    everything, about a quarter of an hour
+    python -m benchmarks --quick            everything, smaller, under five minutes
+    python -m benchmarks send depth-delayed by topic or by name
+    python -m benchmarks --list
+
+The server is one of our own that is gone afterwards, or DATABASE_URL's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import database, payloads, peers, report
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    options = parse()
+    # A SIGTERM ends as Ctrl-C does: with the server stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if options.list:
+        # Scenarios import models; naming them needs no server.
+        os.environ.setdefault(
+            "BENCHMARK_DATABASE", '{"dbname": "", "host": "", "port": 0, "user": ""}'
+        )
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+        for scenario in scenarios([], full=True):
+            print(f"{scenario.topic:10} {scenario.name:22} {scenario.title}")
+        return 0
+    try:
+        return measure(options)
+    except KeyboardInterrupt:
+        print("\nInterrupted; the server is stopped and gone.", file=sys.stderr)
+        return 130
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenarios", nargs="*", help="topics or names; all if none is given")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", const="quick", dest="size")
+    size.add_argument("--full", action="store_const", const="full", dest="size")
+    parser.add_argument("--rounds", type=int, default=3, help="how often, in turn (default: 3)")
+    parser.add_argument(
+        "--payloads",
+        type=Path,
+        default=os.environ.get("PGQUEUE_WEBHOOKS"),
+        help="real webhooks: JSON lines {'event': …, 'payload': …}, plain or gzipped",
+    )
+    parser.add_argument("--output", type=Path, help=f"directory (default: {RESULTS.name})")
+    parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
+    parser.set_defaults(size="normal")
+    return parser.parse_args()
+
+
+def scenarios(wanted: list[str], *, full: bool) -> list[Any]:
+    import django
+
+    django.setup()
+    from benchmarks.bench import known_scenarios
+
+    known = [found for found in known_scenarios() if full or not found.full_only]
+    unknown = set(wanted) - {found.topic for found in known} - {found.name for found in known}
+    if unknown:
+        sys.exit(f"No scenario or topic {', '.join(sorted(unknown))}; see --list.")
+    return [f for f in known if not wanted or f.topic in wanted or f.name in wanted]
+
+
+def measure(options: argparse.Namespace) -> int:
+    sent = [payloads.small()]
+    if options.payloads:
+        sent.append(payloads.webhooks(Path(options.payloads)))
+    else:
+        print("Skipping the real webhooks: no --payloads given.")
+    for label in peers.LABELS:
+        if distribution := peers.missing(label):
+            print(f"Skipping {label}: {distribution} is not installed.")
+    started = time.monotonic()
+    print("Starting the server ...", flush=True)
+    with database.database():
+        chosen = scenarios(options.scenarios, full=options.size == "full")
+        from django.core.management import call_command
+
+        from benchmarks.bench import Bench, run
+        from benchmarks.clients import Clients
+
+        call_command("migrate", verbosity=0)
+        clients = Clients()
+        about = report.about(options, sent)
+        outcomes = []
+        try:
+            turns = [(s, p) for s in chosen for p in sent if p.name == "200 B" or s.webhooks]
+            for number, (scenario, payload) in enumerate(turns, 1):
+                progress = Progress(f"[{number}/{len(turns)}] {scenario.name}, {payload.name}")
+                bench = Bench(
+                    clients, payload, size=options.size, rounds=options.rounds, tell=progress
+                )
+                outcomes.append(run(scenario, bench))
+                progress.done()
+                print(report.table(outcomes[-1]), flush=True)
+        finally:
+            clients.close()
+    about["minutes"] = round((time.monotonic() - started) / 60, 1)
+    whole = not options.scenarios and options.size == "normal"
+    name = "latest" if whole else "-".join([options.size, *options.scenarios])
+    where = report.save(options.output or RESULTS, name, about, outcomes)
+    print(report.goals(outcomes))
+    print(f"\n{about['minutes']} minutes. Saved as {where}")
+    return 0
+
+
+class Progress:
+    """What is going on, on one line of a terminal that is overwritten; in a log, a line each."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.started = time.monotonic()
+        self.live = sys.stdout.isatty()
+        if not self.live:
+            print(f"\n{title}", flush=True)
+
+    def __call__(self, doing: str) -> None:
+        if self.live:
+            print(f"\r\033[K{self.title}: {doing}", end="", flush=True)
+
+    def done(self) -> None:
+        seconds = time.monotonic() - self.started
+        print(f"\r\033[K{self.title} ({seconds:.0f} s)" if self.live else f"({seconds:.0f} s)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

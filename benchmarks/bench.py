@@ -1,0 +1,154 @@
+"""Scenarios and how they are run: everybody in turn, several times."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import database, peers, scenarios
+from benchmarks.clients import Clients, repeat
+from benchmarks.payloads import Payload
+from benchmarks.scenarios import Goal, Measure, Scenario
+
+__all__ = ["Bench", "Outcome", "known_scenarios", "run"]
+
+
+def known_scenarios() -> list[Scenario]:
+    """Every scenario of every module in ``benchmarks/scenarios``, in order of writing."""
+    for module in pkgutil.iter_modules(scenarios.__path__):
+        importlib.import_module(f"{scenarios.__name__}.{module.name}")
+    return scenarios.registered
+
+
+@dataclass
+class Outcome:
+    """What a scenario measured: for each contestant and each unit a sample a round."""
+
+    scenario: Scenario
+    payload: Payload
+    samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    note: str = ""
+
+    def median(self, label: str, unit: str) -> float:
+        return statistics.median(self.samples[label][unit])
+
+    def ratio(self, label: str, to: str, unit: str) -> float:
+        """The median of the rounds' ratios: what disturbs a round disturbs both of its sides."""
+        pairs = zip(self.samples[label][unit], self.samples[to][unit], strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+    def judged(self) -> Iterator[tuple[Goal, float, bool]]:
+        """Every goal that could be measured: how it came out, and whether that is enough."""
+        for goal in self.scenario.goals:
+            unit = goal.unit or self.scenario.unit
+            labels = [goal.of, *([goal.to] if goal.to else [])]
+            if not all(unit in self.samples.get(label, {}) for label in labels):
+                continue
+            value = self.ratio(goal.of, goal.to, unit) if goal.to else self.median(goal.of, unit)
+            limit = goal.limit(self.payload.name)
+            yield goal, value, value <= limit if goal.is_ceiling else value >= limit
+
+
+class Bench:
+    """What a scenario needs: queues of any contestant, clients, a payload, the amounts."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        payload: Payload,
+        *,
+        size: str,
+        rounds: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.clients = clients
+        self.payload = payload
+        self.rounds = rounds
+        self.tell = tell
+        self._size = size
+        self._names = 0
+        self._queues: dict[str, Any] = {}
+        self._closing = ExitStack()
+        self._connection = database.connect()
+        self._closing.enter_context(self._connection)
+        self.seconds = self.amount(0.4, 2.0, 5.0)
+
+    def amount(self, quick: Any, normal: Any, full: Any = None) -> Any:
+        """As much as suits the size of this run."""
+        return {"quick": quick, "normal": normal, "full": normal if full is None else full}[
+            self._size
+        ]
+
+    def has(self, peer: str) -> bool:
+        return peers.missing(peer) is None
+
+    def queue(self, peer: str, **options: Any) -> tuple[Any, str]:
+        """The adapter of a contestant, and the name of a new queue that is dropped at the end."""
+        self._names += 1
+        name = f"bench{self._names}"
+        adapter = peers.open_queues(peer)
+        adapter.create(name, **options)
+        self._queues[name] = adapter
+        return adapter, name
+
+    def drop(self, name: str) -> None:
+        self._queues.pop(name).drop(name)
+
+    def contestants(self, *wanted: str) -> list[str]:
+        return [peer for peer in wanted if self.has(peer)]
+
+    def on_close(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._closing.callback(function, *arguments)
+
+    def sql(self, statement: str, params: Any = None) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def wal(self) -> int:
+        return int(self.sql("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
+
+    def settle(self) -> None:
+        """Statistics for the planner, and nothing left that autovacuum would do meanwhile."""
+        self.sql("VACUUM ANALYZE")
+
+    def rate(self, step: Callable[[], int], most: int | None = None) -> float:
+        """Messages a second of this process, calling step over and over again."""
+        count, started, ended = repeat(step, self.seconds, most)
+        return count / (ended - started)
+
+    def close(self) -> None:
+        for name in list(self._queues):
+            self.drop(name)
+        self._closing.close()
+
+
+def run(scenario: Scenario, bench: Bench) -> Outcome:
+    """All rounds of a scenario: each contestant in turn, forth and back."""
+    outcome = Outcome(scenario, bench.payload)
+    try:
+        bench.tell("preparing")
+        measures: dict[str, Measure] = scenario.prepare(bench)
+        order = list(measures)
+        rounds = min(bench.rounds, scenario.rounds or bench.rounds)
+        for number in range(1, rounds + 1):
+            for label in order:
+                bench.tell(f"round {number} of {rounds}: {label}")
+                found = measures[label]()
+                sample = found if isinstance(found, dict) else {scenario.unit: found}
+                for unit, value in sample.items():
+                    outcome.samples.setdefault(label, {}).setdefault(unit, []).append(value)
+            order.reverse()
+    finally:
+        bench.tell("cleaning up")
+        started = time.monotonic()
+        bench.close()
+        bench.tell(f"cleaned up in {time.monotonic() - started:.1f} s")
+    # In the order in which they were told, not in that of the last round.
+    outcome.samples = {label: outcome.samples[label] for label in measures}
+    return outcome

@@ -1,0 +1,109 @@
+"""Client processes, each with connections of its own, started once for a whole run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Clients", "repeat"]
+
+#: What a client did: how many messages, from when to when on the machine's monotonic clock.
+Share = tuple[int, float, float]
+Step = Callable[[], int]
+
+
+def repeat(step: Step, seconds: float, most: int | None = None) -> Share:
+    """Call step for so long, or until it did ``most`` messages or found none."""
+    count = 0
+    started = now = time.monotonic()
+    while now - started < seconds and (most is None or count < most):
+        done = step()
+        if not done:
+            break
+        count += done
+        now = time.monotonic()
+    return count, started, time.monotonic()
+
+
+class Clients:
+    """A pool of processes that prepare a task each, and then start it together."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._pool: list[tuple[Any, Any]] = []
+
+    def run(self, number: int, task: Callable[..., Step], seconds: float, **options: Any) -> float:
+        """Messages a second of ``number`` clients, from the first start to the last end.
+
+        ``task(**options)`` runs in each client and gives the step to repeat; it also gets its
+        ``place`` among the clients.
+        """
+        shares = self.shares(number, task, seconds, **options)
+        done = sum(count for count, _, _ in shares)
+        return done / (max(end for *_, end in shares) - min(start for _, start, _ in shares))
+
+    def shares(
+        self, number: int, task: Callable[..., Step], seconds: float, **options: Any
+    ) -> list[Share]:
+        self.start(number, task, seconds, **options)
+        return self.finish(number)
+
+    def start(self, number: int, task: Callable[..., Step], seconds: float, **options: Any) -> None:
+        while len(self._pool) < number:
+            self._hire()
+        for place, (pipe, _) in enumerate(self._pool[:number]):
+            pipe.send((task, seconds, {**options, "place": place}))
+        for pipe, _ in self._pool[:number]:
+            _received(pipe)
+        for pipe, _ in self._pool[:number]:
+            pipe.send("go")
+
+    def finish(self, number: int) -> list[Share]:
+        return [_received(pipe) for pipe, _ in self._pool[:number]]
+
+    def _hire(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        self._pool.append((ours, process))
+
+    def close(self) -> None:
+        for pipe, process in self._pool:
+            pipe.close()
+            process.terminate()
+            process.join()
+        self._pool.clear()
+
+
+def _received(pipe: Any) -> Any:
+    answer = pipe.recv()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _serve(pipe: Any) -> None:
+    """One client: prepares, says so, waits for the word, runs, tells."""
+    # Ctrl-C is the parent's affair; without it the pipe ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import django
+
+    django.setup()
+    while True:
+        try:
+            task, seconds, options = pipe.recv()
+        except EOFError:
+            return
+        try:
+            step = task(**options)
+            pipe.send("ready")
+            pipe.recv()
+            pipe.send(repeat(step, seconds))
+        except EOFError:
+            return
+        except Exception as error:
+            pipe.send(RuntimeError(f"a client failed: {error!r}"))

@@ -1,0 +1,44 @@
+"""What is sent: a small body, or real webhooks from a file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Payload", "small", "webhooks"]
+
+
+@dataclass
+class Payload:
+    """Bodies to send, over and over again."""
+
+    name: str
+    bodies: list[Any]
+
+    def __post_init__(self) -> None:
+        self._cycle = cycle(self.bodies)
+
+    def take(self, count: int) -> list[Any]:
+        return list(islice(self._cycle, count))
+
+    @property
+    def median_bytes(self) -> int:
+        sizes = [len(json.dumps(body, separators=(",", ":")).encode()) for body in self.bodies]
+        return round(statistics.median(sizes))
+
+
+def small() -> Payload:
+    """200 bytes of JSON."""
+    return Payload("200 B", [{"x": "y" * 192}])
+
+
+def webhooks(path: Path) -> Payload:
+    """JSON lines ``{"event": name, "payload": body}``, plain or gzipped."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        return Payload("webhooks", [json.loads(line)["payload"] for line in lines if line.strip()])

@@ -1,0 +1,49 @@
+"""The limits: what PostgreSQL does with a plain table and no queue at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks import database
+
+TABLE = "benchmark_plain"
+
+
+def create() -> None:
+    with database.connect() as connection:
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {TABLE} ("
+            f"id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
+            f" enqueued_at timestamptz NOT NULL DEFAULT now(), body jsonb)"
+        )
+        connection.execute(f"TRUNCATE {TABLE}")
+
+
+def copy_in(bodies: list[Any]) -> None:
+    """Every body as a row, by one COPY."""
+    create()
+    with (
+        database.connect() as connection,
+        connection.cursor() as cursor,
+        cursor.copy(f"COPY {TABLE} (body) FROM STDIN") as copy,
+    ):
+        for start in range(0, len(bodies), 1000):
+            texts = (json.dumps(body) for body in bodies[start : start + 1000])
+            copy.write("".join(text.replace("\\", "\\\\") + "\n" for text in texts))
+
+
+class Queues:
+    """Delete and return, oldest first: no lease, no archive, nothing to fall back on."""
+
+    def __init__(self) -> None:
+        self.cursor = database.connect().cursor()
+
+    def cycle(self, queue: str, batch: int) -> int:
+        self.cursor.execute(
+            f"DELETE FROM {TABLE} WHERE id = ANY(ARRAY("
+            f"SELECT id FROM {TABLE} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED))"
+            f" RETURNING id, enqueued_at, body",
+            [batch],
+        )
+        return len(self.cursor.fetchall())

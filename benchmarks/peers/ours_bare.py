@@ -1,0 +1,69 @@
+"""Ours without Django: the same SQL on a bare psycopg cursor, as PGMQ's is run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+from benchmarks import database
+from benchmarks.peers import ours
+from django_pgqueue import queries
+from django_pgqueue.models import Queue
+
+LEASE = dt.timedelta(seconds=30)
+ONE_BY_ONE = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"priority": 0}
+
+
+class Queues(ours.Queues):
+    def __init__(self) -> None:
+        self.cursor = database.connect().cursor()
+
+    def sql(self, name: str, queue: str) -> str:
+        return queries.render(name, Queue.objects.resolve(queue, None).tables)
+
+    def send(self, queue: str, body: Any) -> int:
+        self.cursor.execute(self.sql("send", queue), {**ONE_BY_ONE, "body": json.dumps(body)})
+        return len(self.cursor.fetchall())
+
+    def send_batch(self, queue: str, bodies: list[Any]) -> int:
+        nothing = [None] * len(bodies)
+        self.cursor.execute(
+            self.sql("send_batch", queue),
+            {
+                "at": None,
+                "after": None,
+                "priority": 0,
+                "bodies": [json.dumps(body) for body in bodies],
+                "headers": nothing,
+                "groups": nothing,
+                "dedup_keys": nothing,
+            },
+        )
+        return len(self.cursor.fetchall())
+
+    def cycle(self, queue: str, batch: int) -> int:
+        self.cursor.execute(self.sql("read", queue), _read(batch))
+        rows = self.cursor.fetchall()
+        if not rows:
+            return 0
+        self.cursor.execute(self.sql("archive", queue), _archive(rows))
+        return len(self.cursor.fetchall())
+
+
+def _read(batch: int) -> dict[str, Any]:
+    return {
+        "vt": LEASE,
+        "qty": batch,
+        "conditional": None,
+        "worker": None,
+        "max_deliveries": None,
+    }
+
+
+def _archive(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    return {
+        "ids": [row[0] for row in rows],
+        "receipts": [f"{row[0]}:{row[6]}" for row in rows],
+        "ran": 1,
+    }

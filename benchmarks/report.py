@@ -1,0 +1,181 @@
+"""The figures as tables: on the terminal, in Markdown, in JSON."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import database, peers, plot
+from benchmarks.payloads import Payload
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Outcome
+
+
+def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
+    """Where, on what and how it was measured."""
+    return {
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d"),
+        "machine": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+            "system": f"{platform.system()} {platform.release()}",
+            "load before": round(os.getloadavg()[0], 1),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("django", "psycopg")},
+            **peers.versions(),
+            **({} if peers.missing("PGMQ") else {"PGMQ's SQL": pgmq_version()}),
+        },
+        "server": database.settings(),
+        "payloads": {payload.name: f"median {payload.median_bytes} bytes" for payload in sent},
+        "size": options.size,
+        "rounds": options.rounds,
+    }
+
+
+def pgmq_version() -> str:
+    from benchmarks.peers import pgmq
+
+    return pgmq.version()
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+# Tables
+
+
+def rows(outcome: Outcome) -> list[list[str]]:
+    """Contestant, median, least to most, ratio to the baseline; a row for each unit."""
+    baseline = outcome.scenario.baseline
+    lines = []
+    for label, units in outcome.samples.items():
+        for unit, samples in units.items():
+            compared = unit in outcome.samples.get(baseline, {})
+            lines.append(
+                [
+                    label,
+                    f"{figure(outcome.median(label, unit))} {unit}",
+                    f"{figure(min(samples))} - {figure(max(samples))}",
+                    f"{outcome.ratio(label, baseline, unit):.2f}" if compared else "",
+                ]
+            )
+    return lines
+
+
+def table(outcome: Outcome) -> str:
+    """For a terminal."""
+    lines = rows(outcome)
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "\n".join(
+        "  "
+        + "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+def goals(outcomes: list[Outcome]) -> str:
+    """Every goal and what came of it, as a Markdown table."""
+    lines = ["| Scenario | Goal | Measured | |", "|---|---|---:|---|"]
+    for outcome in outcomes:
+        for goal, value, met in outcome.judged():
+            than = f" / {goal.to}" if goal.to else ""
+            limit = goal.limit(outcome.payload.name)
+            unit = "" if goal.to else f" {goal.unit or outcome.scenario.unit}"
+            lines.append(
+                f"| {outcome.scenario.name}, {outcome.payload.name} "
+                f"| {goal.of}{than} {'≤' if goal.is_ceiling else '≥'} {limit:g}{unit} "
+                f"| {value:.2f} | {'yes' if met else '**no**'} |"
+            )
+    return "\n".join(lines)
+
+
+def figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# Files
+
+
+def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outcome]) -> Path:
+    """``<name>.md``, ``<name>.json`` and a plot for each scenario; returns the first."""
+    plots = directory / name
+    plots.mkdir(parents=True, exist_ok=True)
+    for old in plots.glob("*.svg"):
+        old.unlink()
+    images = {}
+    for outcome in outcomes:
+        image = plots / f"{outcome.scenario.name}-{outcome.payload.name.replace(' ', '')}.svg"
+        image.write_text(plot.bars(outcome), encoding="utf-8")
+        images[id(outcome)] = f"{name}/{image.name}"
+    target = directory / f"{name}.md"
+    target.write_text(markdown(facts, outcomes, images), encoding="utf-8")
+    target.with_suffix(".json").write_text(as_json(facts, outcomes), encoding="utf-8")
+    return target
+
+
+def markdown(facts: dict[str, Any], outcomes: list[Outcome], images: dict[int, str]) -> str:
+    parts = [
+        "# Benchmarks",
+        f"Measured on {facts['date']} by `python -m benchmarks` (size: {facts['size']}, "
+        f"{facts['rounds']} rounds, every contestant in turn). Only the ratios mean anything: "
+        "they are medians of the rounds' ratios, from one run on one machine.",
+        "\n".join(
+            f"- {group}: " + ", ".join(f"{name} {value}" for name, value in facts[group].items())
+            for group in ("machine", "versions", "server", "payloads")
+        ),
+        "## Goals",
+        goals(outcomes),
+        "## Scenarios",
+    ]
+    for outcome in outcomes:
+        parts += [
+            f"### {outcome.scenario.title} ({outcome.payload.name})",
+            "\n".join(
+                [
+                    f"| {outcome.scenario.name} | median | least - most "
+                    f"| to {outcome.scenario.baseline} |",
+                    "|---|---:|---:|---:|",
+                    *(f"| {' | '.join(line)} |" for line in rows(outcome)),
+                ]
+            ),
+            f"![{outcome.scenario.title}]({images[id(outcome)]})",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
+    results = [
+        {
+            "scenario": outcome.scenario.name,
+            "title": outcome.scenario.title,
+            "payload": outcome.payload.name,
+            "samples": outcome.samples,
+            "goals": [
+                {**dataclasses.asdict(goal), "measured": value, "met": met}
+                for goal, value, met in outcome.judged()
+            ],
+        }
+        for outcome in outcomes
+    ]
+    return json.dumps({**facts, "results": results}, indent=1) + "\n"

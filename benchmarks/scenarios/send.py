@@ -1,0 +1,115 @@
+"""Sending: one, a hundred, a hundred thousand."""
+
+from __future__ import annotations
+
+import time
+from itertools import cycle
+from typing import Any
+
+from benchmarks import peers
+from benchmarks.peers import bare
+from benchmarks.scenarios import Goal, Measure, scenario
+
+SENDERS = ("ours", "ours, bare cursor", "PGMQ")
+
+
+@scenario(
+    "Send one message, each its own commit",
+    goals=(
+        Goal("ours, bare cursor", "PGMQ", at_least=1.0),
+        Goal("ours", "PGMQ", at_least=1.0),
+    ),
+    webhooks=True,
+)
+def send_one(bench: Any) -> dict[str, Measure]:
+    def measure(peer: str) -> Measure:
+        queues, name = bench.queue(peer)
+        bodies = cycle(bench.payload.bodies)
+        return lambda: bench.rate(lambda: queues.send(name, next(bodies)))
+
+    return {peer: measure(peer) for peer in bench.contestants(*SENDERS)}
+
+
+@scenario(
+    "Send a batch of 100, each batch its own commit",
+    goals=(
+        Goal("ours, bare cursor", "PGMQ", at_least=1.0),
+        Goal("ours", "PGMQ", at_least=1.0),
+    ),
+    webhooks=True,
+)
+def send_batch(bench: Any) -> dict[str, Measure]:
+    def measure(peer: str) -> Measure:
+        queues, name = bench.queue(peer)
+        return lambda: bench.rate(lambda: queues.send_batch(name, bench.payload.take(100)))
+
+    return {peer: measure(peer) for peer in bench.contestants(*SENDERS)}
+
+
+@scenario(
+    "Send 100,000 messages (quick: 20,000)",
+    goals=(
+        Goal("ours", "PGMQ", at_least=3.0),
+        Goal("ours", "COPY into a plain table", at_least=0.5),
+    ),
+)
+def send_bulk(bench: Any) -> dict[str, Measure]:
+    bodies = bench.payload.take(bench.amount(20_000, 100_000))
+
+    def ours() -> float:
+        queues, name = bench.queue("ours")
+        return rate(lambda: queues.send_batch(name, bodies))
+
+    def pgmq() -> float:
+        queues, name = bench.queue("PGMQ")
+
+        def batches() -> None:
+            for start in range(0, len(bodies), 100):
+                queues.send_batch(name, bodies[start : start + 100])
+
+        return rate(batches)
+
+    def rate(send: Any) -> float:
+        started = time.monotonic()
+        send()
+        return len(bodies) / (time.monotonic() - started)
+
+    measures: dict[str, Measure] = {
+        "ours": ours,
+        "COPY into a plain table": lambda: rate(lambda: bare.copy_in(bodies)),
+    }
+    if bench.has("PGMQ"):
+        measures["PGMQ"] = pgmq
+    return measures
+
+
+@scenario(
+    "16 producers send one message each time, with notifications and without",
+    unit="commits/s",
+    baseline="PGMQ, no NOTIFY",
+    goals=(
+        Goal("ours, NOTIFY", "ours, no NOTIFY", at_least=0.85),
+        Goal("ours, NOTIFY", "PGMQ, no NOTIFY", at_least=0.85),
+    ),
+)
+def send_notify(bench: Any) -> dict[str, Measure]:
+    def measure(peer: str, notify: bool) -> Measure:
+        _, name = bench.queue(peer, notify=notify)
+        body = bench.payload.bodies[0]
+        return lambda: bench.clients.run(
+            16, send_task, bench.seconds, peer=peer, queue=name, body=body
+        )
+
+    bench.sql("LISTEN pgqueue")
+    return {
+        f"{'PGMQ' if peer == 'PGMQ' else 'ours'}, {'NOTIFY' if notify else 'no NOTIFY'}": measure(
+            peer, notify
+        )
+        for peer in bench.contestants("ours, bare cursor", "PGMQ")
+        for notify in (True, False)
+    }
+
+
+def send_task(peer: str, queue: str, body: Any, place: int) -> Any:
+    queues = peers.open_queues(peer)
+    return lambda: queues.send(queue, body)
