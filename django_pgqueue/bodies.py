@@ -158,7 +158,7 @@ def _first_fit(options: tuple[Any, ...], value: Any, path: str) -> Any:
     for option in options:
         try:
             return _built(option, value, path)
-        except TypeError as error:  # noqa: PERF203  each option needs its own try
+        except TypeError as error:
             reasons.append(str(error))
     raise TypeError("; or ".join(reasons))
 

@@ -8,6 +8,7 @@
   x InvalidArgument       also a ValueError
     + InvalidQueueName
     + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
+  x HandlerTimeout        a handler ran longer than it may
   x TransactionRefused    a read inside the caller's transaction
   x ImmutableMessage      a message row is written once
 """
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "HandlerTimeout",
     "ImmutableMessage",
     "InvalidArgument",
     "InvalidMessage",
@@ -95,6 +97,17 @@ class InvalidQueueName(InvalidArgument):
 
 class InvalidMessage(InvalidArgument):
     """A body or headers that JSON or PostgreSQL's jsonb cannot hold."""
+
+
+class HandlerTimeout(PgQueueError):
+    """Raised inside a handler whose ``timeout`` is over; let it pass, or clean up and re-raise.
+
+    It can only interrupt Python code: a handler that waits in a system call is given up, and
+    its thread replaced.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the handler ran longer than its timeout")
 
 
 class TransactionRefused(PgQueueError):

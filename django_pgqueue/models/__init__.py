@@ -6,6 +6,7 @@ from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.bound import BoundQueue, queue
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
 from django_pgqueue.models.message import Message
+from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Deferred",
     "LiveMessage",
     "Message",
+    "Process",
     "Queue",
     "Ready",
     "queue",

@@ -76,5 +76,17 @@ class Measuring(Operations):
         queues = Queue.objects.using(alias).order_by("name")
         return [self.metrics(queue, using=alias) for queue in queues]
 
+    def drained(self, queue: str | Queue, *, using: str | None = None) -> bool:
+        """Whether nothing is ready, due or waiting to be tried again.
+
+        What is scheduled for later, or in flight, does not count.
+
+        >>> Message.objects.drained("orders")
+        True
+        """
+        _, [row] = self._run("drained", queue, using, {})
+        return bool(row[0])
+
     ametrics = twin(metrics)
     ametrics_all = twin(metrics_all)
+    adrained = twin(drained)

@@ -1,0 +1,111 @@
+"""``manage.py runconsumer``: parse, run, print."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import autoreload
+
+from django_pgqueue.errors import PgQueueError
+from django_pgqueue.handlers import autodiscover, handlers
+from django_pgqueue.runtime import Consumer, Options
+from django_pgqueue.runtime.progress import Progress
+from django_pgqueue.runtime.supervisor import Supervisor
+
+
+class Command(BaseCommand):
+    help = "Run the @consumer functions of the installed apps on their queues."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("queues", nargs="*", help="only these queues (default: all)")
+        parser.add_argument("--workers", type=_positive, help="handlers at once for each queue")
+        parser.add_argument("--batch", type=_positive, help="messages read at once")
+        parser.add_argument("--processes", type=_positive, default=1, help="(default: 1)")
+        parser.add_argument("--drain", action="store_true", help="exit when the queues are empty")
+        parser.add_argument(
+            "--no-listen", action="store_true", help="poll only, as behind pgbouncer"
+        )
+        parser.add_argument(
+            "--graceful-timeout",
+            type=float,
+            default=Options.graceful_timeout,
+            metavar="SECONDS",
+            help="how long handlers may take to finish when asked to stop (default: %(default)g)",
+        )
+        parser.add_argument("--max-messages", type=_positive, help="exit after so many")
+        parser.add_argument("--max-runtime", type=float, metavar="SECONDS", help="exit after that")
+        parser.add_argument("--max-memory", type=_size, metavar="SIZE", help="exit above, as 512M")
+        parser.add_argument("--health-port", type=int, metavar="PORT", help="/healthz and /readyz")
+        parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
+        parser.add_argument(
+            "--no-progress", action="store_true", help="log lines on a terminal too"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["autoreload"]:
+            autoreload.run_with_reloader(self._run, options)
+        elif options["processes"] > 1:
+            Supervisor(options["processes"], options["graceful_timeout"]).run()
+        else:
+            self._run(options)
+
+    def _run(self, options: dict[str, Any]) -> None:
+        try:
+            autodiscover()
+            found = handlers(options["queues"])
+            if not found:
+                raise CommandError(
+                    "There is no @consumer in any consumers.py of the installed apps."
+                )
+            consumer = Consumer(
+                found,
+                Options(
+                    workers=options["workers"],
+                    batch=options["batch"],
+                    drain=options["drain"],
+                    listen=not options["no_listen"],
+                    graceful_timeout=options["graceful_timeout"],
+                    max_messages=options["max_messages"],
+                    max_runtime=options["max_runtime"],
+                    max_memory=options["max_memory"],
+                    health_port=options["health_port"],
+                ),
+            )
+        except PgQueueError as error:
+            raise CommandError(str(error)) from error
+        _stop_on_signals(consumer)
+        progress = Progress(consumer, self.stdout, live=not options["no_progress"])
+        consumer.run(every_second=progress.show)
+        progress.finish()
+
+
+def _stop_on_signals(consumer: Consumer) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if consumer.stopping:
+            consumer.abort(f"{name} again")
+        else:
+            consumer.stop(name)
+
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+    except ValueError:
+        # Under the reloader this is not the main thread, and the reloader handles them.
+        return
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _size(text: str) -> int:
+    """Bytes, with K, M or G behind the number."""
+    factor = {"K": 1024, "M": 1024**2, "G": 1024**3}.get(text[-1:].upper())
+    return int(float(text[:-1]) * factor) if factor else _positive(text)

@@ -1,0 +1,87 @@
+"""A consumer process that lives, and what becomes of the leases of one that died."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+from typing import Any
+
+from django.db import connections, models, transaction
+
+from django_pgqueue import queries
+from django_pgqueue.models.queue import Queue
+
+__all__ = ["Process"]
+
+_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
+
+class ProcessManager(models.Manager["Process"]):
+    """Registers processes, and gives back what the dead ones held."""
+
+    def register(self, queues: list[str], *, version: str, using: str) -> Process:
+        """A row for this process; its id marks the leases that the process takes."""
+        return self.using(using).create(
+            host=socket.gethostname(), pid=os.getpid(), version=version, queues=queues
+        )
+
+    def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool:
+        """Say that the process lives; False when it was taken for dead and buried."""
+        return bool(
+            self.using(process._state.db)
+            .filter(pk=process.pk)
+            .update(heartbeat_at=_now, working_on=working_on, stopping=stopping)
+        )
+
+    def bury_dead(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
+        """Remove processes without a heartbeat for so long, and make their leases readable.
+
+        Safe for many to do at once: each dead process is buried by one. Returns how many leases
+        each had, by its id.
+        """
+        rescued: dict[int, int] = {}
+        with transaction.atomic(using=using):
+            last = models.ExpressionWrapper(_now - older_than, output_field=models.DateTimeField())
+            dead = list(
+                self.using(using)
+                .select_for_update(skip_locked=True)
+                .filter(heartbeat_at__lt=last)
+                .order_by("pk")
+            )
+            for process in dead:
+                rescued[process.pk] = self._give_back(process, using)
+                process.delete()
+        return rescued
+
+    def _give_back(self, process: Process, using: str) -> int:
+        count = 0
+        for queue in Queue.objects.using(using).filter(name__in=process.queues):
+            with connections[using].cursor() as cursor:
+                cursor.execute(queries.render("rescue", queue.tables), {"worker": process.pk})
+                count += cursor.rowcount
+        return count
+
+
+class Process(models.Model):
+    """One running consumer process; its row goes when it stops, or soon after it died."""
+
+    id = models.AutoField(primary_key=True)
+    host = models.TextField()
+    pid = models.IntegerField()
+    version = models.TextField()
+    queues = models.JSONField(default=list)
+    working_on = models.JSONField(default=dict)
+    stopping = models.BooleanField(default=False)
+    started_at = models.DateTimeField(db_default=_now)
+    heartbeat_at = models.DateTimeField(db_default=_now)
+
+    objects = ProcessManager()
+
+    class Meta:
+        db_table = "pgqueue_process"
+        required_db_vendor = "postgresql"
+        verbose_name_plural = "processes"
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}"

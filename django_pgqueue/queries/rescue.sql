@@ -1,0 +1,5 @@
+-- What a dead consumer held can be read again at once. The delivery counts: it may be what the
+-- consumer died of.
+UPDATE {deferred}
+SET vt = statement_timestamp(), worker = NULL
+WHERE queue_id = {queue_id} AND vt > statement_timestamp() AND worker = %(worker)s

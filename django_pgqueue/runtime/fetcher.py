@@ -1,0 +1,147 @@
+"""The fetch loop: leases messages for every subscription in turn, as many as it has room for."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from django_pgqueue import signals
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.runtime.quarantine import Quarantine, is_suspect
+from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
+
+__all__ = ["Fetcher"]
+
+#: After a notification throttled away, its message is there within so many seconds.
+_LINGER = 0.008
+_FIRST_BACKOFF = 0.01
+_WAIT_FOR_QUEUE = 1.0
+
+
+class Schedule:
+    """When a subscription is fetched for next."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.at = 0.0
+        self.backoff = 0.0
+        self.lingering = False
+        #: The last fetch came back full: there is more where that came from.
+        self.more = False
+
+
+class Fetcher(Loop):
+    """One thread for all subscriptions: each gets its turn, none waits behind a busy one."""
+
+    def __init__(
+        self,
+        subscriptions: list[Subscription],
+        quarantine: Quarantine,
+        watchdog: Watchdog,
+        *,
+        worker: Callable[[str], int | None],
+        allowance: Callable[[], int | None],
+    ) -> None:
+        super().__init__("fetch", watchdog)
+        self._schedules = [Schedule(s) for s in subscriptions if not s.handler.locked]
+        self._by_name: dict[str, list[Schedule]] = {}
+        for schedule in self._schedules:
+            self._by_name.setdefault(schedule.subscription.name, []).append(schedule)
+            schedule.subscription.on_low = self._when_low(schedule)
+        self._quarantine = quarantine
+        self._worker = worker
+        self._allowance = allowance
+        #: While somebody tells us of new messages, an empty queue is polled at the slowest pace.
+        self.listening = False
+
+    def notified(self, name: str | None) -> None:
+        """A queue got messages; None: perhaps any of them did."""
+        schedules = self._schedules if name is None else self._by_name.get(name, ())
+        for schedule in schedules:
+            schedule.at = 0.0
+            schedule.lingering = True
+        if schedules:
+            self.wake()
+
+    def tick(self) -> float:
+        # Whoever came first this time comes last the next.
+        self._schedules.append(self._schedules.pop(0)) if self._schedules else None
+        for schedule in self._schedules:
+            if schedule.at <= time.monotonic() and not self.stopping.is_set():
+                try:
+                    self._fetch(schedule)
+                except QueueNotFound as error:
+                    schedule.at = time.monotonic() + _WAIT_FOR_QUEUE
+                    signals.database_failed.send(
+                        self.name, operation="fetch", error=error, wait=_WAIT_FOR_QUEUE
+                    )
+        soonest = min((schedule.at for schedule in self._schedules), default=float("inf"))
+        return min(max(soonest - time.monotonic(), 0.0), 1.0)
+
+    def _fetch(self, schedule: Schedule) -> None:
+        subscription, handler = schedule.subscription, schedule.subscription.handler
+        queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
+        subscription.queue = queue
+        wanted = subscription.room()
+        allowed = self._allowance()
+        if allowed is not None:
+            wanted = min(wanted, allowed)
+        if queue.paused or wanted == 0:
+            schedule.at = time.monotonic() + handler.max_fetch_interval
+            return
+        started = time.monotonic()
+        messages = Message.objects.lease(
+            queue,
+            vt=subscription.vt,
+            qty=wanted,
+            max_deliveries=handler.max_deliveries,
+            worker=self._worker(queue.alias),
+        )
+        took = time.monotonic() - started
+        # Counted from before the read, so that we never think to hold it longer than we do.
+        for message in messages:
+            message.lease_until = started + subscription.vt
+        self._plan(schedule, wanted, len(messages))
+        if not messages:
+            return
+        signals.messages_fetched.send(subscription.name, count=len(messages), seconds=took)
+        suspect = next(filter(is_suspect, messages), None)
+        if suspect is not None:
+            messages.remove(suspect)
+            subscription.fetched += 1
+            self._quarantine.isolate(subscription, suspect, messages)
+            schedule.at = 0.0
+            return
+        subscription.fetched += len(messages)
+        subscription.fill(messages)
+
+    def _plan(self, schedule: Schedule, wanted: int, got: int) -> None:
+        handler, now = schedule.subscription.handler, time.monotonic()
+        schedule.more = got == wanted
+        if got:
+            schedule.backoff = 0.0
+        if schedule.more:
+            schedule.at = now + handler.min_fetch_interval
+        elif got or schedule.lingering:
+            schedule.lingering = got > 0
+            schedule.at = now + _LINGER
+        else:
+            longest = handler.max_fetch_interval
+            if self.listening:
+                schedule.backoff = longest
+            else:
+                schedule.backoff = min(max(schedule.backoff * 2, _FIRST_BACKOFF), longest)
+            due = Message.objects.next_due(schedule.subscription.queue)
+            schedule.at = now + min(schedule.backoff * random.uniform(0.9, 1), due)
+
+    def _when_low(self, schedule: Schedule) -> Callable[[], None]:
+        def low() -> None:
+            if schedule.more and not self._awake.is_set():
+                schedule.at = 0.0
+                self.wake()
+
+        return low

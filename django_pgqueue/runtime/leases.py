@@ -1,0 +1,113 @@
+"""The lease loop: holds on to what runs, lets go of what waits too long, ends what hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django_pgqueue import signals
+from django_pgqueue.errors import HandlerTimeout
+from django_pgqueue.models import Message
+from django_pgqueue.runtime.execution import Execution, interrupt
+from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.types import Receipt
+
+__all__ = ["LeaseKeeper"]
+
+#: A handler in a call that Python cannot interrupt is given up after so many seconds more.
+_GRACE = 2.0
+_TICK = 0.2
+
+
+class LeaseKeeper(Loop):
+    """Looks at every lease a few times in its life."""
+
+    def __init__(
+        self,
+        executions: dict[Subscription, Execution],
+        watchdog: Watchdog,
+        replace_worker: Callable[[Subscription], None],
+    ) -> None:
+        super().__init__("leases", watchdog)
+        self._executions = executions
+        self._replace_worker = replace_worker
+        self._checked = 0.0
+
+    def tick(self) -> float:
+        for subscription in self._executions:
+            if subscription.handler.timeout is not None:
+                self._end_overdue(subscription)
+        shortest = min((s.vt for s in self._executions), default=10.0)
+        if time.monotonic() - self._checked >= min(shortest / 6, 2.0):
+            self._checked = time.monotonic()
+            for subscription in self._executions:
+                self._extend(subscription)
+                self._let_go(subscription)
+        return min(_TICK, shortest / 6)
+
+    def _extend(self, subscription: Subscription) -> None:
+        now = time.monotonic()
+        ending: dict[Receipt, Message] = {}
+        for running in list(subscription.running.values()):
+            if not running.abandoned:
+                for message in running.messages:
+                    if message.lease_until - now < subscription.vt / 2:
+                        ending[message.receipt] = message
+        if not ending:
+            return
+        settled = Message.objects.set_vt(subscription.queue, list(ending), subscription.vt)
+        extended = set(settled)
+        for message in ending.values():
+            if message.id in extended:
+                message.lease_until = now + subscription.vt
+            else:
+                # Asking again would be in vain.
+                message.lease_until = float("inf")
+        if extended:
+            signals.leases_extended.send(subscription.name, count=len(extended))
+        still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
+        lost = [ending[r] for r in settled.lost if r.id in still_running]  # type: ignore[union-attr,index]
+        if lost:
+            signals.leases_lost.send(subscription.name, messages=lost)
+
+    def _let_go(self, subscription: Subscription) -> None:
+        """Give back what has waited so long that its lease is half over."""
+        now = time.monotonic()
+        stale = [
+            message
+            for message in list(subscription.buffer)
+            if message.lease_until - now < subscription.vt / 2 and subscription.remove(message)
+        ]
+        if stale:
+            Message.objects.release(subscription.queue, [m.receipt for m in stale])
+            signals.messages_released.send(subscription.name, count=len(stale))
+
+    def _end_overdue(self, subscription: Subscription) -> None:
+        timeout = subscription.handler.timeout or 0.0
+        now = time.monotonic()
+        for running in list(subscription.running.values()):
+            overdue = now - running.started - timeout
+            if overdue <= 0:
+                continue
+            if not running.timed_out:
+                self._interrupt(running)
+            elif overdue > _GRACE and running.cancel is None:
+                self._abandon(subscription, running)
+
+    @staticmethod
+    def _interrupt(running: Running) -> None:
+        if running.cancel is None:
+            interrupt(running)
+        else:
+            running.timed_out = True
+            running.cancel()
+
+    def _abandon(self, subscription: Subscription, running: Running) -> None:
+        with running.lock:
+            if running.concluded:
+                return
+            running.abandoned = True
+        self._executions[subscription].give_up(running, HandlerTimeout())
+        self._replace_worker(subscription)

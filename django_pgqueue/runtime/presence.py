@@ -1,0 +1,77 @@
+"""The presence loop: says that this process lives, and buries those that do not."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import connections
+
+from django_pgqueue import __version__, signals
+from django_pgqueue.models import Process
+from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
+
+__all__ = ["Presence"]
+
+#: So many messages are named in what a process is working on.
+_NAMED = 20
+
+
+class Presence(Loop):
+    """One row a database, with a heartbeat in it."""
+
+    def __init__(
+        self,
+        subscriptions: list[Subscription],
+        watchdog: Watchdog,
+        *,
+        heartbeat: float,
+        dead_after: float,
+    ) -> None:
+        super().__init__("presence", watchdog)
+        self._subscriptions = subscriptions
+        self._heartbeat = heartbeat
+        self._dead_after = dt.timedelta(seconds=dead_after)
+        self._processes: dict[str, Process] = {}
+        self.leaving = False
+
+    def register(self) -> None:
+        """Make the rows, before anything is fetched."""
+        for alias in {s.queue.alias for s in self._subscriptions}:
+            names = [s.name for s in self._subscriptions if s.queue.alias == alias]
+            self._processes[alias] = Process.objects.register(
+                names, version=__version__, using=alias
+            )
+
+    def worker(self, alias: str) -> int | None:
+        """The mark for leases in that database."""
+        process = self._processes.get(alias)
+        return process.pk if process is not None else None
+
+    def tick(self) -> float:
+        for alias, process in list(self._processes.items()):
+            mine = [s for s in self._subscriptions if s.queue.alias == alias]
+            if not Process.objects.beat(process, _working_on(mine), self.leaving):
+                # We were silent for so long that others took us for dead, and gave back what we
+                # held; the fences see to the rest.
+                self._processes[alias] = Process.objects.register(
+                    process.queues, version=__version__, using=alias
+                )
+            for worker, count in Process.objects.bury_dead(self._dead_after, using=alias).items():
+                signals.leases_rescued.send(self.name, count=count, worker=worker)
+        return self._heartbeat
+
+    def leave(self) -> None:
+        """Remove the rows: this process holds nothing any more."""
+        for alias, process in self._processes.items():
+            Process.objects.using(alias).filter(pk=process.pk).delete()
+        connections.close_all()
+
+
+def _working_on(subscriptions: list[Subscription]) -> dict[str, list[int]]:
+    return {
+        s.name: [m.id for running in list(s.running.values()) for m in running.messages][:_NAMED]
+        for s in subscriptions
+        if s.running
+    }

@@ -1,0 +1,91 @@
+"""What a person sees of a running consumer: a live line a queue, or a log line now and then."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, connections
+
+from django_pgqueue.errors import PgQueueError
+from django_pgqueue.models import Message
+
+if TYPE_CHECKING:
+    from django_pgqueue.runtime.consumer import Consumer
+    from django_pgqueue.runtime.subscription import Subscription
+
+__all__ = ["Progress"]
+
+logger = logging.getLogger("django_pgqueue.consumer")
+
+_LOG_EVERY = 30.0
+
+
+class Progress:
+    """On a terminal the lines are drawn over the last ones; elsewhere they go to the log."""
+
+    def __init__(self, consumer: Consumer, out: Any, *, live: bool = True) -> None:
+        self._consumer = consumer
+        self._out = out
+        self._live = live and out.isatty()
+        self._drawn = 0
+        self._before: dict[Subscription, tuple[float, int]] = {}
+        self._logged = time.monotonic()
+
+    def show(self) -> None:
+        """Draw the lines again, or log them when it is time."""
+        if self._live:
+            self._draw([self._line(s) for s in self._consumer.subscriptions])
+        elif time.monotonic() - self._logged >= _LOG_EVERY:
+            self._logged = time.monotonic()
+            for subscription in self._consumer.subscriptions:
+                logger.info("%s", self._line(subscription))
+
+    def finish(self) -> None:
+        """The last word: what was done, and why it ended."""
+        if self._live:
+            self._draw([])
+        for s in self._consumer.subscriptions:
+            self._out.write(
+                f"{s.name}: {s.completed:,} completed, {s.retried:,} retried, {s.failed:,} failed"
+                f"{f', {s.lost:,} lost to others' if s.lost else ''}"
+                f" in {self._consumer.uptime:,.1f} s"
+            )
+        self._out.write(f"Stopped: {self._consumer.reason}.")
+
+    def _line(self, subscription: Subscription) -> str:
+        rate = self._rate(subscription)
+        line = (
+            f"{subscription.name}: {rate:,.0f}/s, {len(subscription.running):,} running, "
+            f"{subscription.failed:,} failed"
+        )
+        try:
+            metrics = Message.objects.metrics(subscription.queue)
+        except (DatabaseError, PgQueueError) as error:
+            connections.close_all()
+            return f"{line}, database: {str(error).splitlines()[0]}"
+        age = f", oldest {metrics.oldest_age:,.0f} s" if metrics.oldest_age is not None else ""
+        about = "" if metrics.exact else "about "
+        return (
+            f"{line}, {about}{metrics.ready:,} ready, {metrics.in_flight:,} in flight, "
+            f"{metrics.delayed:,} delayed{age}"
+        )
+
+    def _rate(self, subscription: Subscription) -> float:
+        now = time.monotonic()
+        done = subscription.completed + subscription.retried + subscription.failed
+        before, done_before = self._before.get(subscription, (self._consumer.started, 0))
+        self._before[subscription] = now, done
+        return (done - done_before) / max(now - before, 1e-6)
+
+    def _draw(self, lines: list[str]) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        self._out.write(
+            up + "\r\x1b[J" + "\n".join(line[:width] for line in lines),
+            ending="\n" if lines else "",
+        )
+        self._drawn = len(lines)
+        self._out.flush()

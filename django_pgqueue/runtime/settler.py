@@ -1,0 +1,138 @@
+"""The settle loop: outcomes, gathered for some milliseconds and written together."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from django.db import DataError, IntegrityError
+
+from django_pgqueue import signals
+from django_pgqueue.acks import Ack, Discard, Nack, Outcome
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import Message
+from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.types import Settled
+
+__all__ = ["Settler", "announce"]
+
+#: At most so many outcomes in one statement.
+_BATCH = 1000
+
+
+@dataclass(eq=False)
+class Settlement:
+    """What became of one message."""
+
+    subscription: Subscription
+    message: Message
+    outcome: Outcome
+    ran: bool
+
+
+class Settler(Loop):
+    """Takes outcomes from any thread. None is dropped while the process lives: what could not
+    be written is tried again."""
+
+    def __init__(self, flush_interval: float, watchdog: Watchdog) -> None:
+        super().__init__("settle", watchdog)
+        self._interval = flush_interval
+        self._pending: deque[Settlement] = deque()
+        self._one_at_a_time = threading.Lock()
+
+    def put(
+        self, subscription: Subscription, message: Message, outcome: Outcome, *, ran: bool = True
+    ) -> None:
+        """Have an outcome written soon."""
+        self._pending.append(Settlement(subscription, message, outcome, ran))
+        if len(self._pending) == 1:
+            self.wake()
+
+    @property
+    def pending(self) -> int:
+        """How many outcomes are not written yet."""
+        return len(self._pending)
+
+    def tick(self) -> float:
+        if self._pending and len(self._pending) < _BATCH:
+            self.stopping.wait(self._interval)
+        self.flush()
+        # An outcome that came in since then found the deque empty, and has called wake().
+        return 1.0
+
+    def flush(self) -> None:
+        """Write everything that is pending now. Raises DatabaseError; then it still is."""
+        with self._one_at_a_time:
+            while self._pending:
+                together: dict[tuple[Subscription, bool], list[Settlement]] = {}
+                for _ in range(min(len(self._pending), _BATCH)):
+                    settlement = self._pending.popleft()
+                    key = settlement.subscription, settlement.ran
+                    together.setdefault(key, []).append(settlement)
+                try:
+                    for subscription, ran in list(together):
+                        self._write(subscription, together[subscription, ran], ran)
+                        del together[subscription, ran]
+                finally:
+                    for unwritten in together.values():
+                        self._pending.extendleft(reversed(unwritten))
+
+    def _write(self, subscription: Subscription, batch: list[Settlement], ran: bool) -> None:
+        outcomes = {s.message.receipt: s.outcome for s in batch}
+        try:
+            settled = Message.objects.settle(subscription.queue, outcomes, ran=ran)
+        except QueueNotFound:
+            # Dropped meanwhile: there is nothing left to settle.
+            settled = Settled(lost=outcomes)
+        except (DataError, IntegrityError) as error:
+            if len(batch) == 1:
+                # PostgreSQL will never take it. The lease runs out, and max_deliveries ends it.
+                signals.database_failed.send(
+                    self.name, operation="settle", error=error, wait=subscription.vt
+                )
+                return
+            for each in batch:
+                self._write(subscription, [each], ran)
+            return
+        announce(subscription, [(s.message, s.outcome) for s in batch], settled.lost)
+
+
+def announce(
+    subscription: Subscription, outcomes: list[tuple[Message, Outcome]], lost: list[object]
+) -> None:
+    """Count and signal what was written."""
+    gone = set(lost)
+    done, again, discarded, failed, late = [], [], [], [], []
+    for message, outcome in outcomes:
+        if message.receipt in gone:
+            late.append(message)
+        elif isinstance(outcome, Ack):
+            done.append(message)
+        elif isinstance(outcome, Nack):
+            again.append((message, outcome))
+        elif isinstance(outcome, Discard):
+            discarded.append(message)
+        else:
+            failed.append((message, outcome))
+    subscription.completed += len(done) + len(discarded)
+    subscription.retried += len(again)
+    subscription.failed += len(failed)
+    subscription.lost += len(late)
+    name = subscription.name
+    if done:
+        signals.messages_completed.send(name, messages=done)
+    if again:
+        signals.messages_retried.send(
+            name, messages=[m for m, _ in again], outcomes=[o for _, o in again]
+        )
+    if failed:
+        signals.messages_failed.send(
+            name, messages=[m for m, _ in failed], outcomes=[o for _, o in failed]
+        )
+    if discarded:
+        signals.messages_discarded.send(name, messages=discarded)
+    if late:
+        signals.leases_lost.send(name, messages=late)
