@@ -16,10 +16,11 @@ from typing import Any, Union
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
+pydantic: Any
 try:
     import pydantic
-except ImportError:  # pragma: no cover
-    pydantic = None  # type: ignore[assignment]
+except ImportError:
+    pydantic = None
 
 __all__ = ["Call"]
 
@@ -184,7 +185,7 @@ def _record(hint: Any, value: Any, path: str) -> Any:
             + (f" has the unknown {', '.join(unknown)}" if unknown else "")
         )
     built = {name: _built(hints[name], each, f"{path}.{name}") for name, each in value.items()}
-    return hint(**built) if dataclasses.is_dataclass(hint) else built
+    return hint(**built) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else built
 
 
 def _demand(fits: bool, path: str, wanted: str, value: Any) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from django.db import DatabaseError, connections
 
@@ -92,6 +93,18 @@ class Consumer:
         self.stop(reason)
         self._abort.set()
 
+    def report(self) -> dict[str, Any]:
+        """How the process fares, as plain values for a health check."""
+        patience = max(self.options.heartbeat * 3, self.options.database_timeout)
+        silence = time.monotonic() - self.presence.last_success
+        return {
+            "loops": all(loop.is_alive() for loop in self.loops),
+            "database": silence < patience,
+            "stopping": self.stopping,
+            "uptime": round(self.uptime, 1),
+            "queues": {s.name: s.counts() for s in self.subscriptions},
+        }
+
     def run(self, every_second: Callable[[], None] = lambda: None) -> None:
         """Work until stopped; ``every_second`` is called in this thread meanwhile."""
         self._start()
@@ -122,7 +135,7 @@ class Consumer:
                 listener.start()
                 self._listeners.append(listener)
         if self.options.health_port is not None:
-            self._health = HealthServer(self, self.options.health_port)
+            self._health = HealthServer(self.report, self.options.health_port)
             self._health.start()
         signals.consumer_started.send(self, consumer=self)
 

@@ -82,8 +82,7 @@ class Execution:
         running = self._prepare(messages, None)
         if running is None:
             return
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        running.cancel = lambda: loop.call_soon_threadsafe(task.cancel) and None
+        running.cancel = _canceller()
         error: BaseException | None = None
         returned: Any = None
         try:
@@ -215,6 +214,17 @@ class Execution:
             )
         for message, outcome in self._outcomes(running, error, None):
             self._settler.put(self._subscription, message, outcome)
+
+
+def _canceller() -> Callable[[], None]:
+    """What cancels the present task from another thread."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    return cancel
 
 
 def interrupt(running: Running) -> None:

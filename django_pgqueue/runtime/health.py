@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from django_pgqueue.runtime.consumer import Consumer
+from typing import Any
 
 __all__ = ["HealthServer"]
 
@@ -18,20 +15,20 @@ class HealthServer(threading.Thread):
     """``/healthz``: the loops live. ``/readyz``: they also reach the database, and the process
     takes new messages. 200 or 503, with the findings as JSON."""
 
-    def __init__(self, consumer: Consumer, port: int) -> None:
+    def __init__(self, report: Callable[[], dict[str, Any]], port: int) -> None:
         super().__init__(name="pgqueue-health", daemon=True)
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                report = _report(consumer)
+                found = report()
                 if self.path == "/healthz":
-                    good = report["loops"]
+                    good = found["loops"]
                 elif self.path == "/readyz":
-                    good = report["loops"] and report["database"] and not report["stopping"]
+                    good = found["loops"] and found["database"] and not found["stopping"]
                 else:
                     self.send_error(404, "there are /healthz and /readyz")
                     return
-                body = json.dumps(report).encode()
+                body = json.dumps(found).encode()
                 self.send_response(200 if good else 503)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -50,25 +47,3 @@ class HealthServer(threading.Thread):
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def _report(consumer: Consumer) -> dict[str, Any]:
-    patience = max(consumer.options.heartbeat * 3, consumer.options.database_timeout)
-    now = time.monotonic()
-    return {
-        "loops": all(loop.is_alive() for loop in consumer.loops),
-        "database": now - consumer.presence.last_success < patience,
-        "stopping": consumer.stopping,
-        "uptime": round(consumer.uptime, 1),
-        "queues": {
-            s.name: {
-                "buffered": len(s.buffer),
-                "running": len(s.running),
-                "completed": s.completed,
-                "retried": s.retried,
-                "failed": s.failed,
-                "lost": s.lost,
-            }
-            for s in consumer.subscriptions
-        },
-    }

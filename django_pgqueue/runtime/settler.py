@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db import DataError, IntegrityError
@@ -101,7 +102,7 @@ class Settler(Loop):
 
 
 def announce(
-    subscription: Subscription, outcomes: list[tuple[Message, Outcome]], lost: list[object]
+    subscription: Subscription, outcomes: list[tuple[Message, Outcome]], lost: Sequence[object]
 ) -> None:
     """Count and signal what was written."""
     gone = set(lost)

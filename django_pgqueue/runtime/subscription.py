@@ -83,6 +83,17 @@ class Subscription:
     def name(self) -> str:
         return self.queue.name
 
+    def counts(self) -> dict[str, int]:
+        """What this process holds of the queue, and what has become of the rest."""
+        return {
+            "buffered": len(self.buffer),
+            "running": len(self.running),
+            "completed": self.completed,
+            "retried": self.retried,
+            "failed": self.failed,
+            "lost": self.lost,
+        }
+
     def room(self) -> int:
         """How many more messages may be fetched now."""
         buffered = len(self.buffer)

@@ -121,7 +121,7 @@ class Settling(Operations):
                 by_id = {row[0] for row in rows}
                 done += sorted(by_id)
                 missing = [pk for pk in missing if pk not in by_id]
-        return Settled(done, lost=lost + missing)
+        return Settled(done, lost=[*lost, *missing])
 
     aarchive = twin(archive)
     adelete = twin(delete)
