@@ -1,0 +1,139 @@
+"""The demo from outside: a process of its own, real HTTP, real consumers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MANAGE = ROOT / "example_project" / "manage.py"
+DEADLINE_SECONDS = 120
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A database server of the demo's own, which ends with the last process that uses it."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL")
+    }
+    directory = tmp_path_factory.mktemp("demo")
+    return {
+        **environment,
+        "EMBEDDED_DIRECTORY": str(directory / "postgres"),
+        "TMPDIR": str(directory),
+    }
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "demo", *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def run(start: Any, *arguments: str) -> tuple[int, str, str]:
+    process = start(*arguments)
+    stdout, stderr = process.communicate(timeout=DEADLINE_SECONDS)
+    return process.returncode, stdout, stderr
+
+
+def children_of(environment: dict[str, str]) -> list[int]:
+    """The tethered processes that use this test's server, found by their environment."""
+    mark = f"EMBEDDED_DIRECTORY={environment['EMBEDDED_DIRECTORY']}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            is_child = b"demo.tether" in (process / "cmdline").read_bytes()
+            if is_child and mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_the_demo_accounts_for_every_delivery_and_runs_again(start: Any) -> None:
+    for count in (60, 15):
+        code, stdout, stderr = run(start, "--count", str(count), "--exit", "--json")
+
+        assert code == 0, stderr
+        outcome = json.loads(stdout)
+        assert outcome["adds_up"] is True
+        assert (outcome["sent"], outcome["archived"], outcome["activities"]) == (count,) * 3
+        assert (outcome["failed"], outcome["left"], outcome["refused"]) == (0, 0, 0)
+        assert outcome["redelivered"] == outcome["duplicates"] == count // 10
+        assert sum(places["archived"] for places in outcome["events"].values()) == count
+        assert f"{count} sent = {count} archived + 0 failed + 0 left" in stderr
+
+
+def test_refused_and_failed_payloads_are_counted_apart(start: Any, tmp_path: Path) -> None:
+    good = {"event": "star_gazing", "payload": {}}
+    refused = {"event": "Not An Event", "payload": {}}
+    failing = {"event": "push", "payload": {"ref": "and nothing else"}}
+    payloads = tmp_path / "mine.jsonl"
+    payloads.write_text("\n".join(json.dumps(line) for line in (good, refused, failing)))
+
+    code, stdout, _ = run(start, "--payloads", str(payloads), "--count", "3", "--exit", "--json")
+
+    outcome = json.loads(stdout)
+    assert code == 1
+    assert outcome["adds_up"] is True
+    assert (outcome["sent"], outcome["refused"]) == (2, 1)
+    assert outcome["events"] == {
+        "push": {"archived": 0, "failed": 1, "left": 0},
+        "star_gazing": {"archived": 1, "failed": 0, "left": 0},
+    }
+
+
+def test_a_payload_file_that_is_not_there_is_named(start: Any) -> None:
+    code, _, stderr = run(start, "--payloads", "nowhere.jsonl")
+
+    assert code == 1
+    assert "nowhere.jsonl" in stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_demo(
+    start: Any, environment: dict[str, str], ending: signal.Signals
+) -> None:
+    process = start("--count", "100000")
+    wait_until(lambda: len(children_of(environment)) == 3)
+
+    process.send_signal(ending)
+
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == (-ending if ending == signal.SIGKILL else 130)
+    wait_until(lambda: not children_of(environment))
