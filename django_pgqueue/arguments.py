@@ -32,6 +32,9 @@ _LONGEST = dt.timedelta(days=365 * 1000)
 _INT4 = 2**31 - 1
 _INT8 = 2**63 - 1
 
+# What PostgreSQL's text cannot hold.
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
 # NUL is the one character that text can hold in Python and not in PostgreSQL. json writes it as
 # \u0000; an even number of backslashes before the u means that the text only looks like it.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -82,13 +85,13 @@ def priority(value: object) -> int:
 
 
 def key(value: object, name: str) -> str | None:
-    """A group or dedup key: text of 1 to 255 characters without NUL, or None."""
+    """A group or dedup key: text of 1 to 255 characters that PostgreSQL can store, or None."""
     if value is None:
         return None
-    if not isinstance(value, str) or not 1 <= len(value) <= 255 or "\x00" in value:
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or _UNSTORABLE.search(value):
         raise InvalidArgument(
-            f"{name} must be text of 1 to 255 characters without NUL, or None, not {value!r}; "
-            f"write str(...) around an id"
+            f"{name} must be text of 1 to 255 characters without NUL and lone surrogates, or "
+            f"None, not {value!r}; write str(...) around an id"
         )
     return value
 
@@ -184,10 +187,14 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     ids: dict[int, None] = {}
     for target in receipts_or_ids:
         target = getattr(target, "receipt", target)
-        if isinstance(target, Receipt):
+        if isinstance(target, Receipt) and _is_id(target.id) and _is_id(target.read_ct):
             receipts[target] = None
-        elif isinstance(target, int) and not isinstance(target, bool) and abs(target) <= _INT8:
+        elif _is_id(target):
             ids[target] = None
         else:
             raise InvalidArgument(f"{target!r} is neither a receipt nor the id of a message")
     return list(receipts), list(ids)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INT8

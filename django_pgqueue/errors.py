@@ -15,6 +15,9 @@
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 __all__ = [
     "HandlerTimeout",
     "ImmutableMessage",
@@ -32,6 +35,10 @@ __all__ = [
 
 class PgQueueError(Exception):
     """The root of the tree: catch it to catch everything the package raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled with its text: most errors write it themselves, from other arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class QueueNotFound(PgQueueError, LookupError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db import connections, transaction
@@ -82,7 +82,7 @@ class Sending(Operations):
         Raises InvalidArgument for an empty batch and for lists whose lengths differ, and what
         :meth:`send` raises; nothing is sent then.
         """
-        if isinstance(bodies, (str, bytes, dict)):
+        if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
             raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
         texts = [arguments.json_text(body) for body in bodies]
         if not texts:

@@ -281,7 +281,7 @@ def test_dropping_a_queue_leaves_nothing_of_it_and_all_of_the_others(
     kept = Message.objects.send(keep, "kept")
     before = relations()
     Message.objects.create_queue("orders", **kind)
-    ready, archived, _ = Message.objects.send_batch("orders", [1, 2, 3])
+    _, archived, _ = Message.objects.send_batch("orders", [1, 2, 3])
     Message.objects.send("orders", 4, delay=60)
     Message.objects.archive("orders", archived)
     Message.objects.read("orders")

@@ -1,0 +1,43 @@
+"""The tree of errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from django_pgqueue import errors
+from django_pgqueue.types import Receipt
+
+EVERY_ERROR = [
+    errors.QueueNotFound("orders", "default"),
+    errors.QueueMismatch("orders", "unlogged", True, False),
+    errors.QueueBusy("orders", 30),
+    errors.LeaseLost(Receipt(7, 1)),
+    errors.InvalidArgument("qty must be a number"),
+    errors.InvalidQueueName("a b"),
+    errors.InvalidMessage("body is not JSON"),
+    errors.TransactionRefused("read"),
+    errors.ImmutableMessage(),
+]
+
+
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), errors.PgQueueError)
+        assert name in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
+def test_an_error_travels_between_processes(error: errors.PgQueueError) -> None:
+    error.note = "kept"  # type: ignore[attr-defined]
+
+    twin = pickle.loads(pickle.dumps(error))
+
+    assert type(twin) is type(error)
+    assert (str(twin), twin.note) == (str(error), "kept")
+
+
+def test_errors_are_also_those_of_the_language() -> None:
+    assert issubclass(errors.QueueNotFound, LookupError)
+    assert issubclass(errors.InvalidArgument, ValueError)
