@@ -12,3 +12,6 @@ class PgQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from django_pgqueue import checks  # noqa: F401  registers them
+        from django_pgqueue.observability import logs
+
+        logs.connect()

@@ -1,6 +1,6 @@
 """Every event, as a Django signal. Listeners run in the thread where it happened.
 
-``sender`` is the name of the queue for what happens to messages, and the consumer process for
+A listener that raises is logged by Django and hurts nobody else. ``sender`` is the name of the queue for what happens to messages, and the consumer process for
 what happens to it.
 
 ======================  ==========================================  =============================
@@ -13,6 +13,8 @@ messages_completed      acks were written                           messages
 messages_retried        messages wait for another attempt           messages, outcomes
 messages_failed         messages were rejected or ran out           messages, outcomes
 messages_discarded      messages were forgotten                     messages
+messages_exhausted      a read dead-lettered what was given out     receipts
+                        as often as it may be
 messages_released       messages were given back unstarted          count
 leases_lost             somebody else has read these since          messages
 leases_extended         leases were prolonged                       count
@@ -40,6 +42,7 @@ __all__ = [
     "message_started",
     "messages_completed",
     "messages_discarded",
+    "messages_exhausted",
     "messages_failed",
     "messages_fetched",
     "messages_released",
@@ -53,6 +56,7 @@ messages_completed = Signal()
 messages_retried = Signal()
 messages_failed = Signal()
 messages_discarded = Signal()
+messages_exhausted = Signal()
 messages_released = Signal()
 leases_lost = Signal()
 leases_extended = Signal()

@@ -137,7 +137,7 @@ class Consumer:
         if self.options.health_port is not None:
             self._health = HealthServer(self.report, self.options.health_port)
             self._health.start()
-        signals.consumer_started.send(self, consumer=self)
+        signals.consumer_started.send_robust(self, consumer=self)
 
     def _start_worker(self, subscription: Subscription) -> None:
         execution = self._executions[subscription]
@@ -199,7 +199,7 @@ class Consumer:
         return bool(self.settler.pending or any(s.held for s in self.subscriptions))
 
     def _shut_down(self) -> None:
-        signals.consumer_stopping.send(self, consumer=self, reason=self.reason)
+        signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
         deadline = time.monotonic() + self.options.graceful_timeout
         self.presence.leaving = True
         self.fetcher.stop()
@@ -223,7 +223,7 @@ class Consumer:
         if self._health is not None:
             self._health.stop()
         self._watchdog.stop()
-        signals.consumer_stopped.send(self, consumer=self)
+        signals.consumer_stopped.send_robust(self, consumer=self)
 
     def _persist(self, operation: str, duty: Callable[[], None], deadline: float) -> None:
         """Do a last duty, again and again until the time is over or somebody aborts.
@@ -239,7 +239,9 @@ class Consumer:
                 connections.close_all()
                 if time.monotonic() > deadline or self._abort.is_set():
                     return None
-                signals.database_failed.send(self, operation=operation, error=error, wait=wait)
+                signals.database_failed.send_robust(
+                    self, operation=operation, error=error, wait=wait
+                )
                 time.sleep(wait)
                 wait = min(wait * 2, 1.0)
 
@@ -252,7 +254,7 @@ class Consumer:
                 subscription.buffer.extend(buffered)
                 raise
             if buffered:
-                signals.messages_released.send(subscription.name, count=len(buffered))
+                signals.messages_released.send_robust(subscription.name, count=len(buffered))
 
     def _give_back_running(self) -> None:
         """Handlers that did not end in time: their messages are due at once, and counted."""

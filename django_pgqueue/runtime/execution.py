@@ -113,7 +113,7 @@ class Execution:
         running = self._subscription.begin(messages, thread)
         for message in messages:
             message.on_outcome = running.say
-            signals.message_started.send(self._subscription.name, message=message)
+            signals.message_started.send_robust(self._subscription.name, message=message)
         if self._policy is not AckPolicy.TRANSACTIONAL:
             running.on_said = self._settle_what_was_said
         return running
@@ -140,7 +140,7 @@ class Execution:
             running.concluded = True
         seconds = self._subscription.end(running)
         for message in running.messages:
-            signals.message_finished.send(
+            signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=error
             )
         if isinstance(error, LeaseLost) and self._policy is AckPolicy.TRANSACTIONAL:
@@ -206,7 +206,7 @@ class Execution:
         """Settle a run that cannot be ended; whatever it still does comes too late."""
         self._subscription.end(running)
         for message in running.messages:
-            signals.message_finished.send(
+            signals.message_finished.send_robust(
                 self._subscription.name,
                 message=message,
                 seconds=time.monotonic() - running.started,

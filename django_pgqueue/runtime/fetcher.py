@@ -76,7 +76,7 @@ class Fetcher(Loop):
                     self._fetch(schedule)
                 except QueueNotFound as error:
                     schedule.at = time.monotonic() + _WAIT_FOR_QUEUE
-                    signals.database_failed.send(
+                    signals.database_failed.send_robust(
                         self.name, operation="fetch", error=error, wait=_WAIT_FOR_QUEUE
                     )
         soonest = min((schedule.at for schedule in self._schedules), default=float("inf"))
@@ -108,7 +108,7 @@ class Fetcher(Loop):
         self._plan(schedule, wanted, len(messages))
         if not messages:
             return
-        signals.messages_fetched.send(subscription.name, count=len(messages), seconds=took)
+        signals.messages_fetched.send_robust(subscription.name, count=len(messages), seconds=took)
         suspect = next(filter(is_suspect, messages), None)
         if suspect is not None:
             messages.remove(suspect)

@@ -66,11 +66,11 @@ class LeaseKeeper(Loop):
                 # Asking again would be in vain.
                 message.lease_until = float("inf")
         if extended:
-            signals.leases_extended.send(subscription.name, count=len(extended))
+            signals.leases_extended.send_robust(subscription.name, count=len(extended))
         still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
         lost = [ending[r] for r in settled.lost if r.id in still_running]  # type: ignore[union-attr,index]
         if lost:
-            signals.leases_lost.send(subscription.name, messages=lost)
+            signals.leases_lost.send_robust(subscription.name, messages=lost)
 
     def _let_go(self, subscription: Subscription) -> None:
         """Give back what has waited so long that its lease is half over."""
@@ -82,7 +82,7 @@ class LeaseKeeper(Loop):
         ]
         if stale:
             Message.objects.release(subscription.queue, [m.receipt for m in stale])
-            signals.messages_released.send(subscription.name, count=len(stale))
+            signals.messages_released.send_robust(subscription.name, count=len(stale))
 
     def _end_overdue(self, subscription: Subscription) -> None:
         timeout = subscription.handler.timeout or 0.0

@@ -61,7 +61,7 @@ class Listener(threading.Thread):
                     self._listen(connection)
             except Exception as error:
                 backoff = min(max(backoff * 2, 0.1), _LONGEST_BACKOFF)
-                signals.database_failed.send(
+                signals.database_failed.send_robust(
                     self.name, operation="listen", error=error, wait=backoff
                 )
             finally:

@@ -64,7 +64,9 @@ class Loop(threading.Thread):
             # Nothing a tick meets may end its loop: a consumer with a dead loop looks alive.
             self._failures += 1
             wait = min(0.05 * 2**self._failures, _LONGEST_WAIT) * random.uniform(0.5, 1)
-            signals.database_failed.send(self.name, operation=self.name, error=error, wait=wait)
+            signals.database_failed.send_robust(
+                self.name, operation=self.name, error=error, wait=wait
+            )
             if isinstance(error, (DatabaseError, InterfaceError)):
                 connections.close_all()
             return wait

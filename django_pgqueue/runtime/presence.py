@@ -59,7 +59,7 @@ class Presence(Loop):
                     process.queues, version=__version__, using=alias
                 )
             for worker, count in Process.objects.bury_dead(self._dead_after, using=alias).items():
-                signals.leases_rescued.send(self.name, count=count, worker=worker)
+                signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
         return self._heartbeat
 
     def leave(self) -> None:

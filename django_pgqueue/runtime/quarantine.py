@@ -53,7 +53,7 @@ class Quarantine:
     def _give_back(self, subscription: Subscription, messages: list[Message]) -> None:
         if messages:
             Message.objects.release(subscription.queue, [m.receipt for m in messages])
-            signals.messages_released.send(subscription.name, count=len(messages))
+            signals.messages_released.send_robust(subscription.name, count=len(messages))
 
     @staticmethod
     def _wait(seconds: float, until: Callable[[], bool]) -> None:

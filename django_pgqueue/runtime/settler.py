@@ -91,7 +91,7 @@ class Settler(Loop):
         except (DataError, IntegrityError) as error:
             if len(batch) == 1:
                 # PostgreSQL will never take it. The lease runs out, and max_deliveries ends it.
-                signals.database_failed.send(
+                signals.database_failed.send_robust(
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )
                 return
@@ -124,16 +124,16 @@ def announce(
     subscription.lost += len(late)
     name = subscription.name
     if done:
-        signals.messages_completed.send(name, messages=done)
+        signals.messages_completed.send_robust(name, messages=done)
     if again:
-        signals.messages_retried.send(
+        signals.messages_retried.send_robust(
             name, messages=[m for m, _ in again], outcomes=[o for _, o in again]
         )
     if failed:
-        signals.messages_failed.send(
+        signals.messages_failed.send_robust(
             name, messages=[m for m, _ in failed], outcomes=[o for _, o in failed]
         )
     if discarded:
-        signals.messages_discarded.send(name, messages=discarded)
+        signals.messages_discarded.send_robust(name, messages=discarded)
     if late:
-        signals.leases_lost.send(name, messages=late)
+        signals.leases_lost.send_robust(name, messages=late)

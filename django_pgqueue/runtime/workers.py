@@ -91,7 +91,7 @@ class LockedWorker(threading.Thread):
                 try:
                     found = self._handle_one()
                 except Exception as error:
-                    signals.database_failed.send(
+                    signals.database_failed.send_robust(
                         self.name, operation="locked", error=error, wait=1.0
                     )
                     connections.close_all()

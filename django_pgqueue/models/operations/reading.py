@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, signals
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models.operations.base import twin
 from django_pgqueue.models.operations.outcomes import Outcomes
@@ -171,6 +171,7 @@ class Reading(Outcomes):
         exhausted = {Receipt(row[0], row[6]): EXHAUSTED for row in rows if row[8] is None}
         if exhausted:
             self.fail(found, exhausted, reason="max_deliveries", ran=False)
+            signals.messages_exhausted.send_robust(found.name, receipts=list(exhausted))
             rows = [row for row in rows if row[8] is not None]
         return self._messages(found, rows)
 

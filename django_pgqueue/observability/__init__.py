@@ -1,0 +1,3 @@
+"""Listeners of the signals: what is logged, counted and traced."""
+
+from __future__ import annotations

@@ -1,0 +1,169 @@
+"""Every log line about messages and consumers, phrased here and nowhere else.
+
+The logger is ``django_pgqueue``. Each record carries what it speaks of as ``extra`` fields
+(``queue``, ``message_id``, ``count``, ``seconds`` …), so that a JSON formatter has structure.
+What happens to each message of a healthy queue is DEBUG; failures are WARNING or ERROR.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django_pgqueue import signals
+
+__all__ = ["connect"]
+
+logger = logging.getLogger("django_pgqueue")
+
+
+def connect() -> None:
+    """Have every event logged; done once, when the app is ready."""
+    for signal, listener in (
+        (signals.messages_fetched, fetched),
+        (signals.messages_completed, completed),
+        (signals.messages_retried, retried),
+        (signals.messages_failed, failed),
+        (signals.messages_discarded, discarded),
+        (signals.messages_exhausted, exhausted),
+        (signals.messages_released, released),
+        (signals.leases_lost, lost),
+        (signals.leases_rescued, rescued),
+        (signals.database_failed, database_failed),
+        (signals.consumer_started, started),
+        (signals.consumer_stopping, stopping),
+        (signals.consumer_stopped, stopped),
+    ):
+        signal.connect(listener, dispatch_uid=f"pgqueue-log-{listener.__name__}")
+
+
+def fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:
+    logger.debug(
+        "%s: fetched %s in %.1f ms",
+        sender,
+        count,
+        seconds * 1000,
+        extra={"queue": sender, "count": count, "seconds": seconds},
+    )
+
+
+def completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
+    logger.debug(
+        "%s: completed %s",
+        sender,
+        len(messages),
+        extra={"queue": sender, "count": len(messages)},
+    )
+
+
+def retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
+    for message, outcome in zip(messages, outcomes, strict=True):
+        logger.warning(
+            "%s: message %s failed at attempt %s, next try in %.1f s: %s",
+            sender,
+            message.id,
+            message.attempts + 1,
+            outcome.delay or 0.0,
+            _first_line(outcome.error),
+            extra={
+                "queue": sender,
+                "message_id": message.id,
+                "attempt": message.attempts + 1,
+                "delay": outcome.delay,
+                "error": outcome.error,
+            },
+        )
+
+
+def failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
+    for message, outcome in zip(messages, outcomes, strict=True):
+        logger.error(
+            "%s: message %s failed for good after %s deliveries: %s",
+            sender,
+            message.id,
+            message.read_ct,
+            _first_line(outcome.reason),
+            extra={
+                "queue": sender,
+                "message_id": message.id,
+                "deliveries": message.read_ct,
+                "error": outcome.reason,
+            },
+        )
+
+
+def discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
+    logger.info(
+        "%s: discarded %s",
+        sender,
+        len(messages),
+        extra={"queue": sender, "count": len(messages)},
+    )
+
+
+def exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
+    for receipt in receipts:
+        logger.error(
+            "%s: message %s was given out %s times and never settled; it has failed for good",
+            sender,
+            receipt.id,
+            receipt.read_ct,
+            extra={"queue": sender, "message_id": receipt.id, "deliveries": receipt.read_ct},
+        )
+
+
+def released(sender: str, count: int, **kwargs: Any) -> None:
+    logger.info(
+        "%s: gave back %s unstarted", sender, count, extra={"queue": sender, "count": count}
+    )
+
+
+def lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
+    for message in messages:
+        logger.warning(
+            "%s: lost the lease of message %s; another reader has it since",
+            sender,
+            message.id,
+            extra={"queue": sender, "message_id": message.id},
+        )
+
+
+def rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
+    logger.warning(
+        "gave back %s leases of consumer process %s, which is dead",
+        count,
+        worker,
+        extra={"count": count, "worker": worker},
+    )
+
+
+def database_failed(
+    sender: str, operation: str, error: Exception, wait: float, **kwargs: Any
+) -> None:
+    logger.error(
+        "%s failed, next try in %.1f s: %s: %s",
+        operation,
+        wait,
+        type(error).__name__,
+        _first_line(str(error)),
+        extra={"operation": operation, "error": str(error), "delay": wait},
+        # What the database says speaks for itself; anything else is a defect to be found.
+        exc_info=error if type(error).__module__.startswith("builtins") else None,
+    )
+
+
+def started(sender: Any, consumer: Any, **kwargs: Any) -> None:
+    names = ", ".join(subscription.name for subscription in consumer.subscriptions)
+    logger.info("consuming %s", names, extra={"queues": names})
+
+
+def stopping(sender: Any, consumer: Any, reason: str, **kwargs: Any) -> None:
+    logger.info("stopping: %s", reason or "an error", extra={"reason": reason})
+
+
+def stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
+    logger.info("stopped after %.1f s", consumer.uptime, extra={"seconds": consumer.uptime})
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
