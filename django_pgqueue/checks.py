@@ -130,7 +130,8 @@ def check_made_by_migrations(
         Error(
             f"The queues' tables in database {alias!r} were not made by their migrations.",
             hint=f"They are partitioned, which only migrations can do: take {APP!r} out of "
-            f"MIGRATION_MODULES, or run the tests without --no-migrations.",
+            f"MIGRATION_MODULES. Tests that run with --no-migrations call "
+            f"django_pgqueue.testing.make_tables().",
             id="django_pgqueue.E005",
         )
     ]
