@@ -1,7 +1,7 @@
 """Every event, as a Django signal. Listeners run in the thread where it happened.
 
-A listener that raises is logged by Django and hurts nobody else. ``sender`` is the name of the queue for what happens to messages, and the consumer process for
-what happens to it.
+A listener that raises is logged by Django and hurts nobody else. ``sender`` is the name of the
+queue for what happens to messages, and the consumer process for what happens to it.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments

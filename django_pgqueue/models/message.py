@@ -71,8 +71,12 @@ class Message(models.Model):
     priority = models.SmallIntegerField(default=0)
     group_key = models.TextField(null=True, blank=True)  # noqa: DJ001
     dedup_key = models.TextField(null=True, blank=True)  # noqa: DJ001
-    headers = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
-    body = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+    headers: models.JSONField[Any, Any] = models.JSONField(
+        null=True, blank=True, encoder=DjangoJSONEncoder
+    )
+    body: models.JSONField[Any, Any] = models.JSONField(
+        null=True, blank=True, encoder=DjangoJSONEncoder
+    )
 
     objects = MessageManager.from_queryset(MessageQuerySet)()
 
