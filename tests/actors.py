@@ -16,7 +16,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
-__all__ = ["Actor", "begin", "call", "commit", "databases", "execute", "rollback", "until_empty"]
+__all__ = [
+    "Actor",
+    "archive_each",
+    "begin",
+    "call",
+    "commit",
+    "databases",
+    "execute",
+    "rollback",
+    "save_and_send",
+    "until_empty",
+]
 
 SECONDS = 60
 COPIED = ("NAME", "HOST", "PORT", "USER", "PASSWORD", "OPTIONS")
@@ -141,6 +152,15 @@ def until_empty(queue: str, qty: int, vt: float) -> list[int]:
     return ids
 
 
-def archive_each_way(queue: str, batches: list[list[int]]) -> list[int]:
+def save_and_send(queue: str) -> int:
+    """Save an order and send a message about it; its id."""
+    from tests.app.models import Order
+
+    order = Order.objects.create(number="7")
+    call("send", queue, {"order": order.pk})
+    return order.pk
+
+
+def archive_each(queue: str, batches: list[list[int]]) -> list[int]:
     """Archive batches of ids; what this process archived."""
     return [pk for batch in batches for pk in call("archive", queue, batch)]
