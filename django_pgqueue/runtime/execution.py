@@ -113,6 +113,7 @@ class Execution:
         running = self._subscription.begin(messages, thread)
         for message in messages:
             message.on_outcome = running.say
+        for message in messages if signals.message_started.receivers else ():
             signals.message_started.send_robust(self._subscription.name, message=message)
         if self._policy is not AckPolicy.TRANSACTIONAL:
             running.on_said = self._settle_what_was_said
@@ -138,8 +139,10 @@ class Execution:
             if running.abandoned:
                 return
             running.concluded = True
+        running.failed = error is not None
         seconds = self._subscription.end(running)
-        for message in running.messages:
+        # Asked first: a signal costs more than the handler of many a message.
+        for message in running.messages if signals.message_finished.receivers else ():
             signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=error
             )

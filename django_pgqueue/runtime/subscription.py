@@ -35,6 +35,7 @@ class Running:
     cancel: Callable[[], None] | None = None
     #: The handler has returned or raised.
     finished: bool = False
+    failed: bool = False
     #: Its time is over; then, whether the interrupt is on its way.
     timed_out: bool = False
     interrupted: bool = False

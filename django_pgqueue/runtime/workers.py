@@ -12,7 +12,7 @@ from django_pgqueue import signals
 from django_pgqueue.models import Message
 from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.settler import announce
-from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.subscription import Running, Subscription
 
 __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 
@@ -28,6 +28,9 @@ class Worker(threading.Thread):
         self._subscription = subscription
         self._execution = execution
         self._housekept = time.monotonic()
+        self._pooled = any(
+            databases.get("OPTIONS", {}).get("pool") for databases in connections.settings.values()
+        )
 
     def run(self) -> None:
         handler = self._subscription.handler
@@ -39,7 +42,7 @@ class Worker(threading.Thread):
                 if running is not None and running.abandoned:
                     # Somebody else has taken this thread's place.
                     return
-                self._look_after_connections()
+                self._look_after_connections(running)
         finally:
             connections.close_all()
 
@@ -51,21 +54,19 @@ class Worker(threading.Thread):
             messages = self._subscription.take(size)
         return messages
 
-    def _look_after_connections(self) -> None:
+    def _look_after_connections(self, running: Running | None) -> None:
         """Return pooled connections after each handler, and close old or broken ones.
 
         CONN_MAX_AGE=0 means a connection for each request; a busy worker's request lasts a
         second, since connecting for each message would cost more than handling it.
         """
-        for connection in connections.all(initialized_only=True):
-            if connection.connection is None:
-                continue
-            if connection.settings_dict.get("OPTIONS", {}).get("pool"):
-                connection.close()
-            elif connection.errors_occurred or connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
-        if time.monotonic() - self._housekept > _HOUSEKEEPING:
-            self._housekept = time.monotonic()
+        if self._pooled:
+            for connection in connections.all(initialized_only=True):
+                if connection.settings_dict.get("OPTIONS", {}).get("pool"):
+                    connection.close()
+        now = time.monotonic()
+        if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
+            self._housekept = now
             close_old_connections()
 
 
