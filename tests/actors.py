@@ -24,8 +24,10 @@ __all__ = [
     "commit",
     "databases",
     "execute",
+    "manage",
     "rollback",
     "save_and_send",
+    "send_each",
     "until_empty",
 ]
 
@@ -164,3 +166,19 @@ def save_and_send(queue: str) -> int:
 def archive_each(queue: str, batches: list[list[int]]) -> list[int]:
     """Archive batches of ids; what this process archived."""
     return [pk for batch in batches for pk in call("archive", queue, batch)]
+
+
+def send_each(queue: str, count: int) -> list[int]:
+    """Send messages one by one; their ids."""
+    return [call("send", queue, number) for number in range(count)]
+
+
+def manage(command: str, *args: str, **options: Any) -> str:
+    """A management command; what it printed."""
+    from io import StringIO
+
+    from django.core.management import call_command
+
+    out = StringIO()
+    call_command(command, *args, stdout=out, **options)
+    return out.getvalue()

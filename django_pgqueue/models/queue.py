@@ -204,11 +204,11 @@ class Queue(models.Model):
             (usual,) = cursor.fetchone()
             cursor.execute("SELECT set_config('lock_timeout', '100ms', true)")
             deleted = super().delete(using=alias, keep_parents=keep_parents)
+            self.pk = pk  # what comes next may fail, and then be tried again
             ddl.drop_leaves(cursor, pk)
             cursor.execute(f"DELETE FROM {tables['ready']} WHERE queue_id = %s", [pk])
             cursor.execute(f"DELETE FROM {tables['deferred']} WHERE queue_id = %s", [pk])
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
-        self.pk = pk
         return deleted
 
     @classmethod
