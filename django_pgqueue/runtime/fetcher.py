@@ -16,9 +16,13 @@ from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = ["Fetcher"]
 
-#: After a notification throttled away, its message is there within so many seconds.
-_LINGER = 0.008
-_FIRST_BACKOFF = 0.01
+#: The first wait after a fetch that emptied the queue, in seconds: longer than the trigger's
+#: throttle, so that the next fetch finds what was not notified.
+_FIRST_WAIT = 0.008
+#: A sender may commit long after its notification was throttled away. So the waits grow, rather
+#: than jump to the longest.
+_GROWTH_LISTENING = 3.0
+_GROWTH_POLLING = 1.5
 _WAIT_FOR_QUEUE = 1.0
 
 
@@ -28,8 +32,9 @@ class Schedule:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.at = 0.0
-        self.backoff = 0.0
-        self.lingering = False
+        self.wait = 0.0
+        #: The last fetch brought a suspect: there may be more of them, and each runs alone.
+        self.suspicious = False
         #: The last fetch came back full: there is more where that came from.
         self.more = False
 
@@ -55,15 +60,14 @@ class Fetcher(Loop):
         self._quarantine = quarantine
         self._worker = worker
         self._allowance = allowance
-        #: While somebody tells us of new messages, an empty queue is polled at the slowest pace.
+        #: While somebody tells us of new messages, there is less need to look for them.
         self.listening = False
 
     def notified(self, name: str | None) -> None:
         """A queue got messages; None: perhaps any of them did."""
         schedules = self._schedules if name is None else self._by_name.get(name, ())
         for schedule in schedules:
-            schedule.at = 0.0
-            schedule.lingering = True
+            schedule.at = schedule.wait = 0.0
         if schedules:
             self.wake()
 
@@ -86,7 +90,7 @@ class Fetcher(Loop):
         subscription, handler = schedule.subscription, schedule.subscription.handler
         queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
         subscription.queue = queue
-        wanted = subscription.room()
+        wanted = 1 if schedule.suspicious else subscription.room()
         allowed = self._allowance()
         if allowed is not None:
             wanted = min(wanted, allowed)
@@ -105,38 +109,40 @@ class Fetcher(Loop):
         # Counted from before the read, so that we never think to hold it longer than we do.
         for message in messages:
             message.lease_until = started + subscription.vt
+        if messages:
+            signals.messages_fetched.send_robust(
+                subscription.name, count=len(messages), seconds=took
+            )
+            schedule.suspicious = self._hand_on(subscription, messages)
         self._plan(schedule, wanted, len(messages))
-        if not messages:
-            return
-        signals.messages_fetched.send_robust(subscription.name, count=len(messages), seconds=took)
+
+    def _hand_on(self, subscription: Subscription, messages: list[Message]) -> bool:
+        """Give messages to the workers; a suspect runs alone, and the others go back.
+
+        Returns whether there was one.
+        """
         suspect = next(filter(is_suspect, messages), None)
-        if suspect is not None:
+        if suspect is None:
+            subscription.fetched += len(messages)
+            subscription.fill(messages)
+        else:
             messages.remove(suspect)
             subscription.fetched += 1
             self._quarantine.isolate(subscription, suspect, messages)
-            schedule.at = 0.0
-            return
-        subscription.fetched += len(messages)
-        subscription.fill(messages)
+        return suspect is not None
 
     def _plan(self, schedule: Schedule, wanted: int, got: int) -> None:
         handler, now = schedule.subscription.handler, time.monotonic()
-        schedule.more = got == wanted
-        if got:
-            schedule.backoff = 0.0
+        schedule.more = got == wanted or schedule.suspicious
         if schedule.more:
+            schedule.wait = 0.0
             schedule.at = now + handler.min_fetch_interval
-        elif got or schedule.lingering:
-            schedule.lingering = got > 0
-            schedule.at = now + _LINGER
-        else:
-            longest = handler.max_fetch_interval
-            if self.listening:
-                schedule.backoff = longest
-            else:
-                schedule.backoff = min(max(schedule.backoff * 2, _FIRST_BACKOFF), longest)
-            due = Message.objects.next_due(schedule.subscription.queue)
-            schedule.at = now + min(schedule.backoff * random.uniform(0.9, 1), due)
+            return
+        growth = _GROWTH_LISTENING if self.listening else _GROWTH_POLLING
+        wait = _FIRST_WAIT if got else max(schedule.wait * growth, _FIRST_WAIT)
+        schedule.wait = min(wait, handler.max_fetch_interval)
+        due = Message.objects.next_due(schedule.subscription.queue)
+        schedule.at = now + min(schedule.wait * random.uniform(0.9, 1), due)
 
     def _when_low(self, schedule: Schedule) -> Callable[[], None]:
         def low() -> None:

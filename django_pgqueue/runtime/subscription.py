@@ -75,8 +75,11 @@ class Subscription:
         self.stopping = False
         self.on_low: Callable[[], None] = lambda: None
         self.on_filled: Callable[[], None] | None = None
-        # Exponentially weighted, in seconds a message; None until the first one is done.
+        #: How long a handler takes for a message, in seconds, exponentially weighted.
         self.pace: float | None = None
+        #: How many may be buffered: until the pace is known, only what can start at once.
+        most = handler.batch_size if handler.batch else 10
+        self.target = min(self.capacity, self.workers * most)
         self.fetched = self.started = 0
         self.completed = self.retried = self.failed = self.lost = 0
 
@@ -97,14 +100,7 @@ class Subscription:
 
     def room(self) -> int:
         """How many more messages may be fetched now."""
-        buffered = len(self.buffer)
-        free = self.capacity - buffered
-        if self.pace is None:
-            # Until it is known how long a handler takes, only what can start at once.
-            startable = self.workers * (self.handler.batch_size if self.handler.batch else 10)
-        else:
-            startable = int(self.workers * HORIZON / max(self.pace, 1e-6)) + self.workers
-        return max(0, min(self.fetch_batch_size, free, startable - buffered))
+        return max(0, min(self.fetch_batch_size, self.target - len(self.buffer)))
 
     def fill(self, messages: Iterable[Message]) -> None:
         """Hand messages to the workers."""
@@ -131,7 +127,7 @@ class Subscription:
     def take_now(self, most: int = 1) -> list[Message]:
         """Up to ``most`` buffered messages, without waiting."""
         taken = self._pop(most)
-        if taken and len(self.buffer) < self.capacity // 2:
+        if taken and len(self.buffer) < self.target // 2:
             self.on_low()
         return taken
 
@@ -148,6 +144,8 @@ class Subscription:
         seconds = time.monotonic() - running.started
         each = seconds / len(running.messages)
         self.pace = each if self.pace is None else self.pace * 0.9 + each * 0.1
+        startable = self.workers + int(self.workers * HORIZON / max(self.pace, 1e-6))
+        self.target = min(self.capacity, startable)
         return seconds
 
     def take_all(self) -> list[Message]:
