@@ -20,6 +20,9 @@ __all__ = ["Sending"]
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _COPY_BLOCK = 1000
 
+# In characters; PostgreSQL takes no jsonb array of more than 256 MB.
+_LONGEST_ARRAY = 32_000_000
+
 
 class Sending(Operations):
     """Send messages, in the caller's transaction if there is one."""
@@ -74,7 +77,7 @@ class Sending(Operations):
         """Send many messages at once, all or none, and return their ids in the same order.
 
         ``headers`` and ``group`` are one for all, or a list with one for each body; ``delay``
-        and ``priority`` are one for all. Many messages go by COPY.
+        and ``priority`` are one for all. Many messages, or very large ones, go by COPY.
 
         >>> Message.objects.send_batch("orders", [{"order": 7}, {"order": 8}])
         [1, 2]
@@ -84,12 +87,11 @@ class Sending(Operations):
         """
         if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
             raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
-        texts = [arguments.json_text(body) for body in bodies]
-        if not texts:
+        bodies = list(bodies)
+        if not bodies:
             raise InvalidArgument("bodies is empty: give at least one")
-        count = len(texts)
+        count = len(bodies)
         columns = {
-            "bodies": texts,
             "headers": list(
                 map(arguments.headers_text, _one_each(headers, dict, count, "headers"))
             ),
@@ -99,10 +101,19 @@ class Sending(Operations):
             ],
         }
         params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
-        if count >= settings.COPY_THRESHOLD:
-            return self._on(queue, using, lambda found: _copy(found, columns, params))[1]
-        _, rows = self._run("send_batch", queue, using, {**columns, **params})
-        return sorted(row[0] for row in rows)
+        if count < settings.COPY_THRESHOLD:
+            array = str(arguments.json_text(bodies))
+            if len(array) < _LONGEST_ARRAY:
+                lists: dict[str, Any] = {
+                    name: _unless_all_none(values) for name, values in columns.items()
+                }
+                lists["headers"] = lists["headers"] and _json_array(columns["headers"])
+                _, rows = self._run(
+                    "send_batch", queue, using, {**lists, **params, "bodies": array}
+                )
+                return sorted(row[0] for row in rows)
+        columns["bodies"] = [arguments.json_text(body) for body in bodies]
+        return self._on(queue, using, lambda found: _copy(found, columns, params))[1]
 
     asend = twin(send)
     asend_batch = twin(send_batch)
@@ -148,6 +159,14 @@ def _one_each(value: Any, single: Any, count: int, name: str) -> list[Any]:
             f"or one for all"
         )
     return values
+
+
+def _unless_all_none(values: list[Any]) -> list[Any] | None:
+    return values if any(value is not None for value in values) else None
+
+
+def _json_array(texts: list[str | None]) -> str:
+    return f"[{','.join('null' if text is None else text for text in texts)}]"
 
 
 def _field(value: str | None) -> str:

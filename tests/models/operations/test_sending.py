@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
+from django_pgqueue.models.operations import sending as sending_module
 from tests.conftest import run_sql
 from tests.factories import MessageFactory, QueueFactory
 
@@ -65,6 +66,19 @@ def test_a_body_comes_back_as_it_was_sent(orders: BoundQueue, body: Any) -> None
     assert [one.body, two.body, three.body] == [body] * 3
     assert [one.headers, two.headers, three.headers] == [{"the same": body}] * 2 + [None]
     assert type(one.body) is type(body)
+
+
+def test_a_few_very_large_bodies_are_sent_as_well(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending_module, "_LONGEST_ARRAY", 1000)
+    bodies = [{"n": n, "text": "x" * 900} for n in range(3)]
+
+    orders.send_batch(bodies, headers=[{"n": 0}, None, {"n": 2}])
+
+    messages = orders.read(qty=None)
+    assert [message.body for message in messages] == bodies
+    assert [message.headers for message in messages] == [{"n": 0}, None, {"n": 2}]
 
 
 @pytest.mark.parametrize("count", [1, 499, 500, 1200])
