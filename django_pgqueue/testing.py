@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 
-from django_pgqueue.acks import Ack, Discard, Outcome, Reject, Retry, decide
+from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject, Retry, decide
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import Message, Queue
 
@@ -70,6 +70,10 @@ def _handle(handler: Handler, message: Message) -> Outcome:
     message.on_outcome = lambda _, outcome: said.append(outcome)
     call = async_to_sync(_awaited) if handler.is_async else _called
     result = call(handler, [message] if handler.batch else message)
+    if handler.batch and isinstance(result, list):
+        [result] = result
+    if isinstance(result, (Ack, Nack)):
+        said.append(result)
     outcome = decide(
         handler.ack_policy,
         handler.retry,

@@ -11,8 +11,9 @@ from django.core.management import call_command
 from django.db import connections
 from django.test import TestCase, TransactionTestCase
 
-from django_pgqueue import queue
-from django_pgqueue.acks import Discard, Reject, Retry
+from django_pgqueue import consumer, queue
+from django_pgqueue import handlers as registry
+from django_pgqueue.acks import Discard, Nack, Reject, Retry
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from django_pgqueue.testing import drain, make_tables
@@ -139,6 +140,23 @@ def test_a_body_becomes_the_type_that_the_handler_names(orders: BoundQueue) -> N
     drain("orders", pack)
 
     assert seen == [Line("a")]
+
+
+def test_a_batch_handler_gets_batches_of_one(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.autodiscover()  # or it would register the others during the test
+    monkeypatch.setattr(registry, "_handlers", {})
+
+    @consumer("orders", batch=True)
+    def judge(messages: list[Message]) -> list[Any]:
+        return [Nack(60) if message.body == "later" else None for message in messages]
+
+    orders.send_batch(["now", "later"])
+
+    drain("orders")
+
+    assert (orders.metrics().archived, orders.metrics().delayed) == (1, 1)
 
 
 def test_an_async_handler_is_awaited(orders: BoundQueue) -> None:

@@ -1,0 +1,152 @@
+"""What the documentation shows is true: its Python compiles, and the guides run as they stand.
+
+A block that starts with ``>>>`` is a session, checked against the output it shows; any other is
+code. The blocks of a page share their names, as if typed one after the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+
+from django_pgqueue import handlers
+from tests.app import models as shop_models
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+RUN = ["docs/quickstart.md", "docs/operations.md"]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+PURE_MODULES = [
+    "django_pgqueue.acks",
+    "django_pgqueue.admin.wording",
+    "django_pgqueue.arguments",
+    "django_pgqueue.bodies",
+    "django_pgqueue.conf",
+    "django_pgqueue.ddl.partitions",
+    "django_pgqueue.queries",
+    "django_pgqueue.retries",
+    "django_pgqueue.types",
+]
+
+
+class Block(NamedTuple):
+    """Python between two fences, and the line it starts at."""
+
+    page: Path
+    line: int
+    text: str
+
+    @property
+    def is_session(self) -> bool:
+        return self.text.lstrip().startswith(">>>")
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(page, text.count("\n", 0, found.start(1)) + 1, found[1])
+
+
+def compiled(block: Block) -> CodeType:
+    # Blank lines before, so that an error names the line of the page.
+    source = "\n" * (block.line - 1) + block.text
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    return compile(source, str(block.page), "exec", flags=flags, dont_inherit=True)
+
+
+def session(block: Block, names: dict[str, Any]) -> doctest.DocTest:
+    parser = doctest.DocTestParser()
+    return parser.get_doctest(block.text, names, str(block), str(block.page), block.line)
+
+
+def run(block: Block, names: dict[str, Any]) -> None:
+    if block.is_session:
+        test = session(block, names)
+        test.globs = names  # DocTest copies them
+        said: list[str] = []
+        failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(
+            test, out=said.append, clear_globs=False
+        )
+        assert not failed, "".join(said)
+    else:
+        waiting = eval(compiled(block), names)
+        if inspect.iscoroutine(waiting):
+            async_to_sync(_awaited)(waiting)
+
+
+async def _awaited(waiting: Any) -> None:
+    await waiting
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
+    """The project that the guides speak of: an app with orders, no queue, no consumer yet."""
+    app = ModuleType("shop")
+    monkeypatch.setitem(sys.modules, "shop", app)
+    monkeypatch.setitem(sys.modules, "shop.models", shop_models)
+    handlers.autodiscover()  # or it would register the others during the test
+    monkeypatch.setattr(handlers, "_handlers", {})
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER SEQUENCE pgqueue_message_id_seq RESTART")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_of_a_page_compiles(page: Path) -> None:
+    for block in blocks(page):
+        if block.is_session:
+            for example in session(block, {}).examples:
+                compile(example.source, str(block), "single")
+        else:
+            compiled(block)
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_guide_runs_as_it_stands(page: str, shop: None) -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    found = list(blocks(ROOT / page))
+
+    assert found
+    for block in found:
+        run(block, names)
+
+
+@pytest.mark.parametrize("name", PURE_MODULES)
+def test_examples_in_docstrings_hold(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+
+    assert tried
+    assert not failed
+
+
+def test_a_wrong_answer_in_a_session_is_noticed() -> None:
+    page = ROOT / "docs" / "made-up.md"
+
+    with pytest.raises(AssertionError, match="Expected"):
+        run(Block(page, 7, ">>> 1 + 1\n3\n"), {})
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+
+    assert broken == []
