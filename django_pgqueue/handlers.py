@@ -38,7 +38,7 @@ class Handler:
     batch_size: int = 100
     locked: bool = False
     max_workers: int | None = None
-    fetch_batch_size: int = 200
+    fetch_batch_size: int = 500
     overfetch_factor: float = 1.5
     min_fetch_interval: float = 0.0
     max_fetch_interval: float = 1.0
@@ -47,14 +47,31 @@ class Handler:
 
     def __post_init__(self) -> None:
         arguments.queue_name(self.queue)
-        object.__setattr__(self, "ack_policy", AckPolicy(self.ack_policy))
+        try:
+            object.__setattr__(self, "ack_policy", AckPolicy(self.ack_policy))
+        except ValueError as error:
+            names = ", ".join(policy.name for policy in AckPolicy)
+            raise InvalidArgument(f"ack_policy must be one of {names}: {error}") from error
         for name in ("visibility_timeout", "timeout"):
             value = getattr(self, name)
-            if value is not None and arguments.duration(value, name).total_seconds() <= 0:
-                raise InvalidArgument(f"{name} must be more than zero seconds, not {value!r}")
+            if value is not None:
+                seconds = arguments.duration(value, name).total_seconds()
+                if seconds <= 0:
+                    raise InvalidArgument(f"{name} must be more than zero seconds, not {value!r}")
+                object.__setattr__(self, name, seconds)
+        for name in ("min_fetch_interval", "max_fetch_interval"):
+            seconds = arguments.duration(getattr(self, name), name).total_seconds()
+            if seconds < 0:
+                raise InvalidArgument(f"{name} must be zero seconds or more")
+            object.__setattr__(self, name, seconds)
+        if not callable(getattr(self.retry, "delay", None)):
+            raise InvalidArgument(
+                f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), or have "
+                f"a method delay(attempt, elapsed); {self.retry!r} has none"
+            )
         for name in ("max_deliveries", "max_workers", "batch_size", "fetch_batch_size"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
         if self.overfetch_factor < 1:
             raise InvalidArgument("overfetch_factor must be at least 1")
@@ -65,6 +82,11 @@ class Handler:
             )
         if self.locked and self.batch:
             raise InvalidArgument(f"{self.label}: locked takes one message at a time, not batch")
+        if self.locked and self.ack_policy is AckPolicy.ACK_FIRST:
+            raise InvalidArgument(
+                f"{self.label}: locked settles in the handler's transaction, never before it; "
+                f"choose another ack_policy than ACK_FIRST"
+            )
         object.__setattr__(self, "call", bodies.Call(self.function, batch=self.batch))
 
     @property
@@ -104,7 +126,7 @@ def consumer(queue: str, **options: Any) -> Callable[[F], F]:
         read, process and archive in one transaction, the row locked meanwhile
     ``max_workers`` (4; 100 for an async function)
         how many run at once in a process
-    ``fetch_batch_size`` (200), ``overfetch_factor`` (1.5)
+    ``fetch_batch_size`` (500), ``overfetch_factor`` (1.5)
         how many are read at once, and how many times that may wait in the process
     ``min_fetch_interval`` (0), ``max_fetch_interval`` (1)
         seconds between reads when the last one came back full, and when it found nothing
@@ -151,8 +173,8 @@ def handlers(queues: Sequence[str] = ()) -> list[Handler]:
     if not queues:
         return list(_handlers.values())
     found = []
-    for queue in queues:
-        of_queue = [handler for key, handler in _handlers.items() if key[0] == queue.lower()]
+    for queue in dict.fromkeys(name.lower() for name in queues):
+        of_queue = [handler for key, handler in _handlers.items() if key[0] == queue]
         if not of_queue:
             known = ", ".join(sorted(key[0] for key in _handlers)) or "none"
             raise InvalidArgument(
