@@ -1,4 +1,5 @@
--- Whatever state the message is in: an operator's tool, without a fence.
+-- Whatever state the message is in: an operator's tool, without a fence. Messages are looked up
+-- one by one: for a list the planner reads all of a leaf that has no statistics yet.
 WITH held AS (
     DELETE FROM {deferred}
     WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
@@ -6,10 +7,11 @@ WITH held AS (
 ),
 place AS MATERIALIZED (
     SELECT r.ctid
-    FROM {message} m CROSS JOIN LATERAL (
+    FROM unnest(%(ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (SELECT id, priority FROM {message} WHERE id = given.id OFFSET 0) m
+    CROSS JOIN LATERAL (
         SELECT ctid FROM {ready} r
         WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
-    WHERE m.id = ANY(%(ids)s::bigint[])
 ),
 unread AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))

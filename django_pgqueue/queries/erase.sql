@@ -1,18 +1,20 @@
--- Messages and every row about them: what deleting by the ORM means.
+-- Messages and every row about them: what deleting by the ORM means. The length of the list is
+-- hidden from the planner, which would read all of a leaf that has no statistics yet.
 WITH held AS (
     DELETE FROM {deferred} WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
 ),
 place AS MATERIALIZED (
     SELECT r.ctid
-    FROM {message} m CROSS JOIN LATERAL (
+    FROM unnest(%(ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (SELECT id, priority FROM {message} WHERE id = given.id OFFSET 0) m
+    CROSS JOIN LATERAL (
         SELECT ctid FROM {ready} r
         WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
-    WHERE m.id = ANY(%(ids)s::bigint[])
 ),
 unread AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))
 ),
 done AS (
-    DELETE FROM {archive} WHERE id = ANY(%(ids)s::bigint[])
+    DELETE FROM {archive} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[])))
 )
-DELETE FROM {message} WHERE id = ANY(%(ids)s::bigint[]) RETURNING id
+DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) RETURNING id

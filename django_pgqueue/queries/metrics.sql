@@ -1,5 +1,6 @@
 -- Counts are exact up to a limit; beyond it the caller estimates from live and archive_live,
--- which the server keeps anyway. The oldest ready message of each priority is one index probe.
+-- which the server keeps anyway; the limit is hidden from the planner, and the order is that of an
+-- index, or it would go through the rows of all other queues. The oldest ready message of each priority is one index probe.
 WITH RECURSIVE level AS (
     (SELECT priority FROM {ready} WHERE queue_id = {queue_id} ORDER BY priority DESC LIMIT 1)
     UNION ALL
@@ -25,10 +26,10 @@ deferred AS (
            count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT vt, state, enqueued_at FROM {deferred}
-          WHERE queue_id = {queue_id} ORDER BY vt LIMIT %(limit)s) d
+          WHERE queue_id = {queue_id} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d
 )
 SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
-                              LIMIT %(limit)s) r) AS ready,
+                              ORDER BY priority DESC, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
        d.counted AS deferred, d.due, d.in_flight, d.delayed,
        extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest))::float AS oldest_age,
        extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest))::float AS newest_age,

@@ -4,7 +4,7 @@ WITH due AS MATERIALIZED (
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
       AND (%(max_deliveries)s::integer IS NULL OR read_ct < %(max_deliveries)s::integer)
     ORDER BY vt
-    LIMIT %(qty)s
+    LIMIT (SELECT %(qty)s::bigint)
     FOR UPDATE SKIP LOCKED
 ),
 fresh AS MATERIALIZED (

@@ -1,6 +1,7 @@
 -- Lease up to qty messages: those that are due again first, then fresh ones by (priority, id).
 -- A due message whose deliveries have run out is not leased; it comes back as its receipt.
--- Rows are taken by ctid: a join could be planned as a hash over the whole table.
+-- Rows are taken by ctid: a join could be planned as a hash over the whole table. The limit is
+-- hidden from the planner: with a thousand due it could choose to sort them all for the first few.
 WITH due AS MATERIALIZED (
     SELECT d.ctid, d.id, d.read_ct, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted
     FROM {deferred} d
@@ -8,7 +9,7 @@ WITH due AS MATERIALIZED (
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY d.vt
-    LIMIT %(qty)s
+    LIMIT (SELECT %(qty)s::bigint)
     FOR UPDATE OF d SKIP LOCKED
 ),
 fresh AS MATERIALIZED (

@@ -7,10 +7,11 @@ WITH moved AS (
 ),
 place AS MATERIALIZED (
     SELECT r.ctid
-    FROM {message} m CROSS JOIN LATERAL (
+    FROM unnest(%(ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (SELECT id, priority FROM {message} WHERE id = given.id OFFSET 0) m
+    CROSS JOIN LATERAL (
         SELECT ctid FROM {ready} r
         WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
-    WHERE m.id = ANY(%(ids)s::bigint[])
 ),
 unread AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))

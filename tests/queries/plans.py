@@ -1,0 +1,124 @@
+"""What a statement would cost: its plan, run, measured and rolled back.
+
+with watched(connection) as plans:
+    queue("orders").read(qty=10, in_transaction=True)
+for plan in plans:
+    plan.check(rows=100, buffers=500)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Node", "Plan", "TooMuch", "watched"]
+
+OURS = ("pgqueue_ready", "pgqueue_deferred", "pgqueue_message", "pgqueue_archive")
+
+# So many buffers the server rightly reads at once, rather than go through an index.
+TINY = 128
+
+
+class TooMuch(AssertionError):
+    """A plan touches more than it should."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step of a plan, with what it touched in all its loops."""
+
+    kind: str
+    relation: str
+    rows: float
+    buffers: int
+    depth: int
+
+    def __str__(self) -> str:
+        return (
+            f"{'  ' * self.depth}{self.kind} {self.relation}: "
+            f"{self.rows:g} rows, {self.buffers} buffers"
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    statement: str
+    nodes: list[Node]
+
+    @property
+    def buffers(self) -> int:
+        return self.nodes[0].buffers  # a node's count includes its children's
+
+    @property
+    def rows(self) -> float:
+        """The most that any one step touched."""
+        return max(node.rows for node in self.nodes)
+
+    @property
+    def scanned(self) -> list[Node]:
+        """The steps that read one of our tables from end to end, tiny ones aside."""
+        return [
+            node
+            for node in self.nodes
+            if node.kind == "Seq Scan" and node.relation.startswith(OURS) and node.buffers > TINY
+        ]
+
+    def check(self, *, rows: float, buffers: int) -> None:
+        """Raises TooMuch, with the whole plan."""
+        complaints = [f"reads all of {node.relation}" for node in self.scanned]
+        if self.rows > rows:
+            complaints.append(f"a step touches {self.rows:g} rows, more than {rows:g}")
+        if self.buffers > buffers:
+            complaints.append(f"touches {self.buffers} buffers, more than {buffers}")
+        if complaints:
+            tree = "\n".join(map(str, self.nodes))
+            raise TooMuch(f"{'; '.join(complaints)}:\n{tree}\n\n{self.statement}")
+
+
+@contextmanager
+def watched(connection: Any) -> Iterator[list[Plan]]:
+    """Gather the plan of each statement on our tables that runs in the block.
+
+    Each runs twice: once to be measured, and rolled back, and once for its result.
+    """
+    plans: list[Plan] = []
+
+    def explain(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
+        if any(table in statement for table in OURS):
+            cursor = context["cursor"]
+            execute("SAVEPOINT measured", None, False, context)
+            explained = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement
+            execute(explained, params, many, context)
+            (found,) = cursor.fetchone()
+            plans.append(Plan(statement, list(_walk(_parsed(found)[0]["Plan"], 0))))
+            execute("ROLLBACK TO SAVEPOINT measured", None, False, context)
+        return execute(statement, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        yield plans
+    assert plans, "nothing was watched"
+
+
+def _parsed(plan: Any) -> Any:
+    return json.loads(plan) if isinstance(plan, str) else plan
+
+
+def _walk(node: dict[str, Any], depth: int) -> Iterator[Node]:
+    loops = node["Actual Loops"]
+    # The counts of rows are means over the loops; those of buffers are sums.
+    touched = node["Actual Rows"] + sum(
+        node.get(f"Rows Removed by {what}", 0)
+        for what in ("Filter", "Join Filter", "Index Recheck")
+    )
+    yield Node(
+        kind=node["Node Type"],
+        relation=node.get("Relation Name", node.get("Subplan Name", "")),
+        rows=touched * loops,
+        buffers=node["Shared Hit Blocks"] + node["Shared Read Blocks"],
+        depth=depth,
+    )
+    for child in node.get("Plans", ()):
+        yield from _walk(child, depth + 1)

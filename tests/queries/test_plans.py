@@ -1,0 +1,317 @@
+"""What an operation costs does not grow with what else there is.
+
+A hundred thousand messages stand in the way, each time in another way; the statements that the
+operations really send are measured, and may touch only a handful of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import pytest_django
+from django.db import connections, transaction
+
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.conftest import run_sql
+from tests.queries.plans import TooMuch, watched
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(databases=["default", "other"]),  # so that both are there
+]
+
+# The second database: no other test leaves statistics there.
+USING = "other"
+MANY = 100_000
+FRESH = 5000
+QTY = 100
+
+# A statement touches each of its rows a few times, through a few indexes.
+ROWS = QTY * 10
+BUFFERS = QTY * 60
+
+
+def run(statement: str, *params: Any) -> list[tuple[Any, ...]]:
+    return run_sql(statement, params, using=USING)
+
+
+def fill(name: str, count: int, delay: int = 0, **options: Any) -> BoundQueue:
+    queue = Message.objects.create_queue(name, using=USING, **options)
+    run(
+        f"INSERT INTO {queue.tables['message']} (queue_id, body, scheduled_at) "
+        "SELECT %s, jsonb_build_object('n', n), "
+        "CASE WHEN %s > 0 THEN statement_timestamp() + make_interval(secs => %s) END "
+        "FROM generate_series(1, %s) n",
+        queue.pk,
+        delay,
+        delay,
+        count,
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_in_flight(name: str, count: int, *, hold: str = "1 hour", **options: Any) -> BoundQueue:
+    """As if readers held every message: a lease, without the dead row that the read would leave."""
+    found = fill_quietly(name, count, **options)
+    run(
+        "INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, "
+        "queue_id, read_ct, priority, state) SELECT id, statement_timestamp() + %s::interval, "
+        "enqueued_at, enqueued_at, enqueued_at, queue_id, 1, priority, 'PROCESSING' "
+        f"FROM {found.tables['message']}",
+        hold,
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_archive(name: str, count: int) -> BoundQueue:
+    found = fill_quietly(name, count)
+    run(
+        f"INSERT INTO {found.tables['archive']} (id, enqueued_at, queue_id, read_ct, attempts, "
+        "state) SELECT id, enqueued_at, queue_id, 1, 0, 'COMPLETED' "
+        f"FROM {found.tables['message']}"
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_quietly(name: str, count: int, **options: Any) -> Queue:
+    """Messages that stand nowhere yet."""
+    found = Message.objects.create_queue(name, using=USING, **options)
+    leaf = found.tables["message"]
+    run(f"ALTER TABLE {leaf} DISABLE TRIGGER pgqueue_message_inserted")
+    fill(name, count)
+    run(f"ALTER TABLE {leaf} ENABLE TRIGGER pgqueue_message_inserted")
+    return found
+
+
+def analyze() -> None:
+    run("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_message, pgqueue_archive")
+
+
+def all_delayed() -> BoundQueue:
+    fill("orders", MANY, delay=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def all_in_flight() -> BoundQueue:
+    fill_in_flight("orders", MANY)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def many_ready() -> BoundQueue:
+    queue = fill("orders", MANY)
+    analyze()
+    return queue
+
+
+def many_archived() -> BoundQueue:
+    fill_archive("orders", MANY)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def grown_without_analyze() -> BoundQueue:
+    return fill("orders", MANY)
+
+
+def delayed_without_analyze() -> BoundQueue:
+    fill("orders", MANY, delay=3600)
+    return fill("orders", FRESH)
+
+
+def all_due_at_once() -> BoundQueue:
+    return fill_in_flight("orders", MANY, hold="0 seconds")
+
+
+def analyzed_when_empty() -> BoundQueue:
+    fill("orders", 0)
+    analyze()
+    return fill("orders", MANY)
+
+
+def analyzed_when_another_queue_had_all() -> BoundQueue:
+    fill("another", MANY)
+    fill("another", 1000, delay=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def behind_another_queue() -> BoundQueue:
+    for name in ("another", "orders"):
+        fill(name, MANY)
+        fill(name, MANY, delay=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def two_hundred_queues() -> BoundQueue:
+    for number in range(200):
+        fill(f"queue-{number}", 250)
+        fill(f"queue-{number}", 250, delay=3600)
+    analyze()
+    return fill("queue-100", FRESH)
+
+
+def partitioned_and_in_flight() -> BoundQueue:
+    fill_in_flight("orders", MANY, partition_interval=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+SITUATIONS = [
+    all_delayed,
+    all_in_flight,
+    many_ready,
+    many_archived,
+    grown_without_analyze,
+    delayed_without_analyze,
+    all_due_at_once,
+    analyzed_when_empty,
+    analyzed_when_another_queue_had_all,
+    behind_another_queue,
+    two_hundred_queues,
+    partitioned_and_in_flight,
+]
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    with transaction.atomic(using=USING):
+        yield
+        transaction.set_rollback(True, using=USING)
+
+
+@pytest.fixture(scope="module", params=SITUATIONS, ids=lambda situation: situation.__name__)
+def situation(
+    request: pytest.FixtureRequest,
+    django_db_setup: None,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> Iterator[BoundQueue]:
+    with django_db_blocker.unblock():
+        with rolled_back():
+            yield request.param()
+        # A rollback leaves its rows behind, dead.
+        run("TRUNCATE pgqueue_ready, pgqueue_deferred")
+        connections[USING].close()
+
+
+@pytest.fixture
+def orders(situation: BoundQueue, db: None) -> BoundQueue:
+    """The queue in its situation; what a test does to it is rolled back with the test."""
+    return situation
+
+
+def leased(queue: BoundQueue) -> list[Message]:
+    messages = queue.read(qty=QTY, in_transaction=True)
+    assert len(messages) == QTY
+    return messages
+
+
+def some_ids(queue: BoundQueue) -> list[int]:
+    return [message.id for message in queue.peek(qty=QTY)]
+
+
+# What each operation is given, and what it does then. The first part is not measured.
+OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, Any], Any]]] = {
+    "send": (lambda q: None, lambda q, _: q.send(1)),
+    "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),
+    "send_delayed": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, delay=60)),
+    "read": (lambda q: None, lambda q, _: q.read(qty=QTY, in_transaction=True)),
+    "read_due": (
+        lambda q: q.set_vt(leased(q), 0),
+        lambda q, _: q.read(qty=QTY, in_transaction=True),
+    ),
+    "peek": (lambda q: None, lambda q, _: q.peek(qty=QTY)),
+    "pop": (lambda q: None, lambda q, _: q.pop(QTY)),
+    "pop_due": (lambda q: q.set_vt(leased(q), 0), lambda q, _: q.pop(QTY)),
+    "archive": (leased, lambda q, messages: q.archive(messages)),
+    "archive_by_id": (some_ids, lambda q, ids: q.archive(ids)),
+    "archive_leased_by_id": (
+        lambda q: [m.id for m in leased(q)],
+        lambda q, ids: q.archive(ids),
+    ),
+    "delete": (leased, lambda q, messages: q.delete(messages)),
+    "delete_by_id": (some_ids, lambda q, ids: q.delete(ids)),
+    "set_vt": (leased, lambda q, messages: q.set_vt(messages, 60)),
+    "set_vt_by_id": (some_ids, lambda q, ids: q.set_vt(ids, 60)),
+    "next_due": (
+        lambda q: Message.objects.resolve(q.name, USING),
+        lambda q, found: Message.objects.next_due(found),
+    ),
+    "delete_by_the_orm": (
+        some_ids,
+        lambda q, ids: Message.objects.erase(Message.objects.resolve(q.name, USING), ids),
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, operation: str) -> None:
+    prepare, act = OPERATIONS[operation]
+
+    with rolled_back():
+        given = prepare(orders)
+        with watched(connections[USING]) as plans:
+            result = act(orders, given)
+
+    assert result is not None
+    if isinstance(result, list):
+        assert len(result) == QTY
+    for plan in plans:
+        plan.check(rows=ROWS, buffers=BUFFERS)
+
+
+def test_metrics_touch_no_more_rows_than_they_count(orders: BoundQueue, settings: Any) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 1000}
+
+    with rolled_back(), watched(connections[USING]) as plans:
+        metrics = orders.metrics()
+
+    assert metrics.length > 0
+    for plan in plans:
+        plan.check(rows=3 * 1000, buffers=3 * 1000)
+
+
+def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue) -> None:
+    found = Message.objects.resolve(orders.name, USING)
+
+    with rolled_back(), watched(connections[USING]) as plans:
+        Message.objects._run("purge", found, None, {"batch": QTY})
+
+    for plan in plans:
+        plan.check(rows=ROWS, buffers=BUFFERS)
+
+
+# The guard itself
+
+
+def test_the_guard_complains_when_an_index_is_missing() -> None:
+    with rolled_back():
+        queue = fill("orders", 20_000)
+        run("DROP INDEX pgqueue_ready_key")
+        with watched(connections[USING]) as plans:
+            queue.read(qty=QTY, in_transaction=True)
+
+    [plan] = [plan for plan in plans if "SKIP LOCKED" in plan.statement]
+    with pytest.raises(TooMuch, match="reads all of pgqueue_ready"):
+        plan.check(rows=math.inf, buffers=10**9)
+    with pytest.raises(TooMuch, match="rows, more than"):
+        plan.check(rows=ROWS, buffers=10**9)
+    with pytest.raises(TooMuch, match="buffers, more than"):
+        plan.check(rows=math.inf, buffers=20)
+
+
+def test_the_guard_sees_a_filter_that_throws_rows_away() -> None:
+    with rolled_back():
+        queue = fill("orders", 20_000)
+        with watched(connections[USING]) as plans:
+            assert queue.read(conditional={"n": 19_999}, in_transaction=True)
+
+    [plan] = [plan for plan in plans if "SKIP LOCKED" in plan.statement]
+    with pytest.raises(TooMuch, match="rows, more than"):
+        plan.check(rows=ROWS, buffers=10**9)
