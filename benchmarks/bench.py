@@ -33,7 +33,7 @@ class Outcome:
     scenario: Scenario
     payload: Payload
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    note: str = ""
+    failures: dict[str, str] = field(default_factory=dict)
 
     def median(self, label: str, unit: str) -> float:
         return statistics.median(self.samples[label][unit])
@@ -137,9 +137,14 @@ def run(scenario: Scenario, bench: Bench) -> Outcome:
         order = list(measures)
         rounds = min(bench.rounds, scenario.rounds or bench.rounds)
         for number in range(1, rounds + 1):
-            for label in order:
+            for label in [label for label in order if label not in outcome.failures]:
                 bench.tell(f"round {number} of {rounds}: {label}")
-                found = measures[label]()
+                try:
+                    found = measures[label]()
+                except Exception as error:
+                    # The others are still worth measuring.
+                    outcome.failures[label] = str(error).strip() or repr(error)
+                    continue
                 sample = found if isinstance(found, dict) else {scenario.unit: found}
                 for unit, value in sample.items():
                     outcome.samples.setdefault(label, {}).setdefault(unit, []).append(value)
@@ -150,5 +155,6 @@ def run(scenario: Scenario, bench: Bench) -> Outcome:
         bench.close()
         bench.tell(f"cleaned up in {time.monotonic() - started:.1f} s")
     # In the order in which they were told, not in that of the last round.
-    outcome.samples = {label: outcome.samples[label] for label in measures}
+    whole = [label for label in measures if label not in outcome.failures]
+    outcome.samples = {label: outcome.samples[label] for label in whole}
     return outcome

@@ -83,6 +83,8 @@ def rows(outcome: Outcome) -> list[list[str]]:
 def table(outcome: Outcome) -> str:
     """For a terminal."""
     lines = rows(outcome)
+    if not lines:
+        return "\n".join(failures(outcome))
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(
         "  "
@@ -91,7 +93,13 @@ def table(outcome: Outcome) -> str:
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in lines
-    )
+    ) + "".join("\n  " + line for line in failures(outcome))
+
+
+def failures(outcome: Outcome) -> list[str]:
+    return [
+        f"{label} failed: {error.splitlines()[-1]}" for label, error in outcome.failures.items()
+    ]
 
 
 def goals(outcomes: list[Outcome]) -> str:
@@ -159,6 +167,7 @@ def markdown(facts: dict[str, Any], outcomes: list[Outcome], images: dict[int, s
                     *(f"| {' | '.join(line)} |" for line in rows(outcome)),
                 ]
             ),
+            *failures(outcome),
             f"![{outcome.scenario.title}]({images[id(outcome)]})",
         ]
     return "\n\n".join(parts) + "\n"
@@ -171,6 +180,7 @@ def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             "title": outcome.scenario.title,
             "payload": outcome.payload.name,
             "samples": outcome.samples,
+            "failures": outcome.failures,
             "goals": [
                 {**dataclasses.asdict(goal), "measured": value, "met": met}
                 for goal, value, met in outcome.judged()

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connection
 
+from benchmarks import consumers
 from django_pgqueue.models import Message, Queue
 
 HOUR = 3600
@@ -45,26 +46,36 @@ class Queues:
 class Worker:
     """``manage.py runconsumer``; the handlers are in ``benchmarks/consumers.py``."""
 
+    most = 20_000
+
     def install(self) -> None:
         for mode in ("drain", "batch", "latency", "transactional"):
             Message.objects.create_queue(mode)
+        with connection.cursor() as cursor:
+            cursor.execute(consumers.EFFECTS)
 
     def command(self, mode: str) -> list[str]:
-        return [sys.executable, "-m", "django", "runconsumer", mode]
+        return [sys.executable, "-m", "django", "runconsumer", mode, "--no-progress"]
 
     def fill(self, count: int, mode: str) -> None:
-        Message.objects.send_batch(mode, [{"x": "y" * 192}] * count)
+        for start in range(0, count, CHUNK):
+            Message.objects.send_batch(mode, [{"x": "y" * 192}] * min(CHUNK, count - start))
 
     def send(self, body: dict[str, Any], mode: str) -> None:
         Message.objects.send(mode, body)
 
     def remaining(self, mode: str) -> int:
         tables = Queue.objects.resolve(mode, None).tables
+        ready, deferred, queue = tables["ready"], tables["deferred"], tables["queue_id"]
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT (SELECT count(*) FROM {ready} WHERE queue_id = {queue_id})"
-                " + (SELECT count(*) FROM {deferred} WHERE queue_id = {queue_id})".format_map(
-                    tables
-                )
+                f"SELECT (SELECT count(*) FROM {ready} WHERE queue_id = {queue})"
+                f" + (SELECT count(*) FROM {deferred} WHERE queue_id = {queue})"
             )
             return cursor.fetchone()[0]
+
+    def clear(self, mode: str) -> None:
+        Message.objects.purge(mode)
+
+    def close(self) -> None:
+        """Django keeps the connection."""
