@@ -1,0 +1,147 @@
+"""Migrations: forward, back to nothing, and forward again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from psycopg import sql
+
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.actors import Actor, call, execute, manage
+
+# Everything in a database that has the package's name in its own.
+LEFT_BEHIND = """
+    SELECT 'relation', relname::text FROM pg_class WHERE relname ~ 'pgqueue'
+    UNION ALL SELECT 'function', proname FROM pg_proc WHERE proname ~ 'pgqueue'
+    UNION ALL SELECT 'type', typname FROM pg_type WHERE typname ~ 'pgqueue'
+    UNION ALL SELECT 'trigger', tgname FROM pg_trigger WHERE tgname ~ 'pgqueue'
+    UNION ALL SELECT 'constraint', conname FROM pg_constraint WHERE conname ~ 'pgqueue'
+"""
+
+
+def test_the_models_and_the_migrations_agree(db: None) -> None:
+    call_command("makemigrations", "django_pgqueue", check=True, dry_run=True, verbosity=0)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[dict[str, Any]]:
+    from django.db import connections
+
+    yield connections["default"].get_connection_params()
+
+
+@pytest.fixture(scope="module")
+def postgres_15() -> Iterator[dict[str, Any]]:
+    directory = Path(tempfile.mkdtemp(prefix="pgqueue-migrations-"))
+    settings = {"fsync": "off", "shared_buffers": "16MB"}
+    with EmbeddedServer(
+        directory, settings=settings, bin_dir="/usr/lib/postgresql/15/bin"
+    ) as server:
+        yield server.connection_parameters()
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(server.home, ignore_errors=True)
+
+
+@pytest.fixture(
+    params=["embedded", pytest.param("postgres_15", marks=pytest.mark.pg15)],
+)
+def empty(request: pytest.FixtureRequest) -> Iterator[Actor]:
+    """A process with a database in which there is nothing yet."""
+    parameters = request.getfixturevalue(request.param)
+    server = {
+        key: parameters[key] for key in ("host", "port", "user", "password") if key in parameters
+    }
+    name = "pgqueue_migrated"
+    with psycopg.connect(**server, dbname="postgres", autocommit=True) as admin:
+        drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        admin.execute(drop)
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        database = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": name,
+            "HOST": server["host"],
+            "PORT": server.get("port", ""),
+            "USER": server.get("user", ""),
+            "PASSWORD": server.get("password", ""),
+        }
+        with Actor({"default": database}) as actor:
+            yield actor
+        admin.execute(drop)
+
+
+def everything(actor: Actor) -> list[tuple[Any, ...]]:
+    """What the migrations made, by name."""
+    return sorted(
+        row for row in actor.do(execute, LEFT_BEHIND) if not row[1].startswith("pg_toast")
+    )
+
+
+def use(actor: Actor) -> None:
+    """Queues of every kind, with messages in every state."""
+    for name, options in {
+        "plain": {},
+        "fast": {"unlogged": True},
+        "daily": {"partition_interval": dt.timedelta(days=1)},
+        "fast-daily": {"partition_interval": dt.timedelta(hours=1), "unlogged": True},
+        "with-dead-letters": {"dead_letter_queue": "plain", "max_deliveries": 1},
+    }.items():
+        actor.do(call, "create_queue", name, **options)
+        sent = actor.do(call, "send_batch", name, [{"n": n} for n in range(5)])
+        actor.do(call, "send", name, "later", delay=60)
+        [message] = actor.do(call, "read", name)
+        actor.do(call, "read", name)
+        assert actor.do(call, "archive", name, message) == [sent[0]]
+    actor.do(call, "drop_queue", "daily")
+    actor.do(call, "create_queue", "daily", partition_interval=60)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["empty", "used"])
+def test_migrating_back_leaves_nothing_and_forward_again_works(empty: Actor, used: bool) -> None:
+    empty.do(manage, "migrate", "django_pgqueue")
+    fresh = everything(empty)
+    assert ("relation", "pgqueue_message") in fresh
+    if used:
+        use(empty)
+
+    empty.do(manage, "migrate", "django_pgqueue", "zero")
+
+    assert empty.do(execute, LEFT_BEHIND) == []
+    empty.rest()
+    empty.do(manage, "migrate", "django_pgqueue")
+    assert everything(empty) == fresh
+    use(empty)
+    assert empty.do(call, "metrics", "plain").length == 5
+    for name in ("with-dead-letters", "plain", "fast", "daily", "fast-daily"):
+        assert empty.do(call, "drop_queue", name) is True
+    assert everything(empty) == fresh
+
+
+def test_a_migration_can_be_undone_step_by_step(empty: Actor) -> None:
+    empty.do(manage, "migrate", "django_pgqueue")
+    use(empty)
+    names = [
+        name
+        for (name,) in empty.do(
+            execute, "SELECT name FROM django_migrations WHERE app = 'django_pgqueue' ORDER BY id"
+        )
+    ]
+
+    for name in reversed(["zero", *names[:-1]]):
+        empty.do(manage, "migrate", "django_pgqueue", name)
+
+    assert empty.do(execute, LEFT_BEHIND) == []
+
+
+def test_the_sql_of_the_migrations_can_be_shown(empty: Actor) -> None:
+    shown = empty.do(manage, "sqlmigrate", "django_pgqueue", "0001")
+
+    assert "CREATE TABLE pgqueue_message" in shown
+    assert "CREATE FUNCTION pgqueue_message_inserted" in shown
