@@ -78,12 +78,24 @@ def create_leaves(
         else:
             _create_time_leaves(cursor, parent, leaf, unlogged, partition_interval)
         if parent == "pgqueue_message":
-            cursor.execute(
-                f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {leaf} "
-                f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-                f"EXECUTE FUNCTION pgqueue_message_inserted('{number}')"
-            )
+            _make_inserts_sends(cursor, leaf, number)
         cursor.execute(f"ALTER TABLE {parent} ATTACH PARTITION {leaf} FOR VALUES IN ({number})")
+    if partition_interval is not None:
+        # A statement fires the trigger of the table it names, and no other: each slice needs one.
+        cursor.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass",
+            [f"pgqueue_message_q{number}"],
+        )
+        for (slice_leaf,) in cursor.fetchall():
+            _make_inserts_sends(cursor, slice_leaf, number)
+
+
+def _make_inserts_sends(cursor: Any, leaf: str, queue_id: int) -> None:
+    cursor.execute(
+        f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {leaf} "
+        f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
+        f"EXECUTE FUNCTION pgqueue_message_inserted('{queue_id}')"
+    )
 
 
 def _create_time_leaves(

@@ -35,7 +35,7 @@ PATIENCE = 60
 
 
 def results(futures: list[Future[Any]]) -> list[Any]:
-    done, not_done = wait(futures, timeout=PATIENCE)
+    _, not_done = wait(futures, timeout=PATIENCE)
     assert not not_done, "somebody got stuck"
     return [future.result() for future in futures]
 

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.management import call_command
+from django.db import connections
 from psycopg import sql
 
 from example_project.embedded_postgres.server import EmbeddedServer
@@ -32,10 +33,9 @@ def test_the_models_and_the_migrations_agree(db: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[dict[str, Any]]:
-    from django.db import connections
-
-    yield connections["default"].get_connection_params()
+def embedded() -> dict[str, Any]:
+    """The server of the whole suite."""
+    return connections["default"].get_connection_params()
 
 
 @pytest.fixture(scope="module")

@@ -403,3 +403,16 @@ def test_an_insert_into_the_parent_puts_each_message_in_one_place_only(orders: B
     assert sorted(states(orders).values()) == ["PENDING", "PENDING", "SCHEDULED", "SCHEDULED"]
     assert LiveMessage.objects.count() == Message.objects.count() == 4
     assert ArchivedMessage.objects.count() == 0
+
+
+def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db: None) -> None:
+    queue = QueueFactory(partition_interval=dt.timedelta(days=1))
+    [(leaf,)] = run_sql(
+        "INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, '1') "
+        "RETURNING tableoid::regclass::text",
+        [queue.pk],
+    )
+
+    run_sql(f"INSERT INTO {leaf} (queue_id, body) VALUES (%s, '2')", [queue.pk])
+
+    assert [m.body for m in Message.objects.read(queue, qty=5)] == [1, 2]
