@@ -20,7 +20,9 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
            'attempts', g.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
            'dead_lettered_at', statement_timestamp(),
-           'count', 1 + coalesce((m.headers #>> '{{x-dead-letter,count}}')::integer, 0))),
+           -- Headers are the sender's: whatever stands there, the message must be able to die.
+           'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
+               WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
        m.body
 FROM moved m JOIN gone g ON g.id = m.id
 RETURNING id
