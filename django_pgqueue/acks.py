@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import traceback
 from dataclasses import dataclass
 from enum import Enum
 
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy, wants_retry
 
 __all__ = ["Ack", "AckPolicy", "Discard", "Nack", "Outcome", "Reject", "Retry", "decide"]
 
 _LONGEST_ERROR = 8192
+#: Thirty years, in seconds: whoever asks for more has mistaken the unit.
+_LONGEST_DELAY = 1e9
 
 
 class AckPolicy(str, Enum):
@@ -39,10 +44,16 @@ class Ack:
 
 @dataclass(frozen=True)
 class Nack:
-    """Not done: try again after ``delay`` seconds; None asks the retry strategy."""
+    """Not done: try again after ``delay`` seconds; None asks the retry strategy.
+
+    Raises InvalidArgument for a delay that is none.
+    """
 
     delay: float | None = None
     error: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delay", _seconds(self.delay))
 
 
 class Retry(Exception):
@@ -54,7 +65,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for a retry")
-        self.delay = delay
+        self.delay = _seconds(delay)
 
 
 class Reject(Exception):
@@ -65,7 +76,7 @@ class Reject(Exception):
 
     def __init__(self, reason: str = "rejected by its handler") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _storable(str(reason))
 
 
 class Discard(Exception):
@@ -96,14 +107,14 @@ def decide(
     >>> decide(AckPolicy.NACK_ON_ERROR, Constant(seconds=5), error=OSError(), attempt=1, elapsed=0)
     Nack(delay=5, error='OSError')
     """
+    if policy is AckPolicy.ACK_FIRST:
+        return None
     if isinstance(error, (Discard, Reject)):
         return error
     if isinstance(error, Retry):
         said, error = Nack(error.delay, str(error)), None
     if said is not None:
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
-    if policy is AckPolicy.ACK_FIRST:
-        return None
     if error is None:
         if policy is AckPolicy.MANUAL:
             forgotten = Nack(None, "the handler returned without ack(), nack() or reject()")
@@ -133,6 +144,24 @@ def describe(error: BaseException) -> str:
     """
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     if error.__traceback__ is None:
-        return summary[:_LONGEST_ERROR].replace("\x00", "\\0")
+        return _storable(summary)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return f"{summary}\n\n{trace}"[:_LONGEST_ERROR].replace("\x00", "\\0")
+    return _storable(f"{summary}\n\n{trace}")
+
+
+def _storable(text: str) -> str:
+    """The text as PostgreSQL can store it: no NUL, no lone surrogate, not endless."""
+    cut = text[:_LONGEST_ERROR].replace("\x00", "\\0")
+    return cut.encode("utf-8", "backslashreplace").decode()
+
+
+def _seconds(delay: object) -> float | None:
+    """A delay in seconds. A wrong one must fail in the handler, not when outcomes are written."""
+    if isinstance(delay, dt.timedelta):
+        delay = delay.total_seconds()
+    if delay is None:
+        return None
+    is_number = isinstance(delay, (int, float)) and not isinstance(delay, bool)
+    if not is_number or not math.isfinite(delay) or not 0 <= delay <= _LONGEST_DELAY:  # type: ignore[operator,arg-type]
+        raise InvalidArgument(f"a delay must be seconds, zero or more, or None, not {delay!r}")
+    return delay  # type: ignore[return-value]

@@ -7,24 +7,39 @@ checked field by field: enough to keep a malformed message out of a handler.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import decimal
+import enum
 import inspect
+import sys
 import types
 import typing
+import uuid
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Union
+
+from django.utils import dateparse
 
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
-pydantic: Any
-try:
-    import pydantic
-except ImportError:
-    pydantic = None
+pydantic: Any = import_module("pydantic") if find_spec("pydantic") else None
 
 __all__ = ["Call"]
 
 _FILLED_IN = ("message", "context")
+
+#: What JSON holds as text, and how it is read: the forms that sending writes.
+_FROM_TEXT: dict[Any, Callable[[str], Any]] = {
+    dt.datetime: dateparse.parse_datetime,
+    dt.date: dateparse.parse_date,
+    dt.time: dateparse.parse_time,
+    dt.timedelta: dateparse.parse_duration,
+    decimal.Decimal: decimal.Decimal,
+    uuid.UUID: uuid.UUID,
+}
 
 
 class Call:
@@ -92,9 +107,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _hint(function: Callable[..., Any], name: str) -> Any:
+    function = inspect.unwrap(function)
     try:
-        return typing.get_type_hints(function).get(name)
-    except (NameError, TypeError):
+        annotation = function.__annotations__.get(name)
+        # This one alone: another that cannot be resolved must not take the check away.
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        return typing.get_type_hints(alone, getattr(function, "__globals__", {})).get(name)
+    except (AttributeError, NameError, TypeError):
         # A name imported for type checking only: Message, most likely.
         return None
 
@@ -106,7 +125,8 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
     )
     if not (is_model or dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)):
         return None
-    if pydantic is not None:
+    # Before Python 3.12 pydantic takes the TypedDict of typing_extensions only.
+    if pydantic is not None and (sys.version_info >= (3, 12) or not typing.is_typeddict(hint)):
         adapter = pydantic.TypeAdapter(hint)
 
         def validate(body: Any) -> Any:
@@ -147,11 +167,27 @@ def _built(hint: Any, value: Any, path: str) -> Any:
         _demand(value in args, path, f"one of {args}", value)
         return value
     plain = origin or (type(None) if hint is None else hint)
+    if isinstance(plain, type) and issubclass(plain, enum.Enum):
+        _demand(value in [member.value for member in plain], path, f"of {plain.__name__}", value)
+        return plain(value)
+    if plain in _FROM_TEXT and isinstance(value, str):
+        return _read(plain, value, path)
+    if plain is decimal.Decimal and isinstance(value, (int, float)) and value is not True:
+        return decimal.Decimal(str(value))
     if plain is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     fits = isinstance(value, plain) and (plain is bool or not isinstance(value, bool))
     _demand(fits, path, f"of type {getattr(plain, '__name__', plain)}", value)
     return value
+
+
+def _read(plain: type, value: str, path: str) -> Any:
+    try:
+        read = _FROM_TEXT[plain](value)
+    except (ValueError, decimal.InvalidOperation):
+        read = None
+    _demand(read is not None, path, f"of type {plain.__name__}", value)
+    return read
 
 
 def _first_fit(options: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -177,14 +213,14 @@ def _record(hint: Any, value: Any, path: str) -> Any:
         names = set(fields)
     else:
         names, required = set(hints), set(hint.__required_keys__)
-    missing, unknown = sorted(required - value.keys()), sorted(value.keys() - names)
-    if missing or unknown:
-        raise TypeError(
-            f"{path}"
-            + (f" lacks {', '.join(missing)}" if missing else "")
-            + (f" has the unknown {', '.join(unknown)}" if unknown else "")
-        )
-    built = {name: _built(hints[name], each, f"{path}.{name}") for name, each in value.items()}
+    if missing := sorted(required - value.keys()):
+        raise TypeError(f"{path} lacks {', '.join(missing)}")
+    # What is not known is left out, as pydantic does: a sender may be newer than its consumer.
+    built = {
+        name: _built(hints[name], each, f"{path}.{name}")
+        for name, each in value.items()
+        if name in names
+    }
     return hint(**built) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else built
 
 
