@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models, transaction
 from django.db.models.base import ModelState
@@ -90,6 +91,8 @@ class Message(models.Model):
 
     #: Set by a consumer while a handler has the message: takes what the handler says of it.
     on_outcome: Callable[[Message, Outcome], None] | None = None
+    #: The same for the lease: prolongs it by so many seconds, and says whether it still held.
+    on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta:
         db_table = "pgqueue_message"
@@ -127,8 +130,16 @@ class Message(models.Model):
         Raises LeaseLost when it was read again since; whatever is still done then, is done twice.
         """
         seconds = self.queue.visibility_timeout if seconds is None else seconds
-        if type(self).objects.set_vt(self.queue, self.receipt, seconds).lost:
+        if self.on_extend is not None:
+            held = self.on_extend(self, seconds)
+        else:
+            held = not type(self).objects.set_vt(self.queue, self.receipt, seconds).lost
+        if not held:
             raise LeaseLost(self.receipt)
+
+    async def aextend(self, seconds: float | None = None) -> None:
+        """The async twin of :meth:`extend`."""
+        await sync_to_async(self.extend)(seconds)
 
     def _say(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.handlers import Handler
@@ -21,6 +21,7 @@ from django_pgqueue.runtime.leases import LeaseKeeper
 from django_pgqueue.runtime.listener import Listener
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.options import Options
+from django_pgqueue.runtime.pools import give_back_pooled
 from django_pgqueue.runtime.presence import Presence
 from django_pgqueue.runtime.quarantine import Quarantine
 from django_pgqueue.runtime.settler import Settler
@@ -52,26 +53,34 @@ class Consumer:
         ]
         self.started = time.monotonic()
         self.reason = ""
-        self._stop = threading.Event()
-        self._abort = threading.Event()
+        # Plain flags: a signal handler sets them, and it must not wait for a lock that the
+        # thread it interrupts may hold.
+        self.stopping = False
+        self.aborting = False
         self._watchdog = Watchdog(options.database_timeout)
         self.settler = Settler(options.flush_interval, self._watchdog)
-        self._executions = {s: Execution(s, self.settler) for s in self.subscriptions}
+        self._executions = {
+            s: Execution(s, self.settler, self._watchdog) for s in self.subscriptions
+        }
         self.presence = Presence(
             self.subscriptions,
             self._watchdog,
             heartbeat=options.heartbeat,
             dead_after=options.dead_after,
         )
+        self._quarantine = Quarantine(self.subscriptions, self.settler)
         self.fetcher = Fetcher(
             self.subscriptions,
-            Quarantine(self.subscriptions, self.settler),
+            self._quarantine,
             self._watchdog,
             worker=self.presence.worker,
             allowance=self._allowance,
         )
-        self._leases = LeaseKeeper(self._executions, self._watchdog, self._start_worker)
+        self._leases = LeaseKeeper(self._executions, self._watchdog, self._replace_worker)
+        self._workers: list[threading.Thread] = []
         self._listeners: list[Listener] = []
+        self._deaf: set[str] = {s.queue.alias for s in self.subscriptions}
+        self._reserving = threading.Lock()
         self._health: HealthServer | None = None
 
     @property
@@ -79,19 +88,15 @@ class Consumer:
         """The loops that must live for this process to do its work."""
         return [self.settler, self.presence, self._leases, self.fetcher]
 
-    @property
-    def stopping(self) -> bool:
-        return self._stop.is_set()
-
     def stop(self, reason: str = "asked to") -> None:
         """Fetch no more, let what runs finish, give back the rest; safe in a signal handler."""
         self.reason = self.reason or reason
-        self._stop.set()
+        self.stopping = True
 
     def abort(self, reason: str = "asked twice") -> None:
         """Stop without waiting for handlers; what they were at is delivered again."""
         self.stop(reason)
-        self._abort.set()
+        self.aborting = True
 
     def report(self) -> dict[str, Any]:
         """How the process fares, as plain values for a health check."""
@@ -107,23 +112,31 @@ class Consumer:
 
     def run(self, every_second: Callable[[], None] = lambda: None) -> None:
         """Work until stopped; ``every_second`` is called in this thread meanwhile."""
-        self._start()
+        if self.options.health_port is not None:
+            # First of all: a port that is taken must be known before anything is leased.
+            self._health = HealthServer(self.report, self.options.health_port)
+        self.presence.register()
         try:
+            self._start()
             following = time.monotonic()
-            while not self._stop.wait(0.05):
-                self._stop_if_done()
-                if time.monotonic() >= following:
-                    following = time.monotonic() + 1.0
-                    every_second()
+            while not self.stopping:
+                time.sleep(0.05)
+                with self._watchdog.over(self):
+                    self._stop_if_done()
+                    if time.monotonic() >= following:
+                        following = time.monotonic() + 1.0
+                        every_second()
+                        give_back_pooled()
         finally:
             self._shut_down()
 
     def _start(self) -> None:
-        self.presence.register()
         self._watchdog.start()
         for subscription in self.subscriptions:
             if subscription.handler.is_async:
-                AsyncWorkers(subscription, self._executions[subscription]).start()
+                workers = AsyncWorkers(subscription, self._executions[subscription])
+                self._workers.append(workers)
+                workers.start()
                 continue
             for _ in range(subscription.workers):
                 self._start_worker(subscription)
@@ -131,35 +144,58 @@ class Consumer:
             loop.start()
         if self.options.listen:
             for alias in {s.queue.alias for s in self.subscriptions}:
-                listener = Listener(alias, self._watchdog, self._notified, self._heard)
+                listener = Listener(
+                    alias,
+                    self._watchdog,
+                    self._notified,
+                    self._heard,
+                    probe=self.options.database_timeout,
+                )
                 listener.start()
                 self._listeners.append(listener)
-        if self.options.health_port is not None:
-            self._health = HealthServer(self.report, self.options.health_port)
+        if self._health is not None:
             self._health.start()
         signals.consumer_started.send_robust(self, consumer=self)
 
     def _start_worker(self, subscription: Subscription) -> None:
         execution = self._executions[subscription]
+        worker: threading.Thread
         if subscription.handler.locked:
-            LockedWorker(subscription, execution, self._stop).start()
+            worker = LockedWorker(subscription, execution, self._watchdog, self._reserve)
         else:
-            Worker(subscription, execution).start()
+            worker = Worker(subscription, execution)
+        self._workers.append(worker)
+        worker.start()
+
+    def _replace_worker(self, subscription: Subscription, thread: int | None) -> None:
+        """One hangs for good: another takes its place, and nobody waits for it."""
+        self._workers = [worker for worker in self._workers if worker.ident != thread]
+        self._start_worker(subscription)
 
     def _notified(self, name: str | None) -> None:
         self.fetcher.notified(name)
         for subscription in self.subscriptions:
             if subscription.handler.locked and name in (None, subscription.name):
                 with subscription.available:
+                    subscription.wakes += 1
                     subscription.available.notify_all()
 
-    def _heard(self, heard: bool) -> None:
-        self.fetcher.listening = heard
+    def _heard(self, alias: str, heard: bool) -> None:
+        self._deaf = self._deaf - {alias} if heard else self._deaf | {alias}
+        self.fetcher.listening = not self._deaf
 
     def _allowance(self) -> int | None:
         if self.options.max_messages is None:
             return None
         return max(0, self.options.max_messages - sum(s.fetched for s in self.subscriptions))
+
+    def _reserve(self, subscription: Subscription) -> bool:
+        """Count a message that is about to be read, if it may be."""
+        with self._reserving:
+            if self._allowance() == 0:
+                return False
+            subscription.count(fetched=1)
+        return True
 
     def _stop_if_done(self) -> None:
         options = self.options
@@ -180,7 +216,7 @@ class Consumer:
         return time.monotonic() - self.started
 
     def _finished(self) -> int:
-        return sum(s.completed + s.retried + s.failed + s.lost for s in self.subscriptions)
+        return sum(s.settled for s in self.subscriptions)
 
     def _is_drained(self) -> bool:
         if self._holds_anything():
@@ -191,9 +227,11 @@ class Consumer:
                 all(Message.objects.drained(s.queue) for s in self.subscriptions)
                 and not self._holds_anything()
             )
-        except DatabaseError:
+        except Error:
             connections.close_all()
             return False
+        finally:
+            give_back_pooled()
 
     def _holds_anything(self) -> bool:
         return bool(self.settler.pending or any(s.held for s in self.subscriptions))
@@ -202,28 +240,36 @@ class Consumer:
         signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
         deadline = time.monotonic() + self.options.graceful_timeout
         self.presence.leaving = True
+        self._quarantine.stopping = True
         self.fetcher.stop()
         for listener in self._listeners:
             listener.stop()
-        # A fetch under way may still bring messages; they must be given back too.
-        self.fetcher.join(self.options.graceful_timeout)
-        self._persist("release", self._give_back_buffers, deadline)
         for subscription in self.subscriptions:
             subscription.close()
-        while any(s.running for s in self.subscriptions):
-            if time.monotonic() > deadline or self._abort.wait(0.01):
-                break
+        # A fetch under way may still bring messages; they must be given back too.
+        _end(self.fetcher)
+        self._wait(deadline, lambda: not self.fetcher.is_alive())
+        self._persist("release", self._give_back_buffers, deadline)
+        self._wait(deadline, lambda: not any(worker.is_alive() for worker in self._workers))
         self._persist("settle", self.settler.flush, deadline)
         self._persist("release", self._give_back_running, deadline)
-        self.settler.stop()
         self._leases.stop()
+        self.settler.stop()
+        _end(self.settler)
+        # What ended just now, at the last moment.
+        self._persist("settle", self.settler.flush, deadline)
         self.presence.stop()
-        self.presence.join(1.0)
+        _end(self.presence)
         self._persist("leave", self.presence.leave, deadline)
         if self._health is not None:
             self._health.stop()
         self._watchdog.stop()
+        connections.close_all()
         signals.consumer_stopped.send_robust(self, consumer=self)
+
+    def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
+        while not until() and time.monotonic() < deadline and not self.aborting:
+            time.sleep(0.005)
 
     def _persist(self, operation: str, duty: Callable[[], None], deadline: float) -> None:
         """Do a last duty, again and again until the time is over or somebody aborts.
@@ -235,13 +281,13 @@ class Consumer:
             try:
                 with self._watchdog.over(duty):
                     return duty()
-            except DatabaseError as error:
+            except Exception as error:
                 connections.close_all()
-                if time.monotonic() > deadline or self._abort.is_set():
-                    return None
                 signals.database_failed.send_robust(
                     self, operation=operation, error=error, wait=wait
                 )
+                if time.monotonic() > deadline or self.aborting:
+                    return None
                 time.sleep(wait)
                 wait = min(wait * 2, 1.0)
 
@@ -249,12 +295,12 @@ class Consumer:
         for subscription in self.subscriptions:
             buffered = subscription.take_all()
             try:
-                Message.objects.release(subscription.queue, [m.receipt for m in buffered])
-            except DatabaseError:
+                subscription.give_back(buffered)
+            except Error:
+                # Nobody starts on them any more, so another try can only be right.
+                subscription.count(fetched=len(buffered))
                 subscription.buffer.extend(buffered)
                 raise
-            if buffered:
-                signals.messages_released.send_robust(subscription.name, count=len(buffered))
 
     def _give_back_running(self) -> None:
         """Handlers that did not end in time: their messages are due at once, and counted."""
@@ -263,6 +309,12 @@ class Consumer:
                 for running in list(subscription.running.values()):
                     receipts = [m.receipt for m in running.messages]
                     Message.objects.set_vt(subscription.queue, receipts, 0)
+
+
+def _end(loop: Loop) -> None:
+    """Give a loop a moment to end, if it ever began."""
+    if loop.is_alive():
+        loop.join(1.0)
 
 
 def memory() -> int:

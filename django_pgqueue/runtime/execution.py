@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
 
-from django.db import transaction
+from asgiref.sync import sync_to_async
+from django.db import Error, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Outcome, Reject, decide
+from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Outcome, Reject, decide, describe
 from django_pgqueue.errors import HandlerTimeout, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.runtime.context import Context
 from django_pgqueue.runtime.settler import Settler, announce
 from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = ["Execution", "interrupt"]
 
@@ -25,8 +29,9 @@ __all__ = ["Execution", "interrupt"]
 class Execution:
     """How a subscription's handler is run. One object serves all its workers."""
 
-    def __init__(self, subscription: Subscription, settler: Settler) -> None:
+    def __init__(self, subscription: Subscription, settler: Settler, watchdog: Watchdog) -> None:
         self._subscription = subscription
+        self._watchdog = watchdog
         self._handler = subscription.handler
         self._policy = subscription.handler.ack_policy
         self._settler = settler
@@ -38,50 +43,71 @@ class Execution:
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
         """Run a plain handler, and hand the outcomes on. Never raises."""
-        running = self._prepare(messages, thread)
-        if running is None:
+        messages = self._sort_out(messages)
+        if self._policy is AckPolicy.ACK_FIRST:
+            messages = self._ack_first(messages)
+        if not messages:
             return None
-        error: BaseException | None = None
-        returned: Any = None
-        try:
-            if self._policy is AckPolicy.TRANSACTIONAL:
-                self._run_in_transaction(running)
-            else:
-                returned = self._call(self._given(running), Context(self._subscription, running))
-        except BaseException as raised:
-            # SystemExit and MemoryError too: a handler ends its message, not its consumer.
-            error = raised
-        disarm(running)
+        running = self._begin(messages, thread)
+        returned, error = self._guarded(running, self._run_plainly)
         self._conclude(running, error, returned)
         return running
 
-    def run_locked(self, message: Message) -> tuple[Message, Outcome] | None:
-        """Run a handler in the transaction that holds its message, and settle in it too.
+    def run_locked(self, message: Message, thread: int) -> list[tuple[Message, Outcome]]:
+        """Run a handler in the transaction that holds its message.
 
-        Returns what to announce once the transaction has committed. The work of a handler that
-        raised is rolled back; the outcome it has is not.
+        Returns what is to be settled in that transaction too. The work of a handler that raised
+        is rolled back; the outcome it has is not.
         """
-        queue = self._subscription.queue
-        [running] = filter(None, [self._prepare([message], None)])
+        running = self._begin([message], thread)
         running.on_said = None
-        error: BaseException | None = None
-        returned: Any = None
-        try:
-            with transaction.atomic(using=queue.alias):
-                returned = self._call(message, Context(self._subscription, running))
-        except BaseException as raised:
-            error = raised
+        returned, error = self._guarded(running, self._run_in_savepoint)
+        if error is not None:
+            # What was said before the rollback was rolled back too.
+            running.said.clear()
         running.settled = True
         self._conclude(running, error, returned)
-        outcomes = self._outcomes(running, error, returned)
-        Message.objects.settle(queue, {m.receipt: outcome for m, outcome in outcomes})
-        return outcomes[0] if outcomes else None
+        return self._outcomes(running, error, returned)
 
-    async def arun(self, messages: list[Message]) -> None:
+    def _run_plainly(self, running: Running) -> Any:
+        if self._policy is AckPolicy.TRANSACTIONAL:
+            return self._run_in_transaction(running)
+        return self._call(self._given(running), Context(self._subscription, running))
+
+    def _run_in_savepoint(self, running: Running) -> Any:
+        with transaction.atomic(using=self._subscription.queue.alias):
+            return self._call(self._given(running), Context(self._subscription, running))
+
+    @staticmethod
+    def _guarded(
+        running: Running, run: Callable[[Running], Any]
+    ) -> tuple[Any, BaseException | None]:
+        """What a run returned, and what it raised.
+
+        SystemExit and MemoryError too: a handler ends its message, not its consumer. An interrupt
+        may come at any step, here as well, so an error is assumed until there is none.
+        """
+        returned: Any = None
+        error: BaseException | None = HandlerTimeout()
+        try:
+            try:
+                returned = run(running)
+                error = None
+            except BaseException as raised:
+                error = raised
+            disarm(running)
+        except HandlerTimeout:
+            disarm(running)
+        return returned, error
+
+    async def arun(self, messages: list[Message]) -> Running | None:
         """Run an async handler in a task of its own, and hand the outcomes on."""
-        running = self._prepare(messages, None)
-        if running is None:
-            return
+        messages = self._sort_out(messages)
+        if self._policy is AckPolicy.ACK_FIRST and messages:
+            messages = await sync_to_async(self._ack_first)(messages)
+        if not messages:
+            return None
+        running = self._begin(messages, None)
         running.cancel = _canceller()
         error: BaseException | None = None
         returned: Any = None
@@ -92,9 +118,22 @@ class Execution:
             error = HandlerTimeout() if running.timed_out else raised
         running.finished = True
         self._conclude(running, error, returned)
+        return running
 
-    def _prepare(self, messages: list[Message], thread: int | None) -> Running | None:
-        """Sort out what does not fit, ack what is to be acked first, and announce the start."""
+    def _sort_out(self, messages: list[Message]) -> list[Message]:
+        """Those to run: not what does not fit, and not what we hold no more.
+
+        The latter happens to a process that was stopped for longer than the visibility timeout.
+        """
+        now = time.monotonic()
+        expired = [message for message in messages if message.lease_until <= now]
+        if expired:
+            announce(
+                self._subscription,
+                [(message, Ack()) for message in expired],
+                [message.receipt for message in expired],
+            )
+            messages = [message for message in messages if message.lease_until > now]
         call = self._handler.call
         if self._handler.batch and call.convert is not None:
             misfits = {message.id: call.misfit(message) for message in messages}
@@ -102,17 +141,32 @@ class Execution:
                 if (misfit := misfits[message.id]) is not None:
                     self._settler.put(self._subscription, message, misfit, ran=False)
             messages = [message for message in messages if misfits[message.id] is None]
-        if self._policy is AckPolicy.ACK_FIRST and messages:
-            settled = Message.objects.complete(
-                self._subscription.queue, [message.receipt for message in messages]
+        return messages
+
+    def _ack_first(self, messages: list[Message]) -> list[Message]:
+        """Ack before the handler runs; returns those that it may run on."""
+        receipts = [message.receipt for message in messages]
+        try:
+            with self._watchdog.over(messages):
+                settled = Message.objects.complete(self._subscription.queue, receipts)
+        except Error as error:
+            # Written or not, nobody knows: to run them could be a second time.
+            connections.close_all()
+            self._subscription.count(lost=len(messages))
+            signals.database_failed.send_robust(
+                self._subscription.name, operation="ack", error=error, wait=self._subscription.vt
             )
-            announce(self._subscription, [(m, Ack()) for m in messages], settled.lost)
-            messages = [message for message in messages if message.id in set(settled)]
-        if not messages:
-            return None
+            return []
+        announce(self._subscription, [(m, Ack()) for m in messages], settled.lost)
+        acked = set(settled)
+        return [message for message in messages if message.id in acked]
+
+    def _begin(self, messages: list[Message], thread: int | None) -> Running:
+        """Announce the start, and listen to what the handler says of its messages."""
         running = self._subscription.begin(messages, thread)
         for message in messages:
             message.on_outcome = running.say
+            message.on_extend = self._extend
         for message in messages if signals.message_started.receivers else ():
             signals.message_started.send_robust(self._subscription.name, message=message)
         if self._policy is not AckPolicy.TRANSACTIONAL:
@@ -125,13 +179,16 @@ class Execution:
     def _run_in_transaction(self, running: Running) -> None:
         """Handler and ack in one transaction. Raises LeaseLost, and everything is rolled back."""
         queue = self._subscription.queue
-        with transaction.atomic(using=queue.alias):
-            returned = self._call(self._given(running), Context(self._subscription, running))
-            outcomes = self._outcomes(running, None, returned)
-            settled = Message.objects.settle(queue, {m.receipt: o for m, o in outcomes})
-            if settled.lost:
-                raise LeaseLost(settled.lost[0])
-        running.settled = True
+        with contextlib.ExitStack() as until_committed:
+            with transaction.atomic(using=queue.alias):
+                returned = self._call(self._given(running), Context(self._subscription, running))
+                outcomes = self._outcomes(running, None, returned)
+                until_committed.enter_context(self._watchdog.over(running))
+                settled = Message.objects.settle(queue, {m.receipt: o for m, o in outcomes})
+                if settled.lost:
+                    running.lost = settled.lost
+                    raise LeaseLost(settled.lost[0])
+            running.settled = True
         announce(self._subscription, outcomes, [])
 
     def _conclude(self, running: Running, error: BaseException | None, returned: Any) -> None:
@@ -146,12 +203,8 @@ class Execution:
             signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=error
             )
-        if isinstance(error, LeaseLost) and self._policy is AckPolicy.TRANSACTIONAL:
-            announce(
-                self._subscription,
-                [(m, Ack()) for m in running.messages],
-                [m.receipt for m in running.messages],
-            )
+        if running.lost:
+            self._after_lost_lease(running)
         elif not running.settled:
             if self._policy is AckPolicy.TRANSACTIONAL:
                 # What was said before the rollback was rolled back too.
@@ -186,6 +239,19 @@ class Execution:
         said: Outcome | BaseException | None = None,
     ) -> Outcome | None:
         """The outcome of one message, by policy and strategy."""
+        try:
+            return self._decide(running, message, error, said)
+        except Exception as broken:
+            # A strategy of the user's own that fails must not take the message with it.
+            return Nack(self._subscription.vt, describe(broken))
+
+    def _decide(
+        self,
+        running: Running,
+        message: Message,
+        error: BaseException | None,
+        said: Outcome | BaseException | None,
+    ) -> Outcome | None:
         if isinstance(said, BaseException) and not isinstance(said, (Reject, Discard)):
             said, error = None, said
         # By the server's clock alone: vt says when the lease began there.
@@ -204,6 +270,43 @@ class Execution:
         decided = self.decide(running, message, None, outcome)
         if decided is not None and self._policy is not AckPolicy.ACK_FIRST:
             self._settler.put(self._subscription, message, decided)
+
+    def _after_lost_lease(self, running: Running) -> None:
+        """One message of a transactional run was lost: the others go back, and count."""
+        gone = set(running.lost)
+        late = [message for message in running.messages if message.receipt in gone]
+        announce(self._subscription, [(message, Ack()) for message in late], running.lost)
+        for message in running.messages:
+            if message.receipt not in gone:
+                outcome = Nack(0.0, "the lease of another message of the batch was lost")
+                self._settler.put(self._subscription, message, outcome)
+
+    def _extend(self, message: Message, seconds: float) -> bool:
+        """Prolong a lease outside of whatever transaction the handler is in.
+
+        Inside, the row would stay locked until the commit, and the lease loop would wait for it.
+        """
+        queue, now = self._subscription.queue, time.monotonic()
+
+        def extend() -> bool:
+            try:
+                return not Message.objects.set_vt(queue, message.receipt, seconds).lost
+            finally:
+                if in_transaction:
+                    connections.close_all()
+
+        in_transaction = connections[queue.alias].in_atomic_block
+        if self._handler.locked:
+            # No lease to prolong: the row is locked.
+            return True
+        if in_transaction:
+            with ThreadPoolExecutor(1) as elsewhere:
+                held = elsewhere.submit(extend).result()
+        else:
+            held = extend()
+        if held:
+            message.lease_until = now + seconds
+        return held
 
     def give_up(self, running: Running, error: BaseException) -> None:
         """Settle a run that cannot be ended; whatever it still does comes too late."""

@@ -24,6 +24,8 @@ _FIRST_WAIT = 0.008
 _GROWTH_LISTENING = 3.0
 _GROWTH_POLLING = 1.5
 _WAIT_FOR_QUEUE = 1.0
+#: What is due within so many seconds is due.
+_NOW = 0.001
 
 
 class Schedule:
@@ -33,6 +35,8 @@ class Schedule:
         self.subscription = subscription
         self.at = 0.0
         self.wait = 0.0
+        #: There was a notification since the last fetch began.
+        self.notified = False
         #: The last fetch brought a suspect: there may be more of them, and each runs alone.
         self.suspicious = False
         #: The last fetch came back full: there is more where that came from.
@@ -68,6 +72,7 @@ class Fetcher(Loop):
         schedules = self._schedules if name is None else self._by_name.get(name, ())
         for schedule in schedules:
             schedule.at = schedule.wait = 0.0
+            schedule.notified = True
         if schedules:
             self.wake()
 
@@ -96,7 +101,10 @@ class Fetcher(Loop):
             wanted = min(wanted, allowed)
         if queue.paused or wanted == 0:
             schedule.at = time.monotonic() + handler.max_fetch_interval
+            # Whoever was notified meanwhile was not heard: ask as soon as there is room.
+            schedule.more = not queue.paused
             return
+        schedule.notified = False
         started = time.monotonic()
         messages = Message.objects.lease(
             queue,
@@ -123,11 +131,11 @@ class Fetcher(Loop):
         """
         suspect = next(filter(is_suspect, messages), None)
         if suspect is None:
-            subscription.fetched += len(messages)
+            subscription.count(fetched=len(messages))
             subscription.fill(messages)
         else:
+            subscription.count(fetched=len(messages))
             messages.remove(suspect)
-            subscription.fetched += 1
             self._quarantine.isolate(subscription, suspect, messages)
         return suspect is not None
 
@@ -142,12 +150,19 @@ class Fetcher(Loop):
         wait = _FIRST_WAIT if got else max(schedule.wait * growth, _FIRST_WAIT)
         schedule.wait = min(wait, handler.max_fetch_interval)
         due = Message.objects.next_due(schedule.subscription.queue)
+        if due <= _NOW:
+            # Overdue and not to be had: somebody has the row locked, perhaps for long.
+            due = schedule.wait
         schedule.at = now + min(schedule.wait * random.uniform(0.9, 1), due)
+        if schedule.notified:
+            # Since we looked; the wait that was just planned does not count.
+            schedule.at = 0.0
 
     def _when_low(self, schedule: Schedule) -> Callable[[], None]:
         def low() -> None:
-            if schedule.more and not self._awake.is_set():
+            if schedule.more:
                 schedule.at = 0.0
-                self.wake()
+                if not self._awake.is_set():
+                    self.wake()
 
         return low

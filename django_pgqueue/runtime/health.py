@@ -45,5 +45,6 @@ class HealthServer(threading.Thread):
         self._server.serve_forever(poll_interval=0.2)
 
     def stop(self) -> None:
-        self._server.shutdown()
+        if self.is_alive():
+            self._server.shutdown()
         self._server.server_close()

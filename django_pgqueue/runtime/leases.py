@@ -28,7 +28,7 @@ class LeaseKeeper(Loop):
         self,
         executions: dict[Subscription, Execution],
         watchdog: Watchdog,
-        replace_worker: Callable[[Subscription], None],
+        replace_worker: Callable[[Subscription, int | None], None],
     ) -> None:
         super().__init__("leases", watchdog)
         self._executions = executions
@@ -80,9 +80,7 @@ class LeaseKeeper(Loop):
             for message in list(subscription.buffer)
             if message.lease_until - now < subscription.vt / 2 and subscription.remove(message)
         ]
-        if stale:
-            Message.objects.release(subscription.queue, [m.receipt for m in stale])
-            signals.messages_released.send_robust(subscription.name, count=len(stale))
+        subscription.give_back(stale)
 
     def _end_overdue(self, subscription: Subscription) -> None:
         timeout = subscription.handler.timeout or 0.0
@@ -93,7 +91,11 @@ class LeaseKeeper(Loop):
                 continue
             if not running.timed_out:
                 self._interrupt(running)
-            elif overdue > _GRACE and running.cancel is None:
+            elif overdue > _GRACE and running.cancel is not None:
+                # It caught the cancellation: once more.
+                running.cancel()
+            elif overdue > _GRACE and not subscription.handler.locked:
+                # The row of a locked one is in its own transaction: nobody else can settle it.
                 self._abandon(subscription, running)
 
     @staticmethod
@@ -110,4 +112,4 @@ class LeaseKeeper(Loop):
                 return
             running.abandoned = True
         self._executions[subscription].give_up(running, HandlerTimeout())
-        self._replace_worker(subscription)
+        self._replace_worker(subscription, running.thread)

@@ -40,13 +40,15 @@ class Listener(threading.Thread):
         alias: str,
         watchdog: Watchdog,
         notified: Callable[[str | None], None],
-        heard: Callable[[bool], None],
+        heard: Callable[[str, bool], None],
+        probe: float = _PROBE,
     ) -> None:
         super().__init__(name=f"pgqueue-listen-{alias}", daemon=True)
         self._alias = alias
         self._watchdog = watchdog
         self._notified = notified
         self._heard = heard
+        self._probe = min(probe, _PROBE)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -65,7 +67,7 @@ class Listener(threading.Thread):
                     self.name, operation="listen", error=error, wait=backoff
                 )
             finally:
-                self._heard(False)
+                self._heard(self._alias, False)
 
     def _connect(self) -> psycopg.Connection[Any]:
         # Django's own wrapper knows the parameters, and may have to start the server first.
@@ -78,7 +80,7 @@ class Listener(threading.Thread):
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         with self._watchdog.over(self, connection):
             connection.execute(f"LISTEN {CHANNEL}")
-        self._heard(True)
+        self._heard(self._alias, True)
         self._notified(None)
         quiet = 0.0
         while not self._stopping.is_set():
@@ -86,7 +88,7 @@ class Listener(threading.Thread):
             for notice in connection.notifies(timeout=_PATIENCE, stop_after=1):
                 quiet = 0.0
                 self._notified(notice.payload or None)
-            if quiet >= _PROBE:
+            if quiet >= self._probe:
                 quiet = 0.0
                 with self._watchdog.over(self, connection):
                     connection.execute("SELECT 1")

@@ -9,6 +9,7 @@ import time
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_pgqueue import signals
+from django_pgqueue.runtime.pools import give_back_pooled, uses_pools
 from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = ["Loop"]
@@ -29,6 +30,7 @@ class Loop(threading.Thread):
         self._awake = threading.Event()
         self._watchdog = watchdog
         self._failures = 0
+        self._pooled = uses_pools()
         #: When a tick last came to its end, by time.monotonic().
         self.last_success = time.monotonic()
 
@@ -70,6 +72,9 @@ class Loop(threading.Thread):
             if isinstance(error, (DatabaseError, InterfaceError)):
                 connections.close_all()
             return wait
+        finally:
+            if self._pooled:
+                give_back_pooled()
         self._failures = 0
         self.last_success = time.monotonic()
         return wait

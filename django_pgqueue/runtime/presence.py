@@ -58,6 +58,8 @@ class Presence(Loop):
                 self._processes[alias] = Process.objects.register(
                     process.queues, version=__version__, using=alias
                 )
+                for subscription in mine:
+                    subscription.give_back(subscription.take_all())
             for worker, count in Process.objects.bury_dead(self._dead_after, using=alias).items():
                 signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
         return self._heartbeat

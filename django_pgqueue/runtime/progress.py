@@ -7,7 +7,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Message
@@ -63,7 +63,7 @@ class Progress:
         )
         try:
             metrics = Message.objects.metrics(subscription.queue)
-        except (DatabaseError, PgQueueError) as error:
+        except (Error, PgQueueError) as error:
             connections.close_all()
             return f"{line}, database: {str(error).splitlines()[0]}"
         age = f", oldest {metrics.oldest_age:,.0f} s" if metrics.oldest_age is not None else ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from django_pgqueue import signals
 from django_pgqueue.models import Message
 from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.subscription import Subscription
@@ -36,27 +35,31 @@ class Quarantine:
     def __init__(self, subscriptions: list[Subscription], settler: Settler) -> None:
         self._subscriptions = subscriptions
         self._settler = settler
+        #: Nobody waits for anything any more.
+        self.stopping = False
 
     def isolate(self, subscription: Subscription, suspect: Message, others: list[Message]) -> None:
         """Run one message alone, after giving back the ``others`` that came with it."""
-        self._give_back(subscription, others)
-        for each in self._subscriptions:
-            self._give_back(each, each.take_all())
-        self._wait(_PATIENCE, lambda: not any(each.running for each in self._subscriptions))
-        self._settler.flush()
+        try:
+            subscription.give_back(others)
+            for each in self._subscriptions:
+                each.give_back(each.take_all())
+            self._wait(_PATIENCE, lambda: not any(each.running for each in self._subscriptions))
+            self._settler.flush()
+        except BaseException:
+            # Its lease runs out.
+            subscription.count(fetched=-1)
+            raise
+        if self.stopping:
+            subscription.give_back([suspect])
+            return
         before = subscription.started
         subscription.fill([suspect])
-        self._wait(_PATIENCE, lambda: subscription.started > before or subscription.stopping)
+        self._wait(_PATIENCE, lambda: subscription.started > before)
         self._wait(_PROBATION, lambda: not subscription.running)
         self._settler.flush()
 
-    def _give_back(self, subscription: Subscription, messages: list[Message]) -> None:
-        if messages:
-            Message.objects.release(subscription.queue, [m.receipt for m in messages])
-            signals.messages_released.send_robust(subscription.name, count=len(messages))
-
-    @staticmethod
-    def _wait(seconds: float, until: Callable[[], bool]) -> None:
+    def _wait(self, seconds: float, until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds
-        while not until() and time.monotonic() < deadline:
+        while not until() and not self.stopping and time.monotonic() < deadline:
             time.sleep(_PAUSE)

@@ -42,6 +42,7 @@ class Settler(Loop):
         super().__init__("settle", watchdog)
         self._interval = flush_interval
         self._pending: deque[Settlement] = deque()
+        self._under_way = 0
         self._one_at_a_time = threading.Lock()
 
     def put(
@@ -49,19 +50,19 @@ class Settler(Loop):
     ) -> None:
         """Have an outcome written soon."""
         self._pending.append(Settlement(subscription, message, outcome, ran))
-        if len(self._pending) == 1:
+        if not self._awake.is_set():
             self.wake()
 
     @property
     def pending(self) -> int:
-        """How many outcomes are not written yet."""
-        return len(self._pending)
+        """How many outcomes are not written yet, those under way included."""
+        return len(self._pending) + self._under_way
 
     def tick(self) -> float:
         if self._pending and len(self._pending) < _BATCH:
             self.stopping.wait(self._interval)
         self.flush()
-        # An outcome that came in since then found the deque empty, and has called wake().
+        # Whoever brought an outcome since then has called wake().
         return 1.0
 
     def flush(self) -> None:
@@ -69,7 +70,8 @@ class Settler(Loop):
         with self._one_at_a_time:
             while self._pending:
                 together: dict[tuple[Subscription, bool], list[Settlement]] = {}
-                for _ in range(min(len(self._pending), _BATCH)):
+                self._under_way = min(len(self._pending), _BATCH)
+                for _ in range(self._under_way):
                     settlement = self._pending.popleft()
                     key = settlement.subscription, settlement.ran
                     together.setdefault(key, []).append(settlement)
@@ -80,6 +82,7 @@ class Settler(Loop):
                 finally:
                     for unwritten in together.values():
                         self._pending.extendleft(reversed(unwritten))
+                    self._under_way = 0
 
     def _write(self, subscription: Subscription, batch: list[Settlement], ran: bool) -> None:
         outcomes = {s.message.receipt: s.outcome for s in batch}
@@ -88,9 +91,10 @@ class Settler(Loop):
         except QueueNotFound:
             # Dropped meanwhile: there is nothing left to settle.
             settled = Settled(lost=outcomes)
-        except (DataError, IntegrityError) as error:
+        except (DataError, IntegrityError, TypeError, ValueError) as error:
             if len(batch) == 1:
                 # PostgreSQL will never take it. The lease runs out, and max_deliveries ends it.
+                subscription.count(lost=1)
                 signals.database_failed.send_robust(
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )
@@ -118,10 +122,12 @@ def announce(
             discarded.append(message)
         else:
             failed.append((message, outcome))
-    subscription.completed += len(done) + len(discarded)
-    subscription.retried += len(again)
-    subscription.failed += len(failed)
-    subscription.lost += len(late)
+    subscription.count(
+        completed=len(done) + len(discarded),
+        retried=len(again),
+        failed=len(failed),
+        lost=len(late),
+    )
     name = subscription.name
     if done:
         signals.messages_completed.send_robust(name, messages=done)

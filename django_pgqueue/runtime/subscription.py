@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from django_pgqueue import signals
 from django_pgqueue.acks import Outcome
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.runtime.options import Options
+from django_pgqueue.types import Receipt
 
 __all__ = ["Running", "Subscription"]
 
@@ -39,6 +41,8 @@ class Running:
     #: Its time is over; then, whether the interrupt is on its way.
     timed_out: bool = False
     interrupted: bool = False
+    #: Receipts that were found lost when it was to be settled in its own transaction.
+    lost: list[Receipt | int] = field(default_factory=list)
     #: It was settled in its own transaction.
     settled: bool = False
     #: One of the two, under the lock: it came to its end, or it was given up.
@@ -63,7 +67,8 @@ class Subscription:
         self.queue = queue
         self.workers = options.workers or handler.max_workers or (100 if handler.is_async else 4)
         self.fetch_batch_size = options.batch or handler.fetch_batch_size
-        self.vt = float(handler.visibility_timeout or queue.visibility_timeout)
+        # A queue may have a timeout of zero; a consumer needs a moment to work in.
+        self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)
         self.capacity = max(
             int(self.fetch_batch_size * handler.overfetch_factor),
             handler.batch_size if handler.batch else 1,
@@ -77,11 +82,14 @@ class Subscription:
         self.on_filled: Callable[[], None] | None = None
         #: How long a handler takes for a message, in seconds, exponentially weighted.
         self.pace: float | None = None
+        #: Counts the notifications, for workers that read by themselves.
+        self.wakes = 0
         #: How many may be buffered: until the pace is known, only what can start at once.
         most = handler.batch_size if handler.batch else 10
         self.target = min(self.capacity, self.workers * most)
         self.fetched = self.started = 0
         self.completed = self.retried = self.failed = self.lost = 0
+        self._counting = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -125,8 +133,8 @@ class Subscription:
         return []
 
     def take_now(self, most: int = 1) -> list[Message]:
-        """Up to ``most`` buffered messages, without waiting."""
-        taken = self._pop(most)
+        """Up to ``most`` buffered messages, without waiting; none when it is time to stop."""
+        taken = [] if self.stopping else self._pop(most)
         if taken and len(self.buffer) < self.target // 2:
             self.on_low()
         return taken
@@ -175,6 +183,29 @@ class Subscription:
             self.available.notify_all()
         if self.on_filled is not None:
             self.on_filled()
+
+    def count(self, **more: int) -> None:
+        """Add to the counters, which several threads do at a time."""
+        with self._counting:
+            for name, number in more.items():
+                setattr(self, name, getattr(self, name) + number)
+
+    @property
+    def settled(self) -> int:
+        """How many messages have come to an outcome here, or were lost to others."""
+        return self.completed + self.retried + self.failed + self.lost
+
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Give back what no handler has started on: due at once, the delivery uncounted.
+
+        When that fails nobody knows whether it was done, so none of them may be started any
+        more; their leases run out.
+        """
+        if not messages:
+            return
+        self.count(fetched=-len(messages))
+        Message.objects.release(self.queue, [message.receipt for message in messages])
+        signals.messages_released.send_robust(self.name, count=len(messages))
 
     @property
     def held(self) -> int:

@@ -10,12 +10,14 @@ import sys
 import time
 from types import FrameType
 
-__all__ = ["Supervisor", "is_orphaned"]
+__all__ = ["Supervisor", "is_orphaned", "number"]
 
 logger = logging.getLogger("django_pgqueue.consumer")
 
 #: Names the supervisor to its children: one that loses its parent stops by itself.
 PARENT_VARIABLE = "PGQUEUE_SUPERVISOR_PID"
+#: Which of its children one is, counted from zero.
+NUMBER_VARIABLE = "PGQUEUE_PROCESS_NUMBER"
 
 _LONGEST_WAIT = 30.0
 #: A child that lived for so long died of something new.
@@ -28,16 +30,23 @@ def is_orphaned() -> bool:
     return parent is not None and int(parent) != os.getppid()
 
 
+def number() -> int | None:
+    """Which child of a supervisor this is, counted from zero; None when it is no child."""
+    number = os.environ.get(NUMBER_VARIABLE)
+    return None if number is None else int(number)
+
+
 class Supervisor:
     """Runs the same command line in so many child processes.
 
     A child that dies is started again, at once the first time, later each time after that. One
     that ends by itself with success (a drain, or a limit reached) is started again too, unless
-    the command line says --drain.
+    it was to drain its queues.
     """
 
-    def __init__(self, processes: int, graceful_timeout: float) -> None:
+    def __init__(self, processes: int, graceful_timeout: float, *, drain: bool = False) -> None:
         self._processes = processes
+        self._drain = drain
         self._graceful_timeout = graceful_timeout
         self._signals = 0
 
@@ -45,7 +54,7 @@ class Supervisor:
         """Supervise until a signal comes, or every child has drained its queues."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
-        slots = [_Slot() for _ in range(self._processes)]
+        slots = [_Slot(number, self._drain) for number in range(self._processes)]
         try:
             while not self._signals:
                 for slot in slots:
@@ -78,7 +87,9 @@ class Supervisor:
 class _Slot:
     """The place of one child, and its history."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, drain: bool) -> None:
+        self._number = number
+        self._drain = drain
         self._child: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._deaths = 0
@@ -99,15 +110,19 @@ class _Slot:
             return
         if self._child is not None:
             code = self._child.returncode
-            if code == 0 and "--drain" in sys.argv:
+            if code == 0 and self._drain:
                 self.done = True
                 return
             self._plan_restart(code)
             if time.monotonic() < self._not_before:
                 return
         self._child = subprocess.Popen(
-            _command(),
-            env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+            [sys.executable, *sys.orig_argv[1:]],
+            env={
+                **os.environ,
+                PARENT_VARIABLE: str(os.getpid()),
+                NUMBER_VARIABLE: str(self._number),
+            },
             start_new_session=True,
         )
         self._started = time.monotonic()
@@ -124,17 +139,3 @@ class _Slot:
         wait = 0.0 if self._deaths == 1 else min(2.0 ** (self._deaths - 2), _LONGEST_WAIT)
         self._not_before = time.monotonic() + wait
         logger.error("consumer process %s died (%s); another one in %g s", pid, code, wait)
-
-
-def _command() -> list[str]:
-    """This command line for one process."""
-    command, skip = [sys.executable, *sys.orig_argv[1:]], False
-    single = []
-    for word in command:
-        if skip:
-            skip = False
-        elif word == "--processes":
-            skip = True
-        elif not word.startswith("--processes="):
-            single.append(word)
-    return single

@@ -33,9 +33,7 @@ class Watchdog(threading.Thread):
     def over(self, owner: object, connection: Any = None) -> Iterator[None]:
         """Whatever runs in this block gets so many seconds."""
         # Django's connections belong to their thread: they are collected in it.
-        watched: list[Any] = (
-            [connection] if connection is not None else list(connections.all(initialized_only=True))
-        )
+        watched: list[Any] = [connection] if connection is not None else list(connections.all())
         self._watched[id(owner)] = time.monotonic() + self._seconds, watched
         try:
             yield

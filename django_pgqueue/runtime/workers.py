@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from collections.abc import Callable
 
+from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.runtime.execution import Execution
+from django_pgqueue.runtime.pools import give_back_pooled, uses_pools
 from django_pgqueue.runtime.settler import announce
 from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 
 #: How often a busy thread looks after its connections, in seconds.
 _HOUSEKEEPING = 1.0
+#: The first wait of a worker that found nothing: longer than the trigger's throttle.
+_FIRST_WAIT = 0.008
+#: What is due within so many seconds is due.
+_NOW = 0.001
 
 
 class Worker(threading.Thread):
@@ -28,9 +37,7 @@ class Worker(threading.Thread):
         self._subscription = subscription
         self._execution = execution
         self._housekept = time.monotonic()
-        self._pooled = any(
-            databases.get("OPTIONS", {}).get("pool") for databases in connections.settings.values()
-        )
+        self._pooled = uses_pools()
 
     def run(self) -> None:
         handler = self._subscription.handler
@@ -61,9 +68,10 @@ class Worker(threading.Thread):
         second, since connecting for each message would cost more than handling it.
         """
         if self._pooled:
-            for connection in connections.all(initialized_only=True):
-                if connection.settings_dict.get("OPTIONS", {}).get("pool"):
-                    connection.close()
+            give_back_pooled()
+        if running is not None and running.timed_out:
+            # The interrupt may have come in the middle of a query.
+            connections.close_all()
         now = time.monotonic()
         if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
@@ -79,50 +87,80 @@ class LockedWorker(threading.Thread):
     """
 
     def __init__(
-        self, subscription: Subscription, execution: Execution, stopping: threading.Event
+        self,
+        subscription: Subscription,
+        execution: Execution,
+        watchdog: Watchdog,
+        reserve: Callable[[Subscription], bool],
     ) -> None:
         super().__init__(name=f"pgqueue-locked-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
-        self._stopping = stopping
+        self._watchdog = watchdog
+        self._reserve = reserve
 
     def run(self) -> None:
+        wait = 0.0
         try:
-            while not self._stopping.is_set():
+            while not self._subscription.stopping:
+                seen = self._subscription.wakes
                 try:
                     found = self._handle_one()
+                    longest = self._subscription.handler.max_fetch_interval
+                    wait = 0.0 if found else min(max(wait * 3, _FIRST_WAIT), longest)
+                    due = wait if found else self._next_due()
                 except Exception as error:
+                    found, wait, due = False, 1.0, 1.0
                     signals.database_failed.send_robust(
-                        self.name, operation="locked", error=error, wait=1.0
+                        self.name, operation="locked", error=error, wait=wait
                     )
                     connections.close_all()
-                    found = False
+                close_old_connections()
                 if not found:
-                    close_old_connections()
-                    self._wait()
+                    self._wait(seen, min(wait, due))
         finally:
             connections.close_all()
 
     def _handle_one(self) -> bool:
-        subscription, handler = self._subscription, self._subscription.handler
-        if subscription.queue.paused:
+        subscription = self._subscription
+        queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
+        subscription.queue = queue
+        if queue.paused or not self._reserve(subscription):
             return False
-        settled = None
-        with transaction.atomic(using=subscription.queue.alias):
-            messages = Message.objects.lease(
-                subscription.queue, qty=1, max_deliveries=handler.max_deliveries
-            )
-            if messages:
-                subscription.fetched += 1
-                messages[0].lease_until = float("inf")
-                settled = self._execution.run_locked(messages[0])
-        if settled is not None:
-            announce(subscription, [settled], [])
-        return bool(messages)
+        outcomes = None
+        try:
+            with contextlib.ExitStack() as until_committed:
+                with transaction.atomic(using=queue.alias):
+                    with self._watchdog.over(self):
+                        messages = Message.objects.lease(
+                            queue,
+                            vt=subscription.vt,
+                            qty=1,
+                            max_deliveries=subscription.handler.max_deliveries,
+                        )
+                    for message in messages:
+                        message.lease_until = float("inf")
+                        found = self._execution.run_locked(message, threading.get_ident())
+                        until_committed.enter_context(self._watchdog.over(self))
+                        Message.objects.settle(queue, {m.receipt: o for m, o in found})
+                outcomes = found if messages else None
+        finally:
+            if outcomes is None:
+                subscription.count(fetched=-1)
+        if outcomes is not None:
+            announce(subscription, outcomes, [])
+        return outcomes is not None
 
-    def _wait(self) -> None:
+    def _next_due(self) -> float:
+        with self._watchdog.over(self):
+            due = Message.objects.next_due(self._subscription.queue)
+        # Overdue and not to be had: another has the row locked.
+        return due if due > _NOW else float("inf")
+
+    def _wait(self, seen: int, seconds: float) -> None:
         with self._subscription.available:
-            self._subscription.available.wait(self._subscription.handler.max_fetch_interval)
+            if self._subscription.wakes == seen and not self._subscription.stopping:
+                self._subscription.available.wait(seconds)
 
 
 class AsyncWorkers(threading.Thread):
@@ -141,16 +179,25 @@ class AsyncWorkers(threading.Thread):
         filled = asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():
+            # The loop may have ended just now.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(filled.set)
 
         self._subscription.on_filled = wake
+        housekeeping = loop.create_task(self._look_after_connections())
         try:
             await asyncio.gather(
                 *(self._work(loop, filled) for _ in range(self._subscription.workers))
             )
         finally:
             self._subscription.on_filled = None
+            housekeeping.cancel()
+
+    async def _look_after_connections(self) -> None:
+        """What Django does between requests, in the thread where async code's queries run."""
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING)
+            await sync_to_async(close_old_connections)()
 
     async def _work(self, loop: asyncio.AbstractEventLoop, filled: asyncio.Event) -> None:
         subscription, handler = self._subscription, self._subscription.handler
@@ -161,6 +208,9 @@ class AsyncWorkers(threading.Thread):
                 # A task of its own, so that a timeout ends the handler and not this worker.
                 run = loop.create_task(self._execution.arun(messages))
                 await asyncio.wait([run])
+                if (running := run.result()) is not None and running.failed:
+                    # So that the next one does not find a broken connection.
+                    await sync_to_async(close_old_connections)()
                 continue
             filled.clear()
             if not subscription.buffer:

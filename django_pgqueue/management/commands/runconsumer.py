@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -11,9 +13,8 @@ from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
-from django_pgqueue.runtime import Consumer, Options
+from django_pgqueue.runtime import Consumer, Options, supervisor
 from django_pgqueue.runtime.progress import Progress
-from django_pgqueue.runtime.supervisor import Supervisor
 
 
 class Command(BaseCommand):
@@ -38,7 +39,19 @@ class Command(BaseCommand):
         parser.add_argument("--max-messages", type=_positive, help="exit after so many")
         parser.add_argument("--max-runtime", type=float, metavar="SECONDS", help="exit after that")
         parser.add_argument("--max-memory", type=_size, metavar="SIZE", help="exit above, as 512M")
-        parser.add_argument("--health-port", type=int, metavar="PORT", help="/healthz and /readyz")
+        parser.add_argument(
+            "--health-port",
+            type=int,
+            metavar="PORT",
+            help="/healthz and /readyz; each of several processes takes the next port",
+        )
+        parser.add_argument(
+            "--database-timeout",
+            type=float,
+            default=Options.database_timeout,
+            metavar="SECONDS",
+            help="when a connection without an answer counts as broken (default: %(default)g)",
+        )
         parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
         parser.add_argument(
             "--no-progress", action="store_true", help="log lines on a terminal too"
@@ -47,8 +60,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["autoreload"]:
             autoreload.run_with_reloader(self._run, options)
-        elif options["processes"] > 1:
-            Supervisor(options["processes"], options["graceful_timeout"]).run()
+        elif options["processes"] > 1 and supervisor.number() is None:
+            supervisor.Supervisor(
+                options["processes"], options["graceful_timeout"], drain=options["drain"]
+            ).run()
         else:
             self._run(options)
 
@@ -71,7 +86,8 @@ class Command(BaseCommand):
                     max_messages=options["max_messages"],
                     max_runtime=options["max_runtime"],
                     max_memory=options["max_memory"],
-                    health_port=options["health_port"],
+                    health_port=_port(options["health_port"]),
+                    database_timeout=options["database_timeout"],
                 ),
             )
         except PgQueueError as error:
@@ -94,8 +110,18 @@ def _stop_on_signals(consumer: Consumer) -> None:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
     except ValueError:
-        # Under the reloader this is not the main thread, and the reloader handles them.
-        return
+        # Under the reloader this is not the main thread: it handles them, and exits.
+        thread = threading.current_thread()
+
+        def wait_for_the_end() -> None:
+            consumer.stop("the reloader ends this process")
+            thread.join(consumer.options.graceful_timeout)
+
+        atexit.register(wait_for_the_end)
+
+
+def _port(first: int | None) -> int | None:
+    return None if first is None else first + (supervisor.number() or 0)
 
 
 def _positive(text: str) -> int:
