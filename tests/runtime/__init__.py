@@ -1,0 +1,3 @@
+"""Consumers at work, in a thread of the test or as processes of their own."""
+
+from __future__ import annotations
