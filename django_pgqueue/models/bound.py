@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from django_pgqueue import arguments
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.operations import MessageManager
+from django_pgqueue.models.operations.base import twin
 
 __all__ = ["BoundQueue", "queue"]
 
@@ -70,19 +71,19 @@ class BoundQueue:
     set_vt = _bound(MessageManager.set_vt)
     metrics = _bound(MessageManager.metrics)
 
-    acreate = _bound(MessageManager.acreate_queue)
-    adrop = _bound(MessageManager.adrop_queue)
-    apurge = _bound(MessageManager.apurge)
-    asend = _bound(MessageManager.asend)
-    asend_batch = _bound(MessageManager.asend_batch)
-    aread = _bound(MessageManager.aread)
-    aread_with_poll = _bound(MessageManager.aread_with_poll)
-    apeek = _bound(MessageManager.apeek)
-    apop = _bound(MessageManager.apop)
-    aarchive = _bound(MessageManager.aarchive)
-    adelete = _bound(MessageManager.adelete)
-    aset_vt = _bound(MessageManager.aset_vt)
-    ametrics = _bound(MessageManager.ametrics)
+    acreate = twin(create)
+    adrop = twin(drop)
+    apurge = twin(purge)
+    asend = twin(send)
+    asend_batch = twin(send_batch)
+    aread = twin(read)
+    aread_with_poll = twin(read_with_poll)
+    apeek = twin(peek)
+    apop = twin(pop)
+    aarchive = twin(archive)
+    adelete = twin(delete)
+    aset_vt = twin(set_vt)
+    ametrics = twin(metrics)
 
 
 def queue(name: str, *, using: str | None = None) -> BoundQueue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_pgqueue.models.operations.base import MessageT
 from django_pgqueue.models.operations.lifecycle import Lifecycle
 from django_pgqueue.models.operations.measuring import Measuring
 from django_pgqueue.models.operations.reading import Reading
@@ -11,7 +12,13 @@ from django_pgqueue.models.operations.settling import Settling
 __all__ = ["MessageManager"]
 
 
-class MessageManager(Lifecycle, Sending, Reading, Settling, Measuring):
+class MessageManager(
+    Lifecycle[MessageT],
+    Sending[MessageT],
+    Reading[MessageT],
+    Settling[MessageT],
+    Measuring[MessageT],
+):
     """Every operation, by topic. Each takes ``using=`` to name a database, and has an async
     twin of the same name with an ``a`` in front.
 

@@ -13,22 +13,24 @@ from django_pgqueue import queries
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["Operations", "twin"]
+__all__ = ["MessageT", "Operations", "twin"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound="Operations")
+#: The model whose manager it is: naming it here would close a circle.
+MessageT = TypeVar("MessageT", bound=models.Model)
+S = TypeVar("S")
 
 # What PostgreSQL says when the tables of a queue are gone: undefined_table, our trigger's own
 # code, and check_violation for a row that fits no leaf.
 _QUEUE_GONE = ("42P01", "PQ404")
 
 
-def twin(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], Awaitable[R]]:
+def twin(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Awaitable[R]]:
     """The async twin of an operation: the same arguments, run in Django's sync thread."""
 
     @wraps(method)
-    async def run(self: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await sync_to_async(method, thread_sensitive=True)(self, *args, **kwargs)
 
     run.__name__ = f"a{method.__name__}"
@@ -37,7 +39,7 @@ def twin(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], 
     return run
 
 
-class Operations(models.Manager[Any]):
+class Operations(models.Manager[MessageT]):
     """The base of the operations: one statement, on the tables of one queue."""
 
     use_in_migrations = False

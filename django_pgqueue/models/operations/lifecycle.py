@@ -7,7 +7,7 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidArgument, QueueMismatch
-from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["Lifecycle"]
@@ -15,7 +15,7 @@ __all__ = ["Lifecycle"]
 PURGE_BATCH = 50_000
 
 
-class Lifecycle(Operations):
+class Lifecycle(Operations[MessageT]):
     """Create, list, drop and purge queues."""
 
     def create_queue(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from django.db import connections
 
 from django_pgqueue.conf import settings
-from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Metrics
 
 __all__ = ["Measuring"]
 
 
-class Measuring(Operations):
+class Measuring(Operations[MessageT]):
     """Metrics that stay cheap however long a queue gets."""
 
     def metrics(self, queue: str | Queue, *, using: str | None = None) -> Metrics:

@@ -7,14 +7,14 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
-from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
 
 __all__ = ["Outcomes"]
 
 
-class Outcomes(Operations):
+class Outcomes(Operations[MessageT]):
     """Complete, retry, release and fail, many messages at once; all fenced by receipt.
 
     ``ran`` says whether a handler ran, which counts as an attempt.

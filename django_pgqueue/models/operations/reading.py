@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections, transaction
 
 from django_pgqueue import arguments, signals
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
-from django_pgqueue.models.operations.base import twin
+from django_pgqueue.models.operations.base import MessageT, twin
 from django_pgqueue.models.operations.outcomes import Outcomes
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt
 from django_pgqueue.wake import Listening
-
-if TYPE_CHECKING:
-    from django_pgqueue.models.message import Message
 
 __all__ = ["Reading"]
 
@@ -25,7 +22,7 @@ __all__ = ["Reading"]
 EXHAUSTED = "given out as often as allowed, and never settled"
 
 
-class Reading(Outcomes):
+class Reading(Outcomes[MessageT]):
     """Read, peek and pop."""
 
     def read(
@@ -37,7 +34,7 @@ class Reading(Outcomes):
         conditional: dict[str, Any] | None = None,
         in_transaction: bool = False,
         using: str | None = None,
-    ) -> list[Message]:
+    ) -> list[MessageT]:
         """Lease up to ``qty`` messages, each hidden from other readers for ``vt``.
 
         Messages that are due again (their lease or delay ran out) are taken first, then fresh
@@ -70,7 +67,7 @@ class Reading(Outcomes):
         poll_interval_ms: float = 100,
         conditional: dict[str, Any] | None = None,
         using: str | None = None,
-    ) -> list[Message]:
+    ) -> list[MessageT]:
         """Read, and when there is nothing wait for it, up to ``max_poll_seconds``.
 
         Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
@@ -105,7 +102,7 @@ class Reading(Outcomes):
         qty: int | None = 1,
         conditional: dict[str, Any] | None = None,
         using: str | None = None,
-    ) -> list[Message]:
+    ) -> list[MessageT]:
         """What a read would find, without leasing or counting anything.
 
         >>> Message.objects.peek("orders")[0].read_ct
@@ -122,7 +119,7 @@ class Reading(Outcomes):
 
     def pop(
         self, queue: str | Queue, qty: int | None = 1, *, using: str | None = None
-    ) -> list[Message]:
+    ) -> list[MessageT]:
         """Take up to ``qty`` messages and delete them at once: delivered at most once.
 
         No delivery is counted, and nothing goes to the archive.
@@ -147,7 +144,7 @@ class Reading(Outcomes):
         conditional: dict[str, Any] | None = None,
         max_deliveries: int | None = None,
         worker: int | None = None,
-    ) -> list[Message]:
+    ) -> list[MessageT]:
         """The read itself, for those who know what transaction they are in.
 
         ``max_deliveries`` stands in for the queue's own; ``worker`` is the consumer process that
@@ -175,9 +172,9 @@ class Reading(Outcomes):
             rows = [row for row in rows if row[8] is not None]
         return self._messages(found, rows)
 
-    def _messages(self, queue: Queue, rows: list[tuple[Any, ...]]) -> list[Message]:
-        from_read = self.model.from_read
-        return [from_read(row, queue) for row in rows]
+    def _messages(self, queue: Queue, rows: list[tuple[Any, ...]]) -> list[MessageT]:
+        model: Any = self.model
+        return [model.from_read(row, queue) for row in rows]
 
     def next_due(self, queue: Queue) -> float:
         """Seconds until the next deferred message is due; infinity when none waits."""

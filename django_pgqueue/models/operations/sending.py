@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from django_pgqueue import arguments, queries
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Delay
 
@@ -24,7 +24,7 @@ _COPY_BLOCK = 1000
 _LONGEST_ARRAY = 32_000_000
 
 
-class Sending(Operations):
+class Sending(Operations[MessageT]):
     """Send messages, in the caller's transaction if there is one."""
 
     def send(

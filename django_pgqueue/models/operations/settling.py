@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
+
+from django.db import models
 
 from django_pgqueue import arguments
-from django_pgqueue.models.operations.base import Operations, twin
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
 
-if TYPE_CHECKING:
-    from django_pgqueue.models.message import Message
-
 __all__ = ["Settling"]
 
-Target = Union[Receipt, int, "Message"]
+Target = Receipt | int | models.Model
 
 
-class Settling(Operations):
+class Settling(Operations[MessageT]):
     """Archive, delete and set_vt.
 
     By receipt (or by a message that was read, which has one) they are fenced: when the message
