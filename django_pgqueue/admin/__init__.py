@@ -7,7 +7,17 @@ searches without an index or an end.
 from __future__ import annotations
 
 from django_pgqueue.admin.archive import ArchivedMessageAdmin
+from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
 from django_pgqueue.admin.messages import MessageAdmin
 from django_pgqueue.admin.queues import QueueAdmin
+from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
 
-__all__ = ["ArchivedMessageAdmin", "MessageAdmin", "QueueAdmin"]
+__all__ = [
+    "ArchivedMessageAdmin",
+    "ExportRunAdmin",
+    "LakeAdmin",
+    "MessageAdmin",
+    "QueueAdmin",
+    "RollupAdmin",
+    "RollupRunAdmin",
+]

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.bound import BoundQueue, queue
+from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
+from django_pgqueue.models.rollup import Rollup, RollupRun
 
 __all__ = [
     "ArchivedMessage",
     "BoundQueue",
     "Deferred",
+    "ExportRun",
+    "Lake",
     "LiveMessage",
     "Message",
     "Process",
+    "PurgeMark",
     "Queue",
     "Ready",
+    "Rollup",
+    "RollupRun",
     "queue",
 ]

@@ -1,0 +1,69 @@
+"""Lakes, and the runs that filled them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
+
+from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.models import ExportRun, Lake
+
+__all__ = ["ExportRunAdmin", "LakeAdmin", "RecordAdmin"]
+
+
+class RecordAdmin(PageAdmin):
+    """What a job wrote: to look at."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(Lake)
+class LakeAdmin(PageAdmin):
+    """Where the archive is exported to. An export makes it; here it gets its settings."""
+
+    list_display = ["path", "queues", "holds_retention", "exported_below", "created_at"]
+    fields = ["path", "queues", "holds_retention", "exported_below", "created_at"]
+    readonly_fields = ["path", "exported_below", "created_at"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+@admin.register(ExportRun)
+class ExportRunAdmin(RecordAdmin):
+    """What each run exported, how long it took and whether it was verified."""
+
+    list_display = [
+        "id",
+        "lake",
+        "kind",
+        "state",
+        "rows",
+        "files",
+        "size",
+        "started_at",
+        "took",
+        "verified_at",
+    ]
+    list_filter = ["lake", "kind", "state"]
+    list_select_related = ["lake"]
+
+    @admin.display(description="size")
+    def size(self, run: ExportRun) -> str:
+        return str(filesizeformat(run.bytes))
+
+    @admin.display(description="took")
+    def took(self, run: Any) -> str:
+        if run.finished_at is None:
+            return "not finished"
+        return f"{(run.finished_at - run.started_at).total_seconds():.1f} s"

@@ -1,0 +1,266 @@
+"""Lakes and their runs, roll-ups, and what the pipeline keeps besides."""
+
+from __future__ import annotations
+
+import django.db.models.deletion
+from django.db import migrations, models
+
+from django_pgqueue.ddl import statements
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("django_pgqueue", "0002_process"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="Lake",
+            fields=[
+                ("id", models.AutoField(primary_key=True, serialize=False)),
+                ("path", models.TextField(editable=False, unique=True)),
+                (
+                    "queues",
+                    models.JSONField(
+                        blank=True,
+                        default=list,
+                        help_text="Names of the queues it takes; empty: all.",
+                    ),
+                ),
+                (
+                    "holds_retention",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Retention waits until archived messages are exported here.",
+                    ),
+                ),
+                (
+                    "exported_below",
+                    models.BigIntegerField(
+                        default=0,
+                        editable=False,
+                        help_text="The transaction before which everything is exported.",
+                    ),
+                ),
+                (
+                    "system",
+                    models.TextField(
+                        default="",
+                        editable=False,
+                        help_text="The server whose transactions these are.",
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        ),
+                        editable=False,
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_lake",
+                "ordering": ("path",),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                migrations.RunSQL(statements.PIPELINE_V1, statements.PIPELINE_V1_REVERSE),
+            ],
+            state_operations=[
+                migrations.CreateModel(
+                    name="PurgeMark",
+                    fields=[
+                        (
+                            "queue",
+                            models.OneToOneField(
+                                db_constraint=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                primary_key=True,
+                                related_name="purge_mark",
+                                serialize=False,
+                                to="django_pgqueue.queue",
+                            ),
+                        ),
+                        ("below_xid", models.BigIntegerField()),
+                        (
+                            "purged_at",
+                            models.DateTimeField(
+                                db_default=models.Func(
+                                    function="statement_timestamp",
+                                    output_field=models.DateTimeField(),
+                                )
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": "pgqueue_purge_mark",
+                        "required_db_vendor": "postgresql",
+                    },
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="RollupRun",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("seconds", models.IntegerField()),
+                ("from_at", models.DateTimeField()),
+                ("to_at", models.DateTimeField()),
+                (
+                    "below_xid",
+                    models.BigIntegerField(help_text="What was archived before this was counted."),
+                ),
+                ("buckets", models.IntegerField()),
+                ("removed", models.IntegerField(default=0)),
+                ("started_at", models.DateTimeField()),
+                (
+                    "finished_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_rollup_run",
+                "ordering": ("-id",),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.CreateModel(
+            name="Rollup",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("queue_name", models.TextField()),
+                ("seconds", models.IntegerField(help_text="How long the span is.")),
+                ("bucket", models.DateTimeField(help_text="When it begins.")),
+                ("sent", models.BigIntegerField(default=0)),
+                ("completed", models.BigIntegerField(default=0)),
+                ("failed", models.BigIntegerField(default=0)),
+                (
+                    "retried",
+                    models.BigIntegerField(
+                        default=0, help_text="Ended after more than one delivery."
+                    ),
+                ),
+                ("dead_lettered", models.BigIntegerField(default=0)),
+                (
+                    "backlog",
+                    models.BigIntegerField(default=0, help_text="In the queue at the span's end."),
+                ),
+                (
+                    "busy_seconds",
+                    models.FloatField(
+                        default=0,
+                        help_text="Run times added up; over the span's length: the workers kept busy.",
+                    ),
+                ),
+                ("wait_p50", models.FloatField(null=True)),
+                ("wait_p95", models.FloatField(null=True)),
+                ("wait_p99", models.FloatField(null=True)),
+                ("run_p50", models.FloatField(null=True)),
+                ("run_p95", models.FloatField(null=True)),
+                ("run_p99", models.FloatField(null=True)),
+                ("wait_histogram", models.JSONField(default=dict)),
+                ("run_histogram", models.JSONField(default=dict)),
+                (
+                    "groups",
+                    models.BigIntegerField(
+                        default=0, help_text="FIFO groups with messages that ended."
+                    ),
+                ),
+                (
+                    "top_group",
+                    models.JSONField(help_text="The largest group and its count.", null=True),
+                ),
+                (
+                    "poison",
+                    models.JSONField(default=list, help_text="The messages delivered most often."),
+                ),
+                ("top_errors", models.JSONField(default=list)),
+                (
+                    "computed_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_rollup",
+                "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ExportRun",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "kind",
+                    models.TextField(
+                        choices=[("EXPORT", "Export"), ("COMPACT", "Compact")], default="EXPORT"
+                    ),
+                ),
+                (
+                    "state",
+                    models.TextField(
+                        choices=[
+                            ("RUNNING", "Running"),
+                            ("PUBLISHING", "Publishing"),
+                            ("DONE", "Done"),
+                        ],
+                        default="RUNNING",
+                    ),
+                ),
+                ("from_xid", models.BigIntegerField(default=0)),
+                ("to_xid", models.BigIntegerField(default=0)),
+                ("rows", models.BigIntegerField(default=0)),
+                ("files", models.IntegerField(default=0)),
+                ("bytes", models.BigIntegerField(default=0)),
+                ("manifest", models.JSONField(default=dict)),
+                ("checksums", models.JSONField(null=True)),
+                ("verified_at", models.DateTimeField(null=True)),
+                ("error", models.TextField(blank=True, default="")),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "lake",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="runs",
+                        to="django_pgqueue.lake",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_export_run",
+                "ordering": ("-id",),
+                "required_db_vendor": "postgresql",
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("state", "DONE"), _negated=True),
+                        fields=("lake",),
+                        name="pgqueue_export_run_unfinished",
+                    )
+                ],
+            },
+        ),
+    ]

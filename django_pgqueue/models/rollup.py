@@ -1,0 +1,89 @@
+"""What happened in each queue, hour by hour: what the admin's charts read."""
+
+from __future__ import annotations
+
+from django.db import models
+
+__all__ = ["Rollup", "RollupRun"]
+
+_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
+
+class Rollup(models.Model):
+    """One queue in one span of time.
+
+    Messages count where they were sent (``sent``) or ended (all else). Times are in seconds:
+    waiting from when a message could be read to its first delivery, running from its last
+    delivery to its end. Percentiles are exact and do not merge; histograms do: their keys are
+    quarters of octaves, ``floor(4 * log2(seconds))``, and counts may be added up over any span.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    queue_name = models.TextField()
+    seconds = models.IntegerField(help_text="How long the span is.")
+    bucket = models.DateTimeField(help_text="When it begins.")
+    sent = models.BigIntegerField(default=0)
+    completed = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    retried = models.BigIntegerField(default=0, help_text="Ended after more than one delivery.")
+    dead_lettered = models.BigIntegerField(default=0)
+    backlog = models.BigIntegerField(default=0, help_text="In the queue at the span's end.")
+    busy_seconds = models.FloatField(
+        default=0, help_text="Run times added up; over the span's length: the workers kept busy."
+    )
+    wait_p50 = models.FloatField(null=True)
+    wait_p95 = models.FloatField(null=True)
+    wait_p99 = models.FloatField(null=True)
+    run_p50 = models.FloatField(null=True)
+    run_p95 = models.FloatField(null=True)
+    run_p99 = models.FloatField(null=True)
+    wait_histogram = models.JSONField(default=dict)
+    run_histogram = models.JSONField(default=dict)
+    groups = models.BigIntegerField(default=0, help_text="FIFO groups with messages that ended.")
+    top_group = models.JSONField(null=True, help_text="The largest group and its count.")
+    poison = models.JSONField(default=list, help_text="The messages delivered most often.")
+    top_errors = models.JSONField(default=list)
+    computed_at = models.DateTimeField(db_default=_now)
+
+    class Meta:
+        db_table = "pgqueue_rollup"
+        required_db_vendor = "postgresql"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.queue_name} {self.bucket:%Y-%m-%d %H:%M}"
+
+    @property
+    def utilisation(self) -> float:
+        """How many workers were busy on average.
+
+        >>> Rollup(seconds=3600, busy_seconds=7200.0).utilisation
+        2.0
+        """
+        return self.busy_seconds / self.seconds
+
+
+class RollupRun(models.Model):
+    """One computation of roll-ups."""
+
+    id = models.BigAutoField(primary_key=True)
+    seconds = models.IntegerField()
+    from_at = models.DateTimeField()
+    to_at = models.DateTimeField()
+    below_xid = models.BigIntegerField(help_text="What was archived before this was counted.")
+    buckets = models.IntegerField()
+    removed = models.IntegerField(default=0)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(db_default=_now)
+
+    class Meta:
+        db_table = "pgqueue_rollup_run"
+        ordering = ("-id",)
+        required_db_vendor = "postgresql"
+
+    def __str__(self) -> str:
+        return f"roll-up {self.pk}"
