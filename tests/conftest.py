@@ -13,7 +13,7 @@ from django.db import connections
 
 from django_pgqueue import queue
 from django_pgqueue.models import BoundQueue, Message, Queue
-from tests.actors import Actor, databases
+from tests.actors import Actor, databases, execute
 
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 
@@ -79,11 +79,14 @@ def _company(reachable: dict[str, dict[str, Any]]) -> Iterator[list[Actor]]:
 def actors(
     committed: None, reachable: dict[str, dict[str, Any]], _company: list[Actor]
 ) -> Iterator[Callable[[int], list[Actor]]]:
-    """Call it with a number to get so many processes with connections of their own."""
+    """Call it with a number to get so many processes, connected and ready to start together."""
 
     def call(number: int) -> list[Actor]:
         while len(_company) < number:
             _company.append(Actor(reachable))
+        ready = [actor.start(execute, "SELECT 1") for actor in _company[:number]]
+        for future in ready:
+            future.result(timeout=60)
         return _company[:number]
 
     yield call

@@ -184,11 +184,7 @@ def test_two_processes_archive_overlapping_ids_without_a_deadlock(
 
 @pytest.mark.parametrize("options", [{}, {"partition_interval": 86400, "unlogged": True}], ids=str)
 def test_eight_processes_create_one_queue_at_once(actors: Actors, options: dict[str, Any]) -> None:
-    company = actors(8)
-    for actor in company:
-        actor.do(execute, "SELECT 1")  # connected, so that they start together
-
-    made = results([actor.start(call, "create_queue", "orders", **options) for actor in company])
+    made = results([actor.start(call, "create_queue", "orders", **options) for actor in actors(8)])
 
     assert len({queue.pk for queue in made}) == 1
     assert [queue.name for queue in Message.objects.list_queues()] == ["orders"]

@@ -134,6 +134,13 @@ def analyzed_when_empty() -> BoundQueue:
     return fill("orders", MANY)
 
 
+def drained_and_filled_again() -> BoundQueue:
+    fill("another", MANY)
+    run("DELETE FROM pgqueue_ready")
+    analyze()
+    return fill("orders", MANY)
+
+
 def analyzed_when_another_queue_had_all() -> BoundQueue:
     fill("another", MANY)
     fill("another", 1000, delay=3600)
@@ -151,8 +158,7 @@ def behind_another_queue() -> BoundQueue:
 
 def two_hundred_queues() -> BoundQueue:
     for number in range(200):
-        fill(f"queue-{number}", 250)
-        fill(f"queue-{number}", 250, delay=3600)
+        fill(f"queue-{number}", 500, delay=3600 * (number % 2))
     analyze()
     return fill("queue-100", FRESH)
 
@@ -172,6 +178,7 @@ SITUATIONS = [
     delayed_without_analyze,
     all_due_at_once,
     analyzed_when_empty,
+    drained_and_filled_again,
     analyzed_when_another_queue_had_all,
     behind_another_queue,
     two_hundred_queues,
@@ -193,10 +200,10 @@ def situation(
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[BoundQueue]:
     with django_db_blocker.unblock():
+        # What an earlier test rolled back is still there, dead.
+        run("TRUNCATE pgqueue_ready, pgqueue_deferred")
         with rolled_back():
             yield request.param()
-        # A rollback leaves its rows behind, dead.
-        run("TRUNCATE pgqueue_ready, pgqueue_deferred")
         connections[USING].close()
 
 
