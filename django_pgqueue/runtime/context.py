@@ -49,12 +49,15 @@ class Context:
         return self._running.messages[0].read_ct
 
     @property
-    def remaining(self) -> float:
-        """Seconds until the handler's timeout; infinity without one."""
+    def deadline(self) -> float | None:
+        """When the handler's timeout is over, by ``time.monotonic()``; None without one."""
         timeout = self._subscription.handler.timeout
-        if timeout is None:
-            return float("inf")
-        return self._running.started + timeout - time.monotonic()
+        return None if timeout is None else self._running.started + timeout
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline; infinity without one."""
+        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[Any]:

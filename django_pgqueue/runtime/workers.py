@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
@@ -38,11 +39,14 @@ class Worker(threading.Thread):
         self._execution = execution
         self._housekept = time.monotonic()
         self._pooled = uses_pools()
+        self._connections: list[Any] = []
 
     def run(self) -> None:
         handler = self._subscription.handler
         size = handler.batch_size if handler.batch else 1
         thread = threading.get_ident()
+        # They belong to this thread, and stay the same for its life.
+        self._connections = connections.all()
         try:
             while messages := self._take(size):
                 running = self._execution.run(messages, thread)
@@ -67,6 +71,13 @@ class Worker(threading.Thread):
         CONN_MAX_AGE=0 means a connection for each request; a busy worker's request lasts a
         second, since connecting for each message would cost more than handling it.
         """
+        for connection in self._connections:
+            if connection.connection is not None and (
+                connection.in_atomic_block
+                or connection.autocommit is not connection.settings_dict["AUTOCOMMIT"]
+            ):
+                self._forget_transactions()
+                break
         if self._pooled:
             give_back_pooled()
         if running is not None and running.timed_out:
@@ -76,6 +87,14 @@ class Worker(threading.Thread):
         if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
             close_old_connections()
+
+    def _forget_transactions(self) -> None:
+        """A handler left one open: what is in it must not become part of the next one's."""
+        for connection in self._connections:
+            if connection.connection is not None:
+                connection.connection.close()
+            del connections[connection.alias]
+        self._connections = connections.all()
 
 
 class LockedWorker(threading.Thread):
