@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -16,6 +16,7 @@ from django_pgqueue.types import Delay, Receipt
 
 __all__ = [
     "duration",
+    "fence",
     "headers_text",
     "json_text",
     "key",
@@ -198,3 +199,22 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INT8
+
+
+def fence(receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """The parameters by which a statement finds what these receipts are for, and nothing newer.
+
+    Mostly all are of a first delivery; then one number tells what else takes a text for each.
+
+    >>> fence([Receipt(7, 1), Receipt(8, 1)])
+    {'ids': [7, 8], 'read_ct': 1, 'receipts': None}
+    >>> fence([Receipt(7, 1), Receipt(8, 2)])
+    {'ids': [7, 8], 'read_ct': None, 'receipts': ['7:1', '8:2']}
+    """
+    counts = {receipt.read_ct for receipt in receipts}
+    alike = len(counts) == 1
+    return {
+        "ids": [receipt.id for receipt in receipts],
+        "read_ct": counts.pop() if alike else None,
+        "receipts": None if alike else [str(receipt) for receipt in receipts],
+    }

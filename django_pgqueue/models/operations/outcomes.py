@@ -132,11 +132,9 @@ class Outcomes(Operations[MessageT]):
     ) -> Settled:
         if not receipts:
             return Settled()
-        fence = {
-            "ids": [receipt.id for receipt in receipts],
-            "receipts": [str(receipt) for receipt in receipts],
-        }
-        _, rows = self._run(operation, queue, using, {**params, **fence}, tables)
+        _, rows = self._run(
+            operation, queue, using, {**params, **arguments.fence(receipts)}, tables
+        )
         done = {row[0] for row in rows}
         return Settled(
             [receipt.id for receipt in receipts if receipt.id in done],

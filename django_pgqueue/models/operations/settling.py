@@ -104,13 +104,10 @@ class Settling(Operations[MessageT]):
         found = self.resolve(queue, using)
         done: list[int] = []
         if receipts:
-            fence = {
-                "ids": [receipt.id for receipt in receipts],
-                "receipts": [str(receipt) for receipt in receipts],
-            }
-            _, rows = self._run(operation, found, None, {**params, **fence})
+            _, rows = self._run(operation, found, None, {**params, **arguments.fence(receipts)})
             done += sorted(row[0] for row in rows)
-        lost: list[Receipt | int] = [r for r in receipts if r.id not in set(done)]
+        settled = set(done)
+        lost: list[Receipt | int] = [r for r in receipts if r.id not in settled]
         missing = ids
         # A bare id may be on its way from ready to leased at this moment: its delete waits for
         # that and finds nothing in the old place. A second look finds it in the new one.

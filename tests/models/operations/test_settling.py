@@ -138,6 +138,22 @@ def test_a_receipt_says_what_was_done_and_what_was_not(orders: BoundQueue, opera
 
 
 @each_operation
+def test_receipts_of_first_and_of_later_deliveries_go_together(
+    orders: BoundQueue, operation: str
+) -> None:
+    sent = orders.send_batch(range(3))
+    [stale, *_] = [message.receipt for message in orders.read(qty=2, vt=-60)]
+    twice = [message.receipt for message in orders.read(qty=2)]
+    [once] = [message.receipt for message in orders.read()]
+
+    done = settle(orders, operation, [stale, twice[1], once])
+
+    assert [receipt.read_ct for receipt in (stale, twice[1], once)] == [1, 2, 1]
+    assert done == sent[1:]
+    assert done.lost == [stale]
+
+
+@each_operation
 def test_a_receipt_works_in_its_own_queue_only(orders: BoundQueue, operation: str) -> None:
     other = QueueFactory()
     Message.objects.send(other, 1)
