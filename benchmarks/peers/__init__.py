@@ -7,6 +7,7 @@ only a worker is in the consumer scenarios alone (:class:`Worker`).
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -83,8 +84,9 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def open_queues(label: str) -> Queues:
-    """The adapter of a contestant, with a connection of its own."""
+    """The adapter of a contestant, with a connection of its own; one in each process."""
     return _module(label).Queues()
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from benchmarks import database
 from benchmarks.peers import ours
-from django_pgqueue import queries
+from django_pgqueue import arguments, queries
 from django_pgqueue.models import Queue
+from django_pgqueue.types import Receipt
 
 LEASE = dt.timedelta(seconds=30)
-ONE_BY_ONE = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"priority": 0}
+PLAIN = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"priority": 0}
 
 
 class Queues(ours.Queues):
@@ -23,21 +24,17 @@ class Queues(ours.Queues):
         return queries.render(name, Queue.objects.resolve(queue, None).tables)
 
     def send(self, queue: str, body: Any) -> int:
-        self.cursor.execute(self.sql("send", queue), {**ONE_BY_ONE, "body": json.dumps(body)})
+        self.cursor.execute(self.sql("send", queue), {**PLAIN, "body": json.dumps(body)})
         return len(self.cursor.fetchall())
 
     def send_batch(self, queue: str, bodies: list[Any]) -> int:
-        nothing = [None] * len(bodies)
         self.cursor.execute(
             self.sql("send_batch", queue),
             {
-                "at": None,
-                "after": None,
-                "priority": 0,
-                "bodies": [json.dumps(body) for body in bodies],
-                "headers": nothing,
-                "groups": nothing,
-                "dedup_keys": nothing,
+                **PLAIN,
+                "groups": None,
+                "dedup_keys": None,
+                "bodies": json.dumps(bodies),
             },
         )
         return len(self.cursor.fetchall())
@@ -62,8 +59,4 @@ def _read(batch: int) -> dict[str, Any]:
 
 
 def _archive(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    return {
-        "ids": [row[0] for row in rows],
-        "receipts": [f"{row[0]}:{row[6]}" for row in rows],
-        "ran": 1,
-    }
+    return {**arguments.fence([Receipt(row[0], row[6]) for row in rows]), "ran": 1}
