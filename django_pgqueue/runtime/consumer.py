@@ -254,6 +254,7 @@ class Consumer:
         self._persist("settle", self.settler.flush, deadline)
         self._persist("release", self._give_back_running, deadline)
         self._leases.stop()
+        _end(self._leases)
         self.settler.stop()
         _end(self.settler)
         # What ended just now, at the last moment.
