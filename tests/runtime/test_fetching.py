@@ -1,0 +1,315 @@
+"""How messages reach a consumer: woken, when due, by polling; from several queues, paused ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.handlers import Handler
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.runtime.consuming import InThread, live, outcomes
+from tests.waiting import until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Consume = Callable[..., InThread]
+Events = list[tuple[str, dict[str, Any]]]
+
+LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = current_database()"
+
+
+def listeners() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) {LISTENERS}")
+        return cursor.fetchone()[0]
+
+
+def settled(run: InThread, seconds: float = 0.5) -> None:
+    """Wait until the consumer listens and has grown tired of looking for messages."""
+    until(lambda: listeners() == 1)
+    [schedule] = run.consumer.fetcher._schedules
+    until(lambda: schedule.at - time.monotonic() > seconds)
+
+
+def test_a_notification_wakes_long_before_the_next_poll(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    run = consume(lambda message: None, max_fetch_interval=30)
+    for _ in range(3):
+        settled(run, 5)
+        sent = time.monotonic()
+        committed_orders.send(1)
+        done = run.subscription.completed + 1
+        until(lambda: run.subscription.completed == done)  # noqa: B023
+
+        assert time.monotonic() - sent < 3
+
+
+def test_a_delayed_message_is_handled_when_it_is_due(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    run = consume(lambda message: None, max_fetch_interval=30)
+    until(lambda: listeners() == 1)
+    committed_orders.send(1, delay=1)
+    sent = time.monotonic()
+
+    until(lambda: run.subscription.completed == 1)
+
+    assert 0.8 < time.monotonic() - sent < 5
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_without_listening_it_polls(
+    committed_orders: BoundQueue, consume: Consume, locked: bool
+) -> None:
+    run = consume(
+        lambda message: None, locked=locked, max_fetch_interval=0.2, options={"listen": False}
+    )
+    time.sleep(0.5)
+    committed_orders.send_batch([1, 2, 3])
+
+    until(lambda: run.subscription.completed == 3)
+    assert listeners() == 0
+
+
+def test_the_listener_comes_back_after_its_connection_was_killed(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    run = consume(lambda message: None, max_fetch_interval=30)
+    settled(run, 5)
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+    until(lambda: any(kwargs.get("operation") == "listen" for _, kwargs in events))
+    settled(run, 5)
+    committed_orders.send(1)
+
+    until(lambda: run.subscription.completed == 1, 5)
+
+
+def test_what_was_sent_while_nobody_listened_is_found(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    """The first thing after LISTEN is to look."""
+    committed_orders.send_batch(list(range(100)))
+
+    run = consume(lambda message: None, max_fetch_interval=30)
+
+    until(lambda: run.subscription.completed == 100, 5)
+
+
+def test_all_connections_may_die_and_nothing_is_lost(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    ids = committed_orders.send_batch(list(range(300)))
+    run = consume(lambda message: time.sleep(0.002), visibility_timeout=2)
+
+    for _ in range(5):
+        before = run.subscription.settled
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        until(lambda: run.subscription.settled > before or len(outcomes()) == 300)  # noqa: B023
+    until(lambda: len(outcomes()) == len(ids), 30)
+
+    assert set(outcomes().values()) == {"COMPLETED"}
+
+
+# Several queues
+
+
+def test_a_busy_queue_does_not_starve_a_quiet_one(committed: None, consume: Consume) -> None:
+    order: list[str] = []
+    for name in ("busy", "quiet"):
+        Message.objects.create_queue(name)
+    Message.objects.send_batch("busy", [1] * 2000)
+
+    def work(message: Message) -> None:
+        order.append(message.queue_name)
+
+    run = consume(handlers=[Handler("busy", work), Handler("quiet", work)])
+    until(lambda: len(order) > 20)
+    Message.objects.send("quiet", 1)
+    until(lambda: "quiet" in order)
+
+    assert order.index("quiet") < 2000
+    until(lambda: all(s.buffer or s.settled for s in run.consumer.subscriptions))
+
+
+def test_a_slow_queue_does_not_hold_up_a_fast_one(committed: None, consume: Consume) -> None:
+    finish = threading.Event()
+    for name in ("slow", "fast"):
+        Message.objects.create_queue(name)
+    Message.objects.send_batch("slow", [1] * 50)
+
+    consume(
+        handlers=[
+            Handler("slow", lambda message: finish.wait(30), max_workers=2),
+            Handler("fast", lambda message: None),
+        ]
+    )
+    Message.objects.send_batch("fast", [1] * 50)
+
+    until(lambda: len(outcomes("fast")) == 50)
+    finish.set()
+
+
+def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Consume) -> None:
+    """Once its pace is known, no more is held than will start within two seconds."""
+    committed_orders.send_batch(list(range(300)))
+
+    run = consume(lambda message: time.sleep(0.3), max_workers=2)
+    until(lambda: run.subscription.completed >= 4)
+    held = [row for row in live() if row[1] == "PROCESSING"]
+
+    assert len(held) <= 40
+
+
+# Queues that change
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_paused_queue_is_left_alone_until_it_goes_on(
+    committed: None, consume: Consume, settings: Any, locked: bool
+) -> None:
+    settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
+    queue = Message.objects.create_queue("orders")
+    pause(queue, True)
+    Message.objects.send("orders", 1)
+
+    run = consume(lambda message: None, locked=locked, max_fetch_interval=0.1)
+    time.sleep(0.5)
+    waiting = live()
+    pause(queue, False)
+
+    assert [row[1] for row in waiting] == ["PENDING"]
+    until(lambda: run.subscription.completed == 1)
+
+
+def pause(queue: Queue, paused: bool) -> None:
+    queue.paused = paused
+    queue.save()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
+    committed: None, consume: Consume, settings: Any, locked: bool
+) -> None:
+    settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
+    for name in ("orders", "mails"):
+        Message.objects.create_queue(name)
+    work = [Handler(name, lambda message: None, locked=locked) for name in ("orders", "mails")]
+    run = consume(handlers=work)
+    orders, mails = run.consumer.subscriptions
+    Message.objects.send("orders", 1)
+    until(lambda: orders.completed == 1)
+
+    Message.objects.drop_queue("orders")
+    Message.objects.send("mails", 1)
+    until(lambda: mails.completed == 1)
+    Message.objects.create_queue("orders")
+    Message.objects.send("orders", 2)
+
+    until(lambda: orders.completed == 2)
+
+
+def test_a_queue_dropped_under_a_running_handler_hurts_nobody(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def wait(message: Message) -> None:
+        begun.set()
+        finish.wait(30)
+
+    committed_orders.send(1)
+    run = consume(wait)
+    begun.wait(10)
+    Message.objects.drop_queue("orders")
+    finish.set()
+
+    until(lambda: run.subscription.lost == 1)
+    run.stop()
+
+
+# Locked
+
+
+def test_a_locked_message_is_nobody_elses_and_comes_back_uncounted(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def wait(message: Message) -> None:
+        begun.set()
+        finish.wait(30)
+
+    pk = committed_orders.send(1)
+    run = consume(wait, locked=True, max_workers=1)
+    begun.wait(10)
+    others, seen = committed_orders.read(), live()
+    finish.set()
+    until(lambda: run.subscription.completed == 1)
+
+    assert others == []
+    assert seen == [(pk, "PENDING", 0, 0)]
+    assert outcomes() == {pk: "COMPLETED"}
+
+
+def test_a_locked_consumer_is_woken_and_keeps_due_times(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    run = consume(lambda message: None, locked=True, max_fetch_interval=30)
+    until(lambda: listeners() == 1)
+    time.sleep(0.5)
+    sent = time.monotonic()
+    committed_orders.send(1)
+    committed_orders.send(2, delay=1)
+
+    until(lambda: run.subscription.completed == 2)
+
+    assert time.monotonic() - sent < 5
+
+
+def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    """Another consumer has it, in a transaction as long as its handler."""
+    begun, finish = threading.Event(), threading.Event()
+
+    def wait(message: Message) -> None:
+        begun.set()
+        finish.wait(30)
+
+    pk = committed_orders.send(1)
+    [message] = committed_orders.read()
+    committed_orders.set_vt(message, 0)
+    consume(wait, locked=True, max_workers=1)
+    begun.wait(10)
+    polling = consume(lambda message: None, max_fetch_interval=0.2)
+    fetches = count_calls(polling.consumer.fetcher, "_fetch")
+    time.sleep(1)
+    counted = len(fetches)
+    finish.set()
+    until(lambda: pk in outcomes())
+
+    assert counted < 30
+
+
+def count_calls(owner: Any, name: str) -> list[float]:
+    calls: list[float] = []
+    method = getattr(owner, name)
+
+    def counted(*args: Any) -> Any:
+        calls.append(time.monotonic())
+        return method(*args)
+
+    setattr(owner, name, counted)
+    return calls
