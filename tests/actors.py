@@ -109,7 +109,7 @@ def _rest() -> None:
     while _blocks:
         rollback()
     connections.close_all()
-    Queue.objects._found.clear()
+    Queue.objects.forget_all()
 
 
 def begin() -> None:

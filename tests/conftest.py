@@ -41,14 +41,14 @@ def orders(db: None) -> BoundQueue:
 @pytest.fixture
 def committed(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[None]:
     """For tests that commit: drops the queues they made, since a flush leaves their leaves."""
-    Queue.objects._found.clear()
+    Queue.objects.forget_all()
     yield
     marker = request.node.get_closest_marker("django_db")
     aliases = (marker and marker.kwargs.get("databases")) or ["default"]
     for alias in aliases:
         Queue.objects.using(alias).update(dead_letter_queue=None)
         Queue.objects.using(alias).delete()
-    Queue.objects._found.clear()
+    Queue.objects.forget_all()
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ __all__ = ["Queue"]
 
 LOCK_NOT_AVAILABLE = "55P03"
 
+_MOST_REMEMBERED = 10_000
+
 
 class QueueQuerySet(models.QuerySet["Queue"]):
     """Queues; deleting them drops their tables too."""
@@ -34,13 +36,14 @@ class QueueQuerySet(models.QuerySet["Queue"]):
 
 
 class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore[misc]
-    """Finds queues, and remembers for a few seconds what it found.
+    """Finds queues, and remembers all of them for a few seconds.
 
     Only committed queues are remembered, so that nothing is known of one that a rollback took.
     """
 
     use_in_migrations = False
-    _found: dict[tuple[str, str, str], tuple[Queue, float]] = {}
+    #: By database: the queues by their names in lower case, and until when they are fresh.
+    _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
     def database(self, using: str | None = None) -> str:
         """The alias to work on: the one asked for, else PGQUEUE's, else the routers'."""
@@ -59,25 +62,39 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
             queue = queue.name
         name = arguments.queue_name(queue)
         alias = self.database(using)
-        key = self._key(alias, name)
-        found, until = self._found.get(key, (None, 0.0))
-        if found is not None and time.monotonic() < until:
+        database = self._database_key(alias)
+        queues, until = self._remembered.get(database, ({}, 0.0))
+        fresh = time.monotonic() < until
+        found = queues.get(name.lower()) if fresh else None
+        if found is not None:
             return found
-        found = self.using(alias).named(name).first()
+        if not connections[alias].get_autocommit():
+            found = self.using(alias).named(name).first()
+        elif fresh:
+            found = self.using(alias).named(name).first()
+            if found is not None:
+                queues[name.lower()] = found
+        else:
+            # All at once: for one of a thousand queues it costs little more than for itself.
+            queues = {queue.name.lower(): queue for queue in self.using(alias)[:_MOST_REMEMBERED]}
+            self._remembered[database] = queues, time.monotonic() + settings.CACHE_SECONDS
+            found = queues.get(name.lower()) or self.using(alias).named(name).first()
         if found is None:
-            self._found.pop(key, None)
             raise QueueNotFound(name, alias)
-        if connections[alias].get_autocommit():
-            self._found[key] = found, time.monotonic() + settings.CACHE_SECONDS
         return found
 
     def forget(self, queue: Queue) -> None:
         """Ask the database again at the next use of this queue."""
-        self._found.pop(self._key(queue.alias, queue.name), None)
+        queues, _ = self._remembered.get(self._database_key(queue.alias), ({}, 0.0))
+        queues.pop(queue.name.lower(), None)
+
+    def forget_all(self) -> None:
+        """Remember nothing: for tests that change databases under the feet of a process."""
+        self._remembered.clear()
 
     @staticmethod
-    def _key(alias: str, name: str) -> tuple[str, str, str]:
-        return alias, str(connections[alias].settings_dict["NAME"]), name.lower()
+    def _database_key(alias: str) -> tuple[str, str]:
+        return alias, str(connections[alias].settings_dict["NAME"])
 
 
 class Queue(models.Model):

@@ -191,7 +191,7 @@ def test_a_create_rolled_back_without_autocommit_is_not_remembered(committed: No
         transaction.rollback()
         transaction.set_autocommit(True)
 
-    assert Queue.objects._found == {}
+    assert Queue.objects._remembered == {}
     with pytest.raises(QueueNotFound):
         Message.objects.send("orders", 1)
 
