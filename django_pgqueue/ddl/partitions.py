@@ -41,6 +41,16 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
     }
 
 
+def shared_names(*, unlogged: bool) -> dict[str, Any]:
+    """What stands for the tables that all logged, or all unlogged, queues share."""
+    twin = "_unlogged" if unlogged else ""
+    return {
+        "ready": f"pgqueue_ready{twin}",
+        "deferred": f"pgqueue_deferred{twin}",
+        "unlogged": str(unlogged).lower(),
+    }
+
+
 def time_slices(
     now: dt.datetime, interval: dt.timedelta, ahead: int = AHEAD
 ) -> list[tuple[dt.datetime, dt.datetime]]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from django.db import connections
 
+from django_pgqueue import ddl, queries
 from django_pgqueue.conf import settings
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Metrics
 
 __all__ = ["Measuring"]
+
+#: So many queues are measured one by one; more of them in one statement, with closer limits.
+FEW = 20
+LEAST_COUNTED = 100
 
 
 class Measuring(Operations[MessageT]):
@@ -24,57 +32,39 @@ class Measuring(Operations[MessageT]):
         Raises QueueNotFound.
         """
         limit = int(settings.EXACT_COUNT_LIMIT)
-        # What this session has sent so far shall count in the statistics read below.
-        with connections[self.resolve(queue, using).alias].cursor() as cursor:
-            cursor.execute("SELECT pg_stat_force_next_flush()")
+        self._flush_statistics(self.resolve(queue, using).alias)
         found, [row] = self._run("metrics", queue, using, {"limit": limit + 1})
-        (
-            ready,
-            deferred,
-            due,
-            in_flight,
-            delayed,
-            oldest_age,
-            newest_age,
-            archived,
-            live_estimate,
-            archived_estimate,
-            inserted,
-            scraped_at,
-        ) = row
-        exact = max(ready, deferred, archived) <= limit
-        if archived > limit:
-            archived = max(archived, archived_estimate)
-        if deferred > limit and ready <= limit:
-            # Past the limit only the delayed ones can be many: sorted by vt they come last.
-            delayed += max(0, live_estimate - archived - ready - deferred)
-        elif ready > limit:
-            ready = max(ready, live_estimate - archived - deferred)
-        length = ready + due + in_flight + delayed
-        return Metrics(
-            queue_name=found.name,
-            length=length,
-            ready=ready,
-            in_flight=in_flight,
-            delayed=delayed,
-            visible=ready + due,
-            oldest_age=oldest_age,
-            newest_age=newest_age,
-            archived=archived,
-            total=max(length + archived, inserted),
-            scraped_at=scraped_at,
-            exact=exact,
-        )
+        return _metrics(found.name, row, limit)
 
     def metrics_all(self, *, using: str | None = None) -> list[Metrics]:
         """:meth:`metrics` of every queue, by name.
+
+        With more than a few queues counts are estimated earlier, what is archived comes from
+        statistics that lag by seconds, and ages are those of the first and last in line.
 
         >>> [each.queue_name for each in Message.objects.metrics_all()]
         ['mails', 'orders']
         """
         alias = Queue.objects.database(using or self._db)
-        queues = Queue.objects.using(alias).order_by("name")
-        return [self.metrics(queue, using=alias) for queue in queues]
+        queues_by_name = Queue.objects.using(alias).order_by("name")
+        count = queues_by_name.count()
+        if count <= FEW:
+            return [self.metrics(queue, using=alias) for queue in queues_by_name]
+        limit = max(LEAST_COUNTED, int(settings.EXACT_COUNT_LIMIT) // count)
+        self._flush_statistics(alias)
+        rows: list[tuple[Any, ...]] = []
+        for unlogged in (False, True):
+            sql = queries.render("metrics_all", ddl.shared_names(unlogged=unlogged))
+            with connections[alias].cursor() as cursor:
+                cursor.execute(sql, {"limit": limit + 1})
+                rows += cursor.fetchall()
+        return [_metrics(name, row, limit) for _place, name, *row in sorted(rows)]
+
+    @staticmethod
+    def _flush_statistics(alias: str) -> None:
+        """What this session has sent so far shall count in the server's statistics."""
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT pg_stat_force_next_flush()")
 
     def drained(self, queue: str | Queue, *, using: str | None = None) -> bool:
         """Whether nothing is ready, due or waiting to be tried again.
@@ -90,3 +80,44 @@ class Measuring(Operations[MessageT]):
     ametrics = twin(metrics)
     ametrics_all = twin(metrics_all)
     adrained = twin(drained)
+
+
+def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
+    """The metrics from a row of metrics.sql: counts beyond the limit are estimated."""
+    (
+        ready,
+        deferred,
+        due,
+        in_flight,
+        delayed,
+        oldest_age,
+        newest_age,
+        archived,
+        live_estimate,
+        archived_estimate,
+        inserted,
+        scraped_at,
+    ) = row
+    exact = max(ready, deferred, archived) <= limit
+    if archived > limit:
+        archived = max(archived, archived_estimate)
+    if deferred > limit and ready <= limit:
+        # Past the limit only the delayed ones can be many: sorted by vt they come last.
+        delayed += max(0, live_estimate - archived - ready - deferred)
+    elif ready > limit:
+        ready = max(ready, live_estimate - archived - deferred)
+    length = ready + due + in_flight + delayed
+    return Metrics(
+        queue_name=name,
+        length=length,
+        ready=ready,
+        in_flight=in_flight,
+        delayed=delayed,
+        visible=ready + due,
+        oldest_age=oldest_age,
+        newest_age=newest_age,
+        archived=archived,
+        total=max(length + archived, inserted),
+        scraped_at=scraped_at,
+        exact=exact,
+    )

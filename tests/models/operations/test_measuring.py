@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models.operations.measuring import FEW
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 
@@ -132,3 +133,26 @@ def test_metrics_can_be_written_as_json(orders: BoundQueue) -> None:
 def test_metrics_of_an_unknown_queue_say_so(db: None) -> None:
     with pytest.raises(QueueNotFound):
         Message.objects.metrics("nowhere")
+
+
+def test_the_metrics_of_many_queues_are_those_of_each(db: None) -> None:
+    """Past a few queues all are measured in one statement."""
+    for number in range(FEW + 2):
+        name = f"queue-{number:02}"
+        Message.objects.create_queue(
+            name,
+            unlogged=number % 5 == 1,
+            partition_interval=86400 if number % 5 == 2 else None,
+        )
+        Message.objects.send_batch(name, list(range(number + 1)))
+        Message.objects.send(name, "later", delay=60)
+        Message.objects.lease(Message.objects.resolve(name), qty=1)
+
+    together = Message.objects.metrics_all()
+
+    for all_at_once in together:
+        alone = Message.objects.metrics(all_at_once.queue_name)
+        for field in ("length", "ready", "in_flight", "delayed", "visible", "exact"):
+            assert getattr(all_at_once, field) == getattr(alone, field), field
+    assert [m.queue_name for m in together] == [q.name for q in Message.objects.list_queues()]
+    assert together[4].oldest_age is not None

@@ -1,0 +1,45 @@
+-- Every queue in one statement, for when there are too many to ask one by one. Counts are exact
+-- up to a limit for each queue; ages are those of the first and the last in line.
+SELECT q.place, q.name, r.ready, d.counted, d.due, d.in_flight, d.delayed,
+       extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest))::float
+           AS newest_age,
+       coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
+       coalesce(s.inserted, 0), statement_timestamp()
+FROM (SELECT id, name, unlogged, partition_interval, row_number() OVER (ORDER BY name) AS place
+      FROM pgqueue_queue) q
+CROSS JOIN LATERAL (
+    SELECT count(*) AS ready
+    FROM (SELECT FROM {ready} WHERE queue_id = q.id
+          ORDER BY priority DESC, id LIMIT (SELECT %(limit)s::bigint)) r) r
+LEFT JOIN LATERAL (
+    SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
+    ORDER BY priority DESC, id LIMIT 1) first ON true
+LEFT JOIN LATERAL (
+    SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
+    ORDER BY priority, id DESC LIMIT 1) last ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted,
+           count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,
+           count(*) FILTER (WHERE vt > statement_timestamp() AND state = 'PROCESSING') AS in_flight,
+           count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
+           min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT vt, state, enqueued_at FROM {deferred} WHERE queue_id = q.id
+          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
+CROSS JOIN LATERAL (
+    SELECT to_regclass('pgqueue_message_q' || q.id) AS message,
+           to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) leaf
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN q.partition_interval IS NULL
+               THEN pg_stat_get_live_tuples(leaf.message)
+               ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
+                     FROM pg_partition_tree(leaf.message)) END AS live,
+           CASE WHEN q.partition_interval IS NULL
+               THEN pg_stat_get_tuples_inserted(leaf.message)
+               ELSE (SELECT sum(pg_stat_get_tuples_inserted(relid))::bigint
+                     FROM pg_partition_tree(leaf.message)) END AS inserted,
+           CASE WHEN q.partition_interval IS NULL
+               THEN pg_stat_get_live_tuples(leaf.archive)
+               ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
+                     FROM pg_partition_tree(leaf.archive)) END AS archived OFFSET 0) s
+WHERE q.unlogged = {unlogged}
