@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_pgqueue"
+# Packages that the contracts name.
+ALWAYS = {"__init__.py": "", "models/__init__.py": "", "spark/__init__.py": ""}
 # The two places where Django and Python ask for an import that comes late.
 MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
 
@@ -59,7 +61,7 @@ def is_import_of_ours(node: ast.AST) -> bool:
 
 def made_up_package(folder: Path, modules: dict[str, str]) -> Path:
     package = folder / PACKAGE
-    for name, code in {"__init__.py": "", "models/__init__.py": "", **modules}.items():
+    for name, code in {**ALWAYS, **modules}.items():
         path = package / name
         path.parent.mkdir(parents=True, exist_ok=True)
         for parent in path.relative_to(package).parents:

@@ -1,0 +1,89 @@
+"""What can be read: the columns of an archived and of a live message.
+
+``a`` is the archive (or the live view), ``m`` the message, ``{queue}`` the queue's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django_pgqueue.spark.errors import InvalidOption
+
+__all__ = ["ARCHIVE", "JSON", "LIVE", "Column", "ddl", "needs_message", "select"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its type in Spark, and how PostgreSQL gives it."""
+
+    type: str
+    sql: str
+
+
+_MESSAGE = {
+    "body": Column("string", "m.body::text"),
+    "headers": Column("string", "m.headers::text"),
+    "priority": Column("int", "m.priority::integer"),
+    "group_key": Column("string", "m.group_key"),
+    "dedup_key": Column("string", "m.dedup_key"),
+    "scheduled_at": Column("timestamp", "m.scheduled_at"),
+}
+
+_BOTH = {
+    "id": Column("bigint", "a.id"),
+    "queue": Column("string", "{queue}"),
+    "state": Column("string", "a.state"),
+    **_MESSAGE,
+    "enqueued_at": Column("timestamp", "a.enqueued_at"),
+    "first_read_at": Column("timestamp", "a.first_read_at"),
+    "last_read_at": Column("timestamp", "a.last_read_at"),
+    "read_ct": Column("int", "a.read_ct"),
+    "attempts": Column("int", "a.attempts"),
+}
+
+ARCHIVE = {
+    **_BOTH,
+    "archived_at": Column("timestamp", "a.archived_at"),
+    "error": Column("string", "a.error"),
+    "result": Column("string", "a.result::text"),
+    "archive_xid": Column("bigint", "a.archive_xid"),
+}
+
+LIVE = {
+    **_BOTH,
+    "priority": Column("int", "a.priority::integer"),
+    "group_key": Column("string", "a.group_key"),
+    "vt": Column("timestamp", "a.vt"),
+    "worker": Column("int", "a.worker"),
+}
+
+#: Columns that hold JSON: as text, or in whatever type a schema gives them.
+JSON = {"body", "headers", "result"}
+
+
+def ddl(columns: dict[str, Column], names: Iterable[str]) -> str:
+    """The schema of some columns, as Spark reads it.
+
+    >>> ddl(ARCHIVE, ["id", "queue"])
+    'id bigint, queue string'
+    """
+    return ", ".join(f"{name} {found(columns, name).type}" for name in names)
+
+
+def found(columns: dict[str, Column], name: str) -> Column:
+    if name not in columns:
+        raise InvalidOption(f"There is no column {name!r}; there are {', '.join(columns)}.")
+    return columns[name]
+
+
+def needs_message(columns: dict[str, Column], names: Iterable[str]) -> bool:
+    """Whether the messages must be read too: the archive alone is much narrower."""
+    return any(found(columns, name).sql.startswith("m.") for name in names)
+
+
+def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
+    """The list behind SELECT; ``queue`` is the name's expression."""
+    return ", ".join(
+        f"{found(columns, name).sql.replace('{queue}', queue)} AS {name}" for name in names
+    )

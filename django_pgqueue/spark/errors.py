@@ -1,0 +1,94 @@
+"""What the pipeline raises on purpose.
+
+* PipelineError           a PgQueueError
+  x SparkMissing          PySpark or Java is not there
+  x InvalidOption         an option, a column or a schema that the data source cannot work with
+  x DataLost              what a stream would have to deliver is purged
+  x ServerChanged         a checkpoint or a lake belongs to another server, or to its future
+  x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
+  x ReplicaLags           a replica did not catch up with what is to be read
+  x StagingLost           staged rows are gone, as after a crash of the server
+  x JobRunning            the same job is running elsewhere
+  x LakeDiffers           files of the lake are not what was recorded
+"""
+
+from __future__ import annotations
+
+from django_pgqueue.errors import PgQueueError
+
+__all__ = [
+    "DataLost",
+    "InvalidOption",
+    "JobRunning",
+    "LakeDiffers",
+    "PipelineError",
+    "ReplicaLags",
+    "ServerChanged",
+    "SparkMissing",
+    "StagingLost",
+    "TableRewritten",
+]
+
+
+class PipelineError(PgQueueError):
+    """The root: catch it to catch what the pipeline raises."""
+
+
+class SparkMissing(PipelineError):
+    """PySpark or a Java runtime is missing; the message says what to install."""
+
+
+class InvalidOption(PipelineError, ValueError):
+    """The data source or a job was asked for something that it cannot do."""
+
+
+class DataLost(PipelineError):
+    """Rows that a stream has not delivered were purged."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"Archived messages of queue {queue!r} were purged before this stream read them. "
+            f"Set failOnDataLoss=false to go on with what is left, or start from a new checkpoint."
+        )
+
+
+class ServerChanged(PipelineError):
+    """A checkpoint or lake was made with another server, or with a later state of this one."""
+
+
+class TableRewritten(PipelineError):
+    """Positions planned for a read mean nothing any more."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"{table} was rewritten while it was read, as by VACUUM FULL, CLUSTER or a retention "
+            f"that dropped it. Run the read again."
+        )
+
+
+class ReplicaLags(PipelineError):
+    """The replica that a task reads from has not yet replayed what the driver planned to read."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"The replica did not catch up within {seconds:g} seconds. Raise replicaTimeout, or "
+            f"read from the primary."
+        )
+
+
+class StagingLost(PipelineError):
+    """Staged rows are gone: staging is unlogged, and a crash of the server empties it."""
+
+    def __init__(self, found: int, expected: int) -> None:
+        super().__init__(
+            f"{found} of {expected} staged rows are left, so nothing was sent. The server "
+            f"crashed, or the janitor removed rows staged long ago. Run the write again."
+        )
+
+
+class JobRunning(PipelineError):
+    """Another process runs this job on the same lake, or the same roll-up."""
+
+
+class LakeDiffers(PipelineError):
+    """A file of the lake is missing, or is not what its run recorded."""

@@ -1,0 +1,119 @@
+"""Positions in the archive, and what lies between two of them.
+
+Neither ids nor times follow the order of commits, so neither can say "all up to here". A
+snapshot can: it names the transactions that had committed. What is visible in a later snapshot
+and not in an earlier one is new, whoever committed late, and nothing waits for an open
+transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["EARLIEST", "Offset", "Snapshot", "window"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Which transactions had committed, as PostgreSQL writes it: ``xmin:xmax:running``.
+
+    >>> Snapshot.parse("10:14:10,12").shows(11), Snapshot.parse("10:14:10,12").shows(12)
+    (True, False)
+    """
+
+    xmin: int
+    xmax: int
+    running: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), tuple(int(x) for x in running.split(",") if x))
+
+    @classmethod
+    def below(cls, xid: int) -> Snapshot:
+        """Every transaction before that one."""
+        return cls(xid, xid)
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
+
+    def shows(self, xid: int) -> bool:
+        return xid < self.xmax and xid not in self.running
+
+    def settled_by(self, later: Snapshot) -> bool:
+        """Whether all that was running here has ended there."""
+        return later.xmin >= self.xmax
+
+
+EARLIEST = Snapshot.below(0)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How far a stream is: all that ``since`` shows was delivered.
+
+    In the middle of a step that was cut short, also all of the next snapshot, ``until``, up to
+    the transaction and id in ``after``.
+    """
+
+    since: Snapshot
+    until: Snapshot | None = None
+    after: tuple[int, int] | None = None
+    system: str = ""
+
+    @classmethod
+    def parse(cls, value: dict[str, Any]) -> Offset:
+        """From the form in which Spark keeps it in its checkpoint."""
+        until, after = value.get("n"), value.get("a")
+        return cls(
+            Snapshot.parse(value["s"]),
+            Snapshot.parse(until) if until else None,
+            (int(after[0]), int(after[1])) if after else None,
+            str(value.get("sys", "")),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"s": str(self.since)}
+        if self.until is not None and self.after is not None:
+            found |= {"n": str(self.until), "a": list(self.after)}
+        if self.system:
+            found["sys"] = self.system
+        return found
+
+    def may_lack(self, purged_below: int) -> bool:
+        """Whether rows of transactions before that one may have gone undelivered."""
+        if self.after is not None:
+            return purged_below > self.after[0]
+        if self.since == EARLIEST:
+            return False  # from what there is
+        return purged_below > self.since.xmax or any(x < purged_below for x in self.since.running)
+
+
+def window(start: Offset, end: Offset, alias: str = "a") -> str:
+    """The rows after one offset up to another, as a condition on the archive.
+
+    The plain bounds are for the BRIN index, which cannot use the rest.
+
+    >>> window(Offset(Snapshot.below(5)), Offset(Snapshot.parse("7:9:7")))
+    "a.archive_xid >= 5 AND a.archive_xid < 9 AND a.archive_xid <> ALL ('{7}'::bigint[])"
+    """
+    old, new = start.since, end.until or end.since
+    xid, place = f"{alias}.archive_xid", f"({alias}.archive_xid, {alias}.id)"
+    terms = [f"{xid} >= {old.xmin}", f"{xid} < {new.xmax}"]
+    if new.running:
+        terms.append(f"{xid} <> ALL ({_array(new.running)})")
+    if old.xmin != old.xmax:
+        terms.append(f"({xid} >= {old.xmax} OR {xid} = ANY ({_array(old.running)}))")
+    if start.after is not None:
+        terms.append(f"{xid} >= {start.after[0]}")
+        terms.append(f"{place} > ({start.after[0]}, {start.after[1]})")
+    if end.after is not None:
+        terms.append(f"{xid} <= {end.after[0]}")
+        terms.append(f"{place} <= ({end.after[0]}, {end.after[1]})")
+    return " AND ".join(terms)
+
+
+def _array(xids: tuple[int, ...]) -> str:
+    return "'{" + ",".join(map(str, xids)) + "}'::bigint[]"

@@ -1,0 +1,207 @@
+"""The options of the data source, with Kafka's names where the meaning is the same.
+
+=========================  ===================  ==================================================
+option                     default              meaning
+=========================  ===================  ==================================================
+url                        $PGQUEUE_URL         how to connect, as libpq takes it
+source                     archive              archive, or live: a peek at what is in the queue
+subscribe                  every queue          names of queues, with commas between
+subscribePattern                                a regular expression for whole names
+columns                    all                  names of columns, with commas between
+includeHeaders             true                 false leaves out the headers
+startingOffsets            earliest             earliest, latest, or an offset as JSON
+endingOffsets              latest               latest, or an offset as JSON (batch only)
+startingTimestamp                               archived at or after: ISO 8601, or milliseconds
+endingTimestamp                                 archived before (batch only)
+maxOffsetsPerTrigger       no limit             rows in one micro-batch
+minPartitions              two a core           tasks in a batch read, where there is enough to do
+maxRecordsPerPartition     200000               rows in one task, about
+failOnDataLoss             true                 whether to stop where undelivered rows were purged
+failOnServerChange         true                 whether to stop at a restored or another server
+replicaTimeout             60                   seconds that a task waits for a replica
+pushdown                   auto                 true where Spark pushes filters; auto finds out
+queue                                           for writing: the queue, whatever the column says
+txnAppId, txnVersion                            for writing: a name for the job, and a number
+                                                that rises; a version is written once
+=========================  ===================  ==================================================
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgqueue.spark.columns import ARCHIVE, LIVE, Column
+from django_pgqueue.spark.errors import InvalidOption
+from django_pgqueue.spark.offsets import EARLIEST, Offset, Snapshot
+
+__all__ = ["Options"]
+
+_NAMES = {
+    "url",
+    "source",
+    "subscribe",
+    "subscribePattern",
+    "columns",
+    "includeHeaders",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "failOnServerChange",
+    "replicaTimeout",
+    "pushdown",
+    "queue",
+    "txnAppId",
+    "txnVersion",
+}
+# What Spark adds of its own.
+_SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
+
+
+FROM_THE_START = Offset(EARLIEST)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Parsed, and checked where that needs no database."""
+
+    url: str
+    live: bool = False
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    names: tuple[str, ...] = ()
+    start: Offset | None = FROM_THE_START  # None: latest
+    end: Offset | None = None  # None: latest
+    archived_from: str | None = None
+    archived_until: str | None = None
+    max_rows: int | None = None
+    min_partitions: int = 0
+    rows_per_partition: int = 200_000
+    fail_on_data_loss: bool = True
+    fail_on_server_change: bool = True
+    replica_timeout: float = 60.0
+    pushdown: bool | None = None
+    queue: str | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        options = {key.lower(): value for key, value in given.items()}
+        unknown = set(options) - {name.lower() for name in _NAMES} - _SPARKS
+        if unknown:
+            raise InvalidOption(
+                f"There is no option {', '.join(sorted(unknown))}; "
+                f"django_pgqueue.spark.options lists them."
+            )
+        if options.get("subscribe") and options.get("subscribepattern"):
+            raise InvalidOption("Give subscribe or subscribePattern, not both.")
+        url = options.get("url") or os.environ.get("PGQUEUE_URL")
+        if not url:
+            raise InvalidOption(
+                "Say where the queues are: option url, or PGQUEUE_URL in the environment of the "
+                "driver and the executors, as in postgresql://user@host/database"
+            )
+        source = options.get("source", "archive")
+        if source not in {"archive", "live"}:
+            raise InvalidOption(f"source is archive or live, not {source!r}")
+        pattern = options.get("subscribepattern")
+        if (options.get("txnappid") is None) != (options.get("txnversion") is None):
+            raise InvalidOption("Give txnAppId and txnVersion together.")
+        found = cls(
+            url=url,
+            live=source == "live",
+            subscribe=tuple(_list(options.get("subscribe", ""))),
+            pattern=re.compile(pattern).pattern if pattern else None,
+            start=_offset(options.get("startingoffsets", "earliest"), "startingOffsets"),
+            end=_offset(options.get("endingoffsets", "latest"), "endingOffsets"),
+            archived_from=_moment(options.get("startingtimestamp")),
+            archived_until=_moment(options.get("endingtimestamp")),
+            max_rows=_number(options, "maxOffsetsPerTrigger"),
+            min_partitions=_number(options, "minPartitions") or 0,
+            rows_per_partition=_number(options, "maxRecordsPerPartition") or 200_000,
+            fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+            fail_on_server_change=_flag(options, "failOnServerChange", True),
+            replica_timeout=float(options.get("replicatimeout", 60)),
+            pushdown=None
+            if options.get("pushdown", "auto") == "auto"
+            else _flag(options, "pushdown", True),
+            queue=options.get("queue"),
+            txn_app_id=options.get("txnappid"),
+            txn_version=_number(options, "txnVersion", least=0),
+        )
+        return found.with_names(
+            _list(options.get("columns", "")), _flag(options, "includeHeaders", True)
+        )
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return LIVE if self.live else ARCHIVE
+
+    def with_names(self, names: Iterable[str], headers: bool = True) -> Options:
+        """The columns that are read when no schema says otherwise."""
+        wanted = tuple(names) or tuple(n for n in self.columns if headers or n != "headers")
+        return Options(**{**self.__dict__, "names": wanted})
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdigit() or int(text) < least:
+        raise InvalidOption(f"{name} is a whole number from {least} on, not {text!r}")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in {"true", "false"}:
+        raise InvalidOption(f"{name} is true or false, not {text!r}")
+    return text == "true"
+
+
+def _offset(text: str, name: str) -> Offset | None:
+    if text == "latest":
+        return None
+    if text == "earliest":
+        return FROM_THE_START
+    try:
+        value: Any = json.loads(text)
+        if isinstance(value, dict) and "xid" in value:
+            return Offset(Snapshot.below(int(value["xid"])))
+        return Offset.parse(value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidOption(
+            f'{name} is earliest, latest, {{"s": "xmin:xmax:running"}} as in a checkpoint, or '
+            f'{{"xid": 123}} for all transactions before that one, not {text!r}'
+        ) from error
+
+
+def _moment(text: str | None) -> str | None:
+    """A moment as PostgreSQL reads it; Kafka writes milliseconds since 1970."""
+    if text is None:
+        return None
+    if text.isdigit():
+        return dt.datetime.fromtimestamp(int(text) / 1000, dt.timezone.utc).isoformat()
+    try:
+        # Python 3.10 does not know the Z.
+        moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise InvalidOption(
+            f"{text!r} is no moment: write ISO 8601, or milliseconds since 1970"
+        ) from error
+    return moment.isoformat() if moment.tzinfo else moment.isoformat() + "+00:00"

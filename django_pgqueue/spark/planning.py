@@ -1,0 +1,275 @@
+"""How a read is cut into tasks.
+
+A batch read goes by positions in the tables (ctid ranges), which need no index and give tasks of
+one size. A stream's step goes by transaction ids, through the archive's small index on them. All
+tasks of one read see the same rows: those that the planner's snapshot shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+
+from django_pgqueue.spark import columns
+from django_pgqueue.spark.errors import InvalidOption
+from django_pgqueue.spark.filters import literal
+from django_pgqueue.spark.offsets import Offset, Snapshot, window
+from django_pgqueue.spark.options import Options
+
+__all__ = [
+    "Task",
+    "connect",
+    "cut_by_position",
+    "cut_by_transaction",
+    "live_tasks",
+    "queues",
+    "server",
+]
+
+BLOCK = 8192
+# Enough rows in a task that its start is not what it costs.
+LEAST_BLOCKS = 512
+
+Queue = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Statements whose rows are one partition."""
+
+    statements: tuple[str, ...]
+    #: Tables with the number of the file they were planned on.
+    files: tuple[tuple[str, int], ...] = ()
+    #: The transaction that a replica must have passed.
+    reach: int = 0
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the database says of itself."""
+
+    now: Snapshot
+    system: str
+    is_replica: bool
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(url, autocommit=True, application_name="pgqueue spark")
+
+
+def server(connection: psycopg.Connection[Any]) -> Server:
+    row = connection.execute(
+        "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), system_identifier::text "
+        "FROM pg_control_system()"
+    ).fetchone()
+    assert row is not None
+    now = Snapshot.parse(row[0])
+    # A replica's snapshot does not tell which transactions are running.
+    return Server(Snapshot.below(now.xmin) if row[1] else now, row[2], row[1])
+
+
+def queues(
+    connection: psycopg.Connection[Any], options: Options, conditions: Sequence[str] = ()
+) -> list[Queue]:
+    """The queues that are asked for, as (id, name)."""
+    terms = [condition.replace("{queue}", "q.name") for condition in conditions]
+    params: dict[str, Any] = {}
+    if options.subscribe:
+        terms.append("lower(q.name) = ANY(%(names)s)")
+        params["names"] = [name.lower() for name in options.subscribe]
+    if options.pattern is not None:
+        terms.append("q.name ~ %(pattern)s")
+        params["pattern"] = f"^(?:{options.pattern})$"
+    # Conditions are complete; a percent sign in one is not a parameter.
+    where = " AND ".join(terms[: len(conditions)]).replace("%", "%%")
+    where = " AND ".join(filter(None, [where, *terms[len(conditions) :]])) or "true"
+    found = connection.execute(
+        f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name", params
+    ).fetchall()
+    missing = {name.lower() for name in options.subscribe} - {row[1].lower() for row in found}
+    if missing and not conditions:
+        raise InvalidOption(
+            f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database."
+        )
+    return [(row[0], row[1]) for row in found]
+
+
+def cut_by_position(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    names: Sequence[str],
+    *,
+    start: Offset,
+    end: Offset,
+    conditions: Sequence[str] = (),
+    on_queue: Sequence[str] = (),
+) -> list[Task]:
+    """A batch read. The end must have been taken before: what it shows lies in the files by now."""
+    chosen = queues(connection, options, on_queue)
+    rows = connection.execute(
+        """
+        SELECT q.id, t.relid::regclass::text, pg_relation_filenode(t.relid),
+               pg_relation_size(t.relid) / %s, greatest(c.reltuples, 0)
+        FROM unnest(%s::integer[]) WITH ORDINALITY AS q (id, place),
+             pg_partition_tree(to_regclass('pgqueue_archive_q' || q.id)) t
+             JOIN pg_class c ON c.oid = t.relid
+        WHERE t.isleaf AND pg_relation_size(t.relid) > 0
+        ORDER BY q.place, t.relid::regclass::text
+        """,
+        [BLOCK, [pk for pk, _ in chosen]],
+    ).fetchall()
+    total = sum(blocks for *_, blocks, _ in rows)
+    density = max((sum(tuples for *_, tuples in rows) / total) if total else 0, 1) or 1
+    size = max(int(options.rows_per_partition / density), 1)
+    if options.min_partitions and total > LEAST_BLOCKS:
+        size = min(size, max(-(-total // options.min_partitions), LEAST_BLOCKS))
+    terms = [window(start, end), *conditions, *_between_times(options)]
+    queue_names = dict(chosen)
+    tasks: list[Task] = []
+    pieces: list[tuple[str, str, int]] = []
+    filled = 0
+    for queue_id, table, filenode, blocks, _ in rows:
+        low = 0
+        while low < blocks:
+            high = min(blocks, low + size - filled)
+            ctids = f"a.ctid >= '({low},0)'::tid AND a.ctid < '({high},0)'::tid"
+            statement = _statement(
+                options, names, table, queue_id, queue_names[queue_id], [ctids, *terms]
+            )
+            pieces.append((statement, table, filenode))
+            filled += high - low
+            low = high
+            if filled >= size:
+                tasks.append(_task(pieces, end))
+                pieces, filled = [], 0
+    if pieces:
+        tasks.append(_task(pieces, end))
+    return tasks
+
+
+def _task(pieces: list[tuple[str, str, int]], end: Offset) -> Task:
+    return Task(
+        tuple(statement for statement, _, _ in pieces),
+        tuple(dict.fromkeys((table, filenode) for _, table, filenode in pieces)),
+        (end.until or end.since).xmax,
+    )
+
+
+def _statement(
+    options: Options,
+    names: Sequence[str],
+    table: str,
+    queue_id: int,
+    queue: str,
+    terms: Sequence[str],
+) -> str:
+    name = literal(queue)
+    assert name is not None  # the characters of a queue's name are harmless
+    conditions = " AND ".join(terms).replace("{queue}", name)
+    selected = columns.select(options.columns, names, f"{name}::text")
+    join = ""
+    if columns.needs_message(options.columns, names) or "m." in conditions:
+        join = (
+            f" JOIN pgqueue_message_q{queue_id} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at"
+        )
+    return f"SELECT {selected} FROM {table} a{join} WHERE {conditions}"
+
+
+def _between_times(options: Options) -> list[str]:
+    found = []
+    if options.archived_from:
+        found.append(f"a.archived_at >= '{options.archived_from}'::timestamptz")
+    if options.archived_until:
+        found.append(f"a.archived_at < '{options.archived_until}'::timestamptz")
+    return found
+
+
+# Streams
+
+
+def in_window(options: Options, chosen: Sequence[Queue], start: Offset, end: Offset) -> str:
+    """The archived rows of some queues between two offsets, as a condition."""
+    ids = ",".join(str(pk) for pk, _ in chosen)
+    terms = [window(start, end), f"a.queue_id = ANY ('{{{ids}}}'::integer[])"]
+    return " AND ".join([*terms, *_between_times(options)])
+
+
+def cut_by_transaction(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    names: Sequence[str],
+    start: Offset,
+    end: Offset,
+) -> list[Task]:
+    """One step of a stream, in slices of equal numbers of rows."""
+    chosen = queues(connection, options)
+    if not chosen:
+        return []
+    every = options.rows_per_partition
+    cuts = connection.execute(
+        f"""
+        SELECT archive_xid, id FROM (
+            SELECT a.archive_xid, a.id,
+                   row_number() OVER (ORDER BY a.archive_xid, a.id) AS place
+            FROM pgqueue_archive a WHERE {in_window(options, chosen, start, end)}
+        ) numbered
+        WHERE place % {every} = 0 ORDER BY place
+        """
+    ).fetchall()
+    upper = end.until or end.since
+    places = [
+        start.after,
+        *((int(xid), int(pk)) for xid, pk in cuts),
+        end.after if end.until is not None else None,
+    ]
+    join = ""
+    if columns.needs_message(options.columns, names):
+        join = (
+            "JOIN pgqueue_message m ON m.id = a.id AND m.queue_id = a.queue_id "
+            "AND m.enqueued_at = a.enqueued_at "
+        )
+    tasks = []
+    for low, high in pairwise(places):
+        condition = in_window(
+            options,
+            chosen,
+            Offset(start.since, upper, low),
+            Offset(start.since, upper, high),
+        )
+        statement = (
+            f"SELECT {columns.select(options.columns, names, 'q.name::text')} "
+            f"FROM pgqueue_archive a JOIN pgqueue_queue q ON q.id = a.queue_id {join}"
+            f"WHERE {condition}"
+        )
+        tasks.append(Task((statement,), (), upper.xmax))
+    return tasks
+
+
+def live_tasks(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    names: Sequence[str],
+    conditions: Sequence[str] = (),
+    on_queue: Sequence[str] = (),
+) -> list[Task]:
+    """A peek: one statement a queue, so that no message is seen twice or missed on its way
+    from one state to the next."""
+    return [
+        Task(
+            (
+                _statement(
+                    options,
+                    names,
+                    "pgqueue_live",
+                    pk,
+                    name,
+                    [f"a.queue_id = {pk}", *conditions],
+                ),
+            )
+        )
+        for pk, name in queues(connection, options, on_queue)
+    ]

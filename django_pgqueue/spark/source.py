@@ -1,0 +1,129 @@
+"""The data source ``pgqueue``.
+
+>>> spark.read.format("pgqueue").option("url", url).option("subscribe", "orders").load()
+
+It reads the archive with its messages' bodies, or peeks at what is in the queue, as batches;
+streams the archive; and writes into queues, each row once. See :mod:`.options` for the options.
+A stream that takes messages out of a queue is not offered: a delivery is a lease, and cannot be
+given again as a micro-batch must be. Consume with ``runconsumer``, and stream what it archived.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from django_pgqueue.spark import arrow, columns, filters, planning
+from django_pgqueue.spark.errors import InvalidOption
+from django_pgqueue.spark.offsets import Offset
+from django_pgqueue.spark.options import Options
+from django_pgqueue.spark.sink import BatchWriter, StreamWriter
+from django_pgqueue.spark.stream import ArchiveStream
+
+__all__ = ["PgQueueDataSource"]
+
+PUSHING_WORKER = "data_source_pushdown_filters.py"
+UNSET_PARTITIONS = 4
+
+
+class PgQueueDataSource(DataSource):
+    """What Spark asks for readers and writers."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pgqueue"
+
+    def schema(self) -> str:
+        options = Options.parse(self.options)
+        return columns.ddl(options.columns, options.names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = Options.parse(self.options)
+        _check(schema, options)
+        # Spark refuses a reader that can push filters unless pushing is on, and says nowhere
+        # whether it is. It plans in a worker of its own when it is.
+        caller = sys._getframe(1).f_code.co_filename
+        pushes = caller.endswith(PUSHING_WORKER) if options.pushdown is None else options.pushdown
+        return (PushingReader if pushes else Reader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> ArchiveStream:
+        options = Options.parse(self.options)
+        _check(schema, options)
+        if options.live:
+            raise InvalidOption(
+                "A queue cannot be streamed: a delivery is a lease and no log that can be read "
+                "again. Stream the archive (source=archive), peek at the queue in batch, or "
+                "consume it with manage.py runconsumer."
+            )
+        return ArchiveStream(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(Options.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(Options.parse(self.options), schema, overwrite)
+
+
+class Reader(DataSourceReader):
+    """A batch read of the archive, or a peek at live messages."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.conditions: list[str] = []
+        self.on_queue: list[str] = []
+
+    def partitions(self) -> list[InputPartition]:
+        options, names = self.options, self.schema.names
+        with planning.connect(options.url) as connection:
+            if options.live:
+                tasks = planning.live_tasks(
+                    connection, options, names, self.conditions, self.on_queue
+                )
+            elif options.start is None:
+                raise InvalidOption("A batch read that starts at latest has nothing to read.")
+            else:
+                end = options.end or Offset(planning.server(connection).now)
+                tasks = planning.cut_by_position(
+                    connection,
+                    options,
+                    names,
+                    start=options.start,
+                    end=end,
+                    conditions=self.conditions,
+                    on_queue=self.on_queue,
+                )
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # Spark makes a partition without a value of an empty list.
+        if partition is not None and partition.value is not None:
+            options = self.options
+            yield from arrow.read(
+                options.url, partition.value, self.schema, options.replica_timeout
+            )
+
+
+class PushingReader(Reader):
+    """The same, with filters that PostgreSQL applies."""
+
+    def pushFilters(self, filters_: list[Any]) -> Iterable[Any]:
+        pushed, left = filters.push(filters_, self.options.columns)
+        self.on_queue = [condition for name, condition in pushed if name == "queue"]
+        self.conditions = [condition for name, condition in pushed if name != "queue"]
+        return left
+
+
+def _check(schema: StructType, options: Options) -> None:
+    """Refuse columns that do not exist, and types that they cannot have."""
+    for field in schema.fields:
+        usual = columns.found(options.columns, field.name).type
+        if field.name not in columns.JSON and field.dataType.simpleString() != usual:
+            raise InvalidOption(
+                f"Column {field.name!r} is {usual}, not {field.dataType.simpleString()}: "
+                f"cast it after reading."
+            )

@@ -1,0 +1,157 @@
+"""The archive as a stream: what was archived since, with no gap and nothing twice.
+
+An offset is a snapshot (see :mod:`.offsets`), so that a transaction which commits late is
+delivered late, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from django_pgqueue.spark import arrow, planning
+from django_pgqueue.spark.errors import DataLost, ServerChanged
+from django_pgqueue.spark.offsets import Offset, Snapshot
+from django_pgqueue.spark.options import Options
+
+__all__ = ["ArchiveStream"]
+
+
+class ArchiveStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver as long as the query; only ``read`` runs on executors."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.target: Snapshot | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        with planning.connect(self.options.url) as connection:
+            server = planning.server(connection)
+        start = self.options.start
+        since = server.now if start is None else start.since
+        if start is not None and start.after is not None:
+            return Offset(since, start.until, start.after, server.system).as_dict()
+        return Offset(since, system=server.system).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self.options.max_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with planning.connect(self.options.url) as connection:
+            self.target = planning.server(connection).now
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        at = Offset.parse(start)
+        with planning.connect(self.options.url) as connection:
+            server = planning.server(connection)
+            if not self._is_ready(connection, server, at):
+                return start
+            until = at.until or self.target or server.now
+            chosen = planning.queues(connection, self.options)
+            if not chosen:
+                return start
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            last, more = self._last_of(connection, chosen, at, until, most)
+            if more:
+                return Offset(at.since, until, last, server.system).as_dict()
+            if last is not None or at.until is not None:
+                return Offset(until, system=server.system).as_dict()
+            if at.since.running and at.since.settled_by(until):
+                # Forget transactions that are over: once, at the cost of an empty batch.
+                return Offset(Snapshot.below(until.xmin), system=server.system).as_dict()
+        # An offset that moves without a row would make an empty batch at every trigger.
+        return start
+
+    def _last_of(
+        self,
+        connection: psycopg.Connection[Any],
+        chosen: list[planning.Queue],
+        at: Offset,
+        until: Snapshot,
+        most: int | None,
+    ) -> tuple[tuple[int, int] | None, bool]:
+        """The place where a step ends, and whether there is more behind it."""
+        condition = planning.in_window(self.options, chosen, at, Offset(until))
+        order, skip = ("ORDER BY a.archive_xid, a.id", most - 1) if most else ("", 0)
+        rows = connection.execute(
+            f"SELECT a.archive_xid, a.id FROM pgqueue_archive a WHERE {condition} "
+            f"{order} OFFSET {skip} LIMIT 2"
+        ).fetchall()
+        if not rows and most:  # fewer than a step may have
+            rows = connection.execute(
+                f"SELECT a.archive_xid, a.id FROM pgqueue_archive a WHERE {condition} LIMIT 1"
+            ).fetchall()
+        if not rows:
+            return None, False
+        return (int(rows[0][0]), int(rows[0][1])), bool(most) and len(rows) == 2
+
+    def _is_ready(
+        self, connection: psycopg.Connection[Any], server: planning.Server, at: Offset
+    ) -> bool:
+        """Whether to go on from here at all; a replica may have to catch up first."""
+        options = self.options
+        if at.system and at.system != server.system and options.fail_on_server_change:
+            raise ServerChanged(
+                f"The checkpoint was made with another server (system identifier {at.system}, "
+                f"this one has {server.system}), where transactions are numbered otherwise. Start "
+                f"from a new checkpoint, or set failOnServerChange=false after pg_upgrade."
+            )
+        reached = (at.until or at.since).xmax
+        if reached > server.now.xmax:
+            if server.is_replica:
+                return False
+            if options.fail_on_server_change:
+                raise ServerChanged(
+                    f"The checkpoint is ahead of the server (transaction {reached}, the server is "
+                    f"at {server.now.xmax}): the server was restored to an earlier state. Start "
+                    f"from a new checkpoint, and expect what was archived since to come again."
+                )
+        for name, purged_below in connection.execute(
+            "SELECT q.name, p.below_xid FROM pgqueue_purge_mark p "
+            "JOIN pgqueue_queue q ON q.id = p.queue_id WHERE q.id = ANY(%s)",
+            [[pk for pk, _ in planning.queues(connection, options)]],
+        ):
+            if at.may_lack(purged_below):
+                lost = DataLost(name)
+                if options.fail_on_data_loss:
+                    raise lost
+                warnings.warn(str(lost), stacklevel=2)
+        return True
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        with planning.connect(self.options.url) as connection:
+            tasks = planning.cut_by_transaction(
+                connection,
+                self.options,
+                self.schema.names,
+                Offset.parse(start),
+                Offset.parse(end),
+            )
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition is not None and partition.value is not None:
+            yield from arrow.read(
+                self.options.url, partition.value, self.schema, self.options.replica_timeout
+            )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the archive keeps what was read."""
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        with planning.connect(self.options.url) as connection:
+            server = planning.server(connection)
+        return Offset(server.now, system=server.system).as_dict()
