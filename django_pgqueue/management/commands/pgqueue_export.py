@@ -1,0 +1,9 @@
+"""``manage.py pgqueue_export``: the job on a local Spark session."""
+
+from __future__ import annotations
+
+from django_pgqueue.management.jobs import JobCommand
+
+
+class Command(JobCommand):
+    job = "export"

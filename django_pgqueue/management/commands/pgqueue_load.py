@@ -1,0 +1,9 @@
+"""``manage.py pgqueue_load``: the job on a local Spark session."""
+
+from __future__ import annotations
+
+from django_pgqueue.management.jobs import JobCommand
+
+
+class Command(JobCommand):
+    job = "load"

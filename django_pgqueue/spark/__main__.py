@@ -1,0 +1,38 @@
+"""The jobs from a shell, here or on a cluster.
+
+    python -m django_pgqueue.spark export --url postgresql://… /lake
+    spark-submit --py-files django_pgqueue.zip …/django_pgqueue/spark/__main__.py export …
+
+The address may be in ``PGQUEUE_URL`` instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from django_pgqueue.spark.cli import JOBS, arguments, run
+from django_pgqueue.spark.errors import PipelineError
+
+
+def main(given: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m django_pgqueue.spark", description=__doc__)
+    jobs = parser.add_subparsers(dest="job", required=True)
+    for name in JOBS:
+        job = jobs.add_parser(name)
+        job.add_argument("--url", default=os.environ.get("PGQUEUE_URL"))
+        arguments(name, job)
+    options: dict[str, Any] = vars(parser.parse_args(given))
+    if not options["url"]:
+        parser.error("say where the queues are: --url, or PGQUEUE_URL")
+    try:
+        return run(options.pop("job"), options.pop("url"), options, print)
+    except PipelineError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

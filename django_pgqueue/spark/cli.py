@@ -1,0 +1,130 @@
+"""What the jobs take on a command line, and how they are called: for ``manage.py`` and a shell."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from django_pgqueue.spark import java
+from django_pgqueue.spark.session import local_session
+
+__all__ = ["HELP", "JOBS", "arguments", "run"]
+
+HELP = {
+    "export": "Export what was archived since the last time to a lake of Parquet files.",
+    "rollup": "Compute the figures that the admin's charts show.",
+    "replay": "Send messages of a lake into a queue again.",
+    "load": "Send the rows of Parquet, JSON or CSV files into a queue.",
+    "verify": "Compare a lake with the database, by counts and checksums.",
+}
+JOBS = tuple(HELP)
+
+
+def arguments(job: str, parser: Any) -> None:
+    """Add the arguments of a job to a parser."""
+    _ARGUMENTS[job](parser)
+    parser.add_argument("--cores", type=int, help="of this machine (default: all)")
+    parser.add_argument("--memory", default="1g", help="of the JVM (default: %(default)s)")
+
+
+def run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None]) -> int:
+    """Run a job, and say what it did; returns what the process exits with."""
+    # First, since the modules of the jobs need what it looks for.
+    java.check()
+    spark = local_session(
+        f"pgqueue {job}",
+        cores=options.pop("cores", None),
+        memory=options.pop("memory", "1g"),
+    )
+    function = getattr(import_module(f"django_pgqueue.spark.{_MODULES.get(job, job)}"), job)
+    result = function(spark, url, **_chosen(job, options), tell=tell)
+    if job == "verify":
+        for finding in result:
+            tell(str(finding))
+        if not result:
+            tell("Every run was verified before; --every does it again.")
+        return 0 if all(finding.agrees for finding in result) else 1
+    tell(str(result))
+    return 0
+
+
+_MODULES = {"load": "replay"}
+
+
+def _chosen(job: str, options: dict[str, Any]) -> dict[str, Any]:
+    names = _NAMES[job]
+    return {name: options[name] for name in names if options.get(name) is not None}
+
+
+def _export(parser: Any) -> None:
+    parser.add_argument("path", help="the lake: a directory, or an address as s3://bucket/lake")
+    parser.add_argument(
+        "--queue", action="append", dest="queues", metavar="NAME", help="only this one; repeatable"
+    )
+    parser.add_argument(
+        "--hold-retention",
+        action=argparse.BooleanOptionalAction,
+        dest="holds_retention",
+        help="whether retention waits for this lake",
+    )
+    parser.add_argument(
+        "--max-files", type=int, default=32, help="compact directories with more (default: 32)"
+    )
+
+
+def _rollup(parser: Any) -> None:
+    parser.add_argument("--seconds", type=int, default=3600, help="a span's length (default: 3600)")
+    parser.add_argument("--from", type=_moment, dest="from_at", metavar="TIME", help="ISO 8601")
+    parser.add_argument("--to", type=_moment, dest="to_at", metavar="TIME", help="ISO 8601")
+    parser.add_argument("--every", action="store_true", help="compute everything again")
+
+
+def _sending(parser: Any) -> None:
+    parser.add_argument("--to", metavar="QUEUE", help="the queue to send to")
+    parser.add_argument("--where", default="true", help="a condition in Spark's SQL")
+    parser.add_argument("--rate", type=float, help="messages a second (default: no limit)")
+    parser.add_argument("--dry-run", action="store_true", help="only count")
+
+
+def _replay(parser: Any) -> None:
+    parser.add_argument("--lake", dest="path", required=True, help="where it was exported to")
+    parser.add_argument("--queue", help="only messages that were in this queue")
+    parser.add_argument("--id", dest="replay_id", help="to go on where a call of this id ended")
+    _sending(parser)
+
+
+def _load(parser: Any) -> None:
+    parser.add_argument("path", help="files, or a directory of them")
+    parser.add_argument("--format", default="parquet", choices=("parquet", "json", "csv"))
+    parser.add_argument("--id", dest="load_id", help="to go on where a call of this id ended")
+    _sending(parser)
+
+
+def _verify(parser: Any) -> None:
+    parser.add_argument("path", help="the lake")
+    parser.add_argument("--every", action="store_true", help="runs that were verified before too")
+
+
+_ARGUMENTS: dict[str, Callable[[Any], None]] = {
+    "export": _export,
+    "rollup": _rollup,
+    "replay": _replay,
+    "load": _load,
+    "verify": _verify,
+}
+_SEND = ("path", "to", "where", "rate", "dry_run")
+_NAMES = {
+    "export": ("path", "queues", "holds_retention", "max_files"),
+    "rollup": ("seconds", "from_at", "to_at", "every"),
+    "replay": (*_SEND, "queue", "replay_id"),
+    "load": (*_SEND, "format", "load_id"),
+    "verify": ("path", "every"),
+}
+
+
+def _moment(text: str) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)

@@ -1,0 +1,323 @@
+"""Archive → Parquet lake, what is new each time.
+
+A run takes the transactions between where the last one ended and the oldest that is still open:
+below that nothing can appear any more. Its span is noted in the database before it starts, so
+that a run which died is done again over the same span, and one that died while publishing is
+finished. Nothing is in the lake twice, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+
+from django_pgqueue.spark import arrow, lake, planning
+from django_pgqueue.spark.errors import InvalidOption, JobRunning, ServerChanged
+from django_pgqueue.spark.offsets import Offset, Snapshot
+from django_pgqueue.spark.options import Options
+
+__all__ = ["Summary", "export"]
+
+NAMES = ("queue", *lake.COLUMNS)
+LOCK = "pgqueue export"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one call did."""
+
+    run: int | None
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    compacted: int = 0
+    seconds: float = 0.0
+    resumed: bool = False
+
+    def __str__(self) -> str:
+        if self.run is None:
+            done = "Nothing new to export"
+        else:
+            done = (
+                f"Run {self.run}{' (resumed)' if self.resumed else ''}: {self.rows:,} messages "
+                f"in {self.files} files, {self.bytes / 1e6:.1f} MB"
+            )
+        merged = f"; {self.compacted} directories compacted" if self.compacted else ""
+        return f"{done}{merged}, {self.seconds:.1f} s."
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of the database: a lake, and the span that goes into it."""
+
+    id: int
+    lake: int
+    path: str
+    from_xid: int
+    to_xid: int
+    resumed: bool
+
+
+def export(
+    spark: Any,
+    url: str,
+    path: str,
+    *,
+    queues: Sequence[str] = (),
+    holds_retention: bool | None = None,
+    max_files: int = 32,
+    rows_per_task: int = 200_000,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Summary:
+    """Export what was archived since the last time.
+
+    ``queues`` chooses for a new lake; ``holds_retention`` makes retention wait for this lake.
+    A directory that has more than ``max_files`` files is compacted afterwards.
+
+    >>> print(export(spark, url, "/lake"))
+    Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
+
+    Raises JobRunning when the lake is being exported to, and ServerChanged.
+    """
+    started = time.monotonic()
+    # Its session holds the lock until the end, or until this process dies.
+    with planning.connect(url) as connection:
+        number = _open_lake(connection, path, list(queues), holds_retention)
+        _lock(connection, number, path)
+        _finish_publishing(connection, number, path, tell)
+        options = replace(
+            Options.parse({"url": url}),
+            subscribe=tuple(_queues_of(connection, number)),
+            rows_per_partition=rows_per_task,
+        )
+        run = _unfinished(connection, number, path) or _begin(connection, options, number, path)
+        summary = Summary(None)
+        if run is not None:
+            summary = _export_run(spark, connection, options, run, tell)
+        compacted = _compact(spark, connection, number, path, max_files, tell)
+    return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
+
+
+def _open_lake(
+    connection: psycopg.Connection[Any], path: str, queues: list[str], holds: bool | None
+) -> int:
+    server = planning.server(connection)
+    row = connection.execute(
+        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system) "
+        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s) "
+        "ON CONFLICT (path) DO UPDATE SET holds_retention = "
+        "coalesce(%(holds)s, pgqueue_lake.holds_retention) "
+        "RETURNING id, queues, system, exported_below",
+        {
+            "path": path,
+            "queues": json.dumps(queues),
+            "holds": holds,
+            "system": server.system,
+        },
+    ).fetchone()
+    assert row is not None
+    number, chosen, system, exported_below = row
+    if queues and sorted(queues) != sorted(chosen):
+        raise InvalidOption(
+            f"The lake {path} takes {', '.join(chosen) or 'every queue'}: what was archived "
+            f"before would be missing of another choice. Export to another path."
+        )
+    if system != server.system or exported_below > server.now.xmax:
+        raise ServerChanged(
+            f"The lake {path} was exported from another server, or from a later state of this "
+            f"one. Export to another path, or see the documentation on restoring."
+        )
+    return int(number)
+
+
+def _queues_of(connection: psycopg.Connection[Any], number: int) -> list[str]:
+    row = connection.execute("SELECT queues FROM pgqueue_lake WHERE id = %s", [number]).fetchone()
+    assert row is not None
+    return [str(name) for name in row[0]]
+
+
+def _lock(connection: psycopg.Connection[Any], number: int, path: str) -> None:
+    row = connection.execute(
+        "SELECT pg_try_advisory_lock(hashtext(%s), %s)", [LOCK, number]
+    ).fetchone()
+    if row != (True,):
+        raise JobRunning(f"Another process is exporting to {path}. Wait for it, or stop it.")
+
+
+def _unfinished(connection: psycopg.Connection[Any], number: int, path: str) -> Run | None:
+    row = connection.execute(
+        "SELECT id, from_xid, to_xid FROM pgqueue_export_run "
+        "WHERE lake_id = %s AND state = 'RUNNING' AND kind = 'EXPORT'",
+        [number],
+    ).fetchone()
+    if row is None:
+        return None
+    lake.discard(path, row[0])
+    return Run(row[0], number, path, row[1], row[2], resumed=True)
+
+
+def _begin(
+    connection: psycopg.Connection[Any], options: Options, number: int, path: str
+) -> Run | None:
+    """Note the span of a new run; None when there is nothing in it."""
+    row = connection.execute(
+        "SELECT exported_below FROM pgqueue_lake WHERE id = %s", [number]
+    ).fetchone()
+    assert row is not None
+    low, high = row[0], planning.server(connection).now.xmin
+    if high <= low:
+        return None
+    condition = planning.in_window(
+        options,
+        planning.queues(connection, options),
+        Offset(Snapshot.below(low)),
+        Offset(Snapshot.below(high)),
+    )
+    found = connection.execute(
+        f"SELECT 1 FROM pgqueue_archive a WHERE {condition} LIMIT 1"
+    ).fetchone()
+    if found is None:
+        connection.execute(
+            "UPDATE pgqueue_lake SET exported_below = %s WHERE id = %s", [high, number]
+        )
+        return None
+    return Run(_note(connection, number, "EXPORT", low, high), number, path, low, high, False)
+
+
+def _note(
+    connection: psycopg.Connection[Any], number: int, kind: str, low: int = 0, high: int = 0
+) -> int:
+    row = connection.execute(
+        "INSERT INTO pgqueue_export_run "
+        "(lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error) "
+        "VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{}', '') RETURNING id",
+        [number, kind, low, high],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _export_run(
+    spark: Any,
+    connection: psycopg.Connection[Any],
+    options: Options,
+    run: Run,
+    tell: Callable[[str], None],
+) -> Summary:
+    start, end = Offset(Snapshot.below(run.from_xid)), Offset(Snapshot.below(run.to_xid))
+    if run.from_xid == 0:
+        tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)
+    else:
+        # What is new is little beside what is there: found by transaction, not by going through.
+        tasks = planning.cut_by_transaction(connection, options, NAMES, start, end)
+    tell(f"Run {run.id}: {len(tasks)} tasks")
+    url, path, number = options.url, run.path, run.id
+
+    def write(place: int, task: planning.Task) -> list[lake.File]:
+        return lake.write(path, number, place, arrow.batches(url, task))
+
+    try:
+        written = [file for files in lake.on_executors(spark, write, tasks) for file in files]
+    except Exception as error:
+        connection.execute(
+            "UPDATE pgqueue_export_run SET error = %s WHERE id = %s", [str(error)[:2000], run.id]
+        )
+        raise
+    tell(f"Run {run.id}: publishing {len(written)} files")
+    _publish(connection, run.id, run.path, written, [])
+    rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
+    return Summary(run.id, rows, len(written), size, resumed=run.resumed)
+
+
+def _publish(
+    connection: psycopg.Connection[Any],
+    run: int,
+    path: str,
+    add: list[lake.File],
+    remove: list[str],
+) -> None:
+    """From here on the run can only be finished."""
+    by_queue: Counter[str] = Counter()
+    for file in add:
+        by_queue[file["to"].partition("queue=")[2].partition("/")[0]] += file["rows"]
+    manifest = {"add": add, "remove": remove, "queues": dict(by_queue)}
+    connection.execute(
+        "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, error = '', "
+        "rows = %s, files = %s, bytes = %s WHERE id = %s",
+        [
+            json.dumps(manifest),
+            sum(f["rows"] for f in add),
+            len(add),
+            sum(f["bytes"] for f in add),
+            run,
+        ],
+    )
+    _finish(connection, run, path, manifest)
+
+
+def _finish(
+    connection: psycopg.Connection[Any], run: int, path: str, manifest: dict[str, Any]
+) -> None:
+    lake.publish(path, manifest["add"], manifest["remove"])
+    with connection.transaction():
+        row = connection.execute(
+            "UPDATE pgqueue_export_run SET state = 'DONE', finished_at = clock_timestamp() "
+            "WHERE id = %s RETURNING kind, to_xid, lake_id",
+            [run],
+        ).fetchone()
+        assert row is not None
+        if row[0] == "EXPORT":
+            connection.execute(
+                "UPDATE pgqueue_lake SET exported_below = %s WHERE id = %s", [row[1], row[2]]
+            )
+    lake.discard(path, run)
+
+
+def _finish_publishing(
+    connection: psycopg.Connection[Any], number: int, path: str, tell: Callable[[str], None]
+) -> None:
+    """What an earlier process left: finish what it published, forget what it compacted."""
+    for run, kind, state, manifest in connection.execute(
+        "SELECT id, kind, state, manifest FROM pgqueue_export_run "
+        "WHERE lake_id = %s AND state <> 'DONE'",
+        [number],
+    ).fetchall():
+        if state == "PUBLISHING":
+            tell(f"Run {run}: finishing what was left of it")
+            _finish(connection, run, path, manifest)
+        elif kind == "COMPACT":
+            lake.discard(path, run)
+            connection.execute("DELETE FROM pgqueue_export_run WHERE id = %s", [run])
+
+
+def _compact(
+    spark: Any,
+    connection: psycopg.Connection[Any],
+    number: int,
+    path: str,
+    max_files: int,
+    tell: Callable[[str], None],
+) -> int:
+    """Make one file of many where there are too many."""
+    crowded = [
+        (directory, places)
+        for directory, places in lake.files_in(path).items()
+        if len(places) > max_files
+    ]
+    if not crowded:
+        return 0
+    run = _note(connection, number, "COMPACT")
+    tell(f"Run {run}: compacting {len(crowded)} directories")
+
+    def merge(place: int, work: tuple[str, list[str]]) -> list[lake.File]:
+        return lake.merge(path, run, place, *work)
+
+    written = [file for files in lake.on_executors(spark, merge, crowded) for file in files]
+    _publish(connection, run, path, written, [place for _, places in crowded for place in places])
+    return len(crowded)

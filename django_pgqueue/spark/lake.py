@@ -1,0 +1,185 @@
+"""The files of a lake: where they lie, and how a run's files get there at once.
+
+``archive/queue=orders/date=2026-11-21/run-7-0-….parquet`` under the lake's path, which DuckDB,
+Polars, Athena and Spark read alike. A run writes beside them, where no reader looks, and moves
+its files when all of them are there; which ones is noted in the database before, so that a run
+that dies on the way is finished, not repeated.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as dataset
+from pyarrow import fs
+
+from django_pgqueue.spark.columns import ARCHIVE, ddl
+from django_pgqueue.spark.errors import LakeDiffers
+
+__all__ = ["COLUMNS", "DATA", "discard", "files_in", "on_executors", "publish", "read", "write"]
+
+DATA = "archive"
+STAGING = "_staging"
+
+#: In the files; queue and date are in their paths.
+COLUMNS = tuple(name for name in ARCHIVE if name != "queue")
+_PARTITIONING = dataset.partitioning(
+    pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"
+)
+# What repeats; a dictionary for what does not costs time and space.
+_REPEATED = ["state", "group_key", "error"]
+_ROWS_PER_GROUP = 128 * 1024
+
+File = dict[str, Any]
+
+
+def open_at(path: str) -> tuple[fs.FileSystem, str]:
+    """A directory, or an address as in ``s3://bucket/lake``."""
+    if "://" in path:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+        return found
+    return fs.LocalFileSystem(), str(Path(path).resolve())
+
+
+def write(path: str, run: int, number: int, batches: Iterable[pa.RecordBatch]) -> list[File]:
+    """Write one task's rows beside the lake's; returns the files, with their final places."""
+    filesystem, root = open_at(path)
+    attempt = uuid.uuid4().hex[:8]
+    base = f"{root}/{STAGING}/run-{run}/{attempt}"
+    files: list[File] = []
+
+    def visit(written: Any) -> None:
+        place = written.path.partition(f"/{attempt}/")[2]
+        files.append(
+            {
+                "from": f"{STAGING}/run-{run}/{attempt}/{place}",
+                "to": f"{DATA}/{place}",
+                "rows": written.metadata.num_rows,
+                "bytes": written.size,
+            }
+        )
+
+    first = next(iterator := iter(batches), None)
+    if first is None:
+        return []
+    source = _dated(first, iterator)
+    schema = _dated_schema(first.schema)
+    parquet = dataset.ParquetFileFormat()
+    dataset.write_dataset(
+        source,
+        base,
+        schema=schema,
+        filesystem=filesystem,
+        format=parquet,
+        partitioning=_PARTITIONING,
+        basename_template=f"run-{run}-{number}-{attempt}-{{i}}.parquet",
+        file_options=parquet.make_write_options(compression="zstd", use_dictionary=_REPEATED),
+        existing_data_behavior="overwrite_or_ignore",
+        max_rows_per_group=_ROWS_PER_GROUP,
+        file_visitor=visit,
+        use_threads=False,
+    )
+    return files
+
+
+def _dated_schema(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field("date", pa.string()))
+
+
+def _dated(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = _dated_schema(first.schema)
+    while True:
+        days = pc.strftime(first.column("archived_at"), format="%Y-%m-%d")
+        yield pa.RecordBatch.from_arrays([*first.columns, days], schema=schema)
+        following = next(rest, None)
+        if following is None:
+            return
+        first = following
+
+
+def publish(path: str, add: Sequence[File], remove: Sequence[str] = ()) -> None:
+    """Move files to their places and remove others; once more changes nothing."""
+    filesystem, root = open_at(path)
+    for directory in {file["to"].rpartition("/")[0] for file in add}:
+        filesystem.create_dir(f"{root}/{directory}", recursive=True)
+    for file in add:
+        source, target = f"{root}/{file['from']}", f"{root}/{file['to']}"
+        if _exists(filesystem, source):
+            filesystem.move(source, target)
+        elif not _exists(filesystem, target):
+            raise LakeDiffers(
+                f"{source} should be moved to {target}, and neither is there. Restore it, or "
+                f"delete the run in the database to export its span again."
+            )
+    for place in remove:
+        if _exists(filesystem, f"{root}/{place}"):
+            filesystem.delete_file(f"{root}/{place}")
+
+
+def discard(path: str, run: int) -> None:
+    """Forget what a run has written beside the lake."""
+    filesystem, root = open_at(path)
+    directory = f"{root}/{STAGING}/run-{run}"
+    if _exists(filesystem, directory):
+        filesystem.delete_dir(directory)
+
+
+def files_in(path: str) -> dict[str, list[str]]:
+    """The lake's files by directory, as places under its path."""
+    filesystem, root = open_at(path)
+    selector = fs.FileSelector(f"{root}/{DATA}", recursive=True, allow_not_found=True)
+    found: dict[str, list[str]] = {}
+    for info in filesystem.get_file_info(selector):
+        if info.type == fs.FileType.File and info.path.endswith(".parquet"):
+            place = info.path[len(root) + 1 :] if info.path.startswith(root) else info.path
+            found.setdefault(place.rpartition("/")[0], []).append(place)
+    return {directory: sorted(places) for directory, places in sorted(found.items())}
+
+
+def read(spark: Any, path: str) -> Any:
+    """The lake as a DataFrame. By a given schema: a queue named 007 is no number."""
+    schema = f"{ddl(ARCHIVE, COLUMNS)}, queue string, date string"
+    return spark.read.schema(schema).parquet(f"{path}/{DATA}")
+
+
+def merge(path: str, run: int, number: int, directory: str, places: Sequence[str]) -> list[File]:
+    """Write small files of one directory again as one, beside the lake."""
+    filesystem, root = open_at(path)
+    whole = dataset.dataset(
+        [f"{root}/{place}" for place in places], filesystem=filesystem, format="parquet"
+    )
+    queue = directory.partition("queue=")[2].partition("/")[0]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in whole.to_batches():
+            if batch.num_rows:
+                named = pa.array([queue] * batch.num_rows, pa.string())
+                yield pa.RecordBatch.from_arrays(
+                    [*batch.columns, named],
+                    schema=batch.schema.append(pa.field("queue", pa.string())),
+                )
+
+    return write(path, run, number, batches())
+
+
+def _exists(filesystem: fs.FileSystem, place: str) -> bool:
+    return filesystem.get_file_info(place).type != fs.FileType.NotFound
+
+
+def on_executors(
+    spark: Any, function: Callable[[int, Any], Any], payloads: Sequence[Any]
+) -> list[Any]:
+    """Call a function with each payload's number and the payload, a task each.
+
+    What a failed or a superseded attempt returned never arrives here. An RDD, since mapInArrow
+    would need pandas; so a session of Spark Connect will not do.
+    """
+    if not payloads:
+        return []
+    tasks = spark.sparkContext.parallelize(list(enumerate(payloads)), len(payloads))
+    return list(tasks.map(lambda task: function(*task)).collect())

@@ -1,0 +1,198 @@
+"""Files → queue: messages of the lake once more, or rows of any Parquet, JSON or CSV.
+
+Each call has an id. A call that died goes on where it was when it is made again with the same
+id, and one that was finished changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgqueue.spark import lake, planning
+from django_pgqueue.spark.errors import InvalidOption
+
+__all__ = ["Summary", "load", "replay"]
+
+#: With a rate, messages of so many seconds are one write.
+SLICE_SECONDS = 1.0
+_TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How many messages there are, by the queue they came from."""
+
+    id: str
+    counts: dict[str, int]
+    dry_run: bool
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
+
+    def __str__(self) -> str:
+        would = "would be sent (dry run)" if self.dry_run else "sent"
+        parts = ", ".join(f"{name}: {count:,}" for name, count in self.counts.items())
+        return f"{self.id}: {self.rows:,} messages {would} ({parts}), {self.seconds:.1f} s."
+
+
+def replay(
+    spark: Any,
+    url: str,
+    path: str,
+    *,
+    queue: str | None = None,
+    to: str | None = None,
+    where: str = "true",
+    rate: float | None = None,
+    dry_run: bool = False,
+    replay_id: str | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Summary:
+    """Send messages of a lake again, ``where`` a condition in Spark's SQL holds.
+
+    They come from ``queue`` (every one, if none is named) and go ``to`` another, or back to
+    where they came from. ``rate`` is messages a second. The header ``x-replay`` names the id of
+    the call and of the message that was.
+
+    >>> replay(spark, url, "/lake", queue="orders", where="state = 'FAILED'", dry_run=True).rows
+    12
+    """
+    rows = lake.read(spark, path).where(where)
+    if queue is not None:
+        rows = rows.where(rows.queue == queue)
+    name = replay_id or f"replay-{uuid.uuid4().hex[:12]}"
+    # JSON is put together as text: parsing it would write numbers in another form.
+    rows = rows.selectExpr(
+        "archive_xid",
+        "id",
+        "queue",
+        "body",
+        "CASE WHEN headers IS NULL OR headers = '{}' THEN '{' "
+        "ELSE concat(substr(headers, 1, length(headers) - 1), ', ') END || "
+        f'\'"x-replay": {{"id": \' || id || \', "by": "{_plain(name)}"}}}}\' AS headers',
+        "priority",
+        "group_key",
+    )
+    return _send(spark, url, rows, to, rate, dry_run, name, ("archive_xid", "id"), tell)
+
+
+def load(
+    spark: Any,
+    url: str,
+    path: str,
+    *,
+    to: str | None = None,
+    format: str = "parquet",
+    options: Mapping[str, str] | None = None,
+    where: str = "true",
+    rate: float | None = None,
+    dry_run: bool = False,
+    load_id: str | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Summary:
+    """Send the rows of Parquet, JSON or CSV files.
+
+    A column ``body`` is sent as it is, with what else a message has (headers, delay, priority,
+    group, dedup_key, and queue where ``to`` is not given); of rows without one, each becomes a
+    body as a whole.
+
+    >>> load(spark, url, "/data/orders.csv", to="orders", format="csv").rows
+    100
+    """
+    if format not in {"parquet", "json", "csv"}:
+        raise InvalidOption(f"Files are parquet, json or csv, not {format!r}.")
+    usual = {"header": "true"} if format == "csv" else {}
+    rows = spark.read.format(format).options(**{**usual, **(options or {})}).load(path)
+    rows = rows.where(where)
+    if "body" not in rows.columns:
+        rows = rows.selectExpr("to_json(struct(*)) AS body")
+    rows = rows.select(*[name for name in rows.columns if name in _TAKEN])
+    if to is None and "queue" not in rows.columns:
+        raise InvalidOption("Say which queue: there is no column queue.")
+    name = load_id or f"load-{uuid.uuid4().hex[:12]}"
+    # Of all that may be there, the body is what makes an order that lasts.
+    return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), tell)
+
+
+def _send(
+    spark: Any,
+    url: str,
+    rows: Any,
+    to: str | None,
+    rate: float | None,
+    dry_run: bool,
+    name: str,
+    order: tuple[str, ...],
+    tell: Callable[[str], None],
+) -> Summary:
+    started = time.monotonic()
+    if to is not None and "queue" not in rows.columns:
+        counts = {to: rows.count()}
+    else:
+        counts = {
+            row[0]: row[1] for row in rows.groupBy("queue").count().orderBy("queue").collect()
+        }
+    total = sum(counts.values())
+    if not dry_run and total:
+        columns = [column for column in rows.columns if column in _TAKEN]
+        size = total if rate is None else max(int(rate * SLICE_SECONDS), 1)
+        _write(spark, url, rows, columns, to, name, order, total, size, rate, tell)
+    return Summary(name, counts, dry_run, time.monotonic() - started)
+
+
+def _write(
+    spark: Any,
+    url: str,
+    rows: Any,
+    columns: list[str],
+    to: str | None,
+    name: str,
+    order: tuple[str, ...],
+    total: int,
+    size: int,
+    rate: float | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Slice by slice, each a version of its own, from the first that is not written yet."""
+    done = _version(url, name)
+    slices = -(-total // size)
+    if slices > 1:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        place = f.row_number().over(Window.orderBy(*order)) - 1
+        rows = rows.withColumn("_slice", f.floor(place / size)).cache()
+    for number in range(done + 1, slices + 1):
+        began = time.monotonic()
+        part = rows if slices == 1 else rows.where(rows["_slice"] == number - 1)
+        writer = part.select(*columns).write.format("pgqueue").mode("append")
+        writer = writer.options(url=url, txnAppId=name, txnVersion=str(number))
+        if to is not None:
+            writer = writer.option("queue", to)
+        writer.save()
+        tell(f"{min(number * size, total):,} of {total:,}")
+        if rate is not None and number < slices:
+            time.sleep(max(size / rate - (time.monotonic() - began), 0))
+    if slices > 1:
+        rows.unpersist()
+
+
+def _version(url: str, name: str) -> int:
+    with planning.connect(url) as connection:
+        row = connection.execute(
+            "SELECT version FROM pgqueue_spark_txn WHERE app_id = %s", [name]
+        ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _plain(name: str) -> str:
+    """Refuse what would have to be escaped, in JSON or in SQL."""
+    if not name.replace("-", "").replace("_", "").replace(".", "").replace(":", "").isalnum():
+        raise InvalidOption(f"An id has letters, digits and -_.: only, not {name!r}.")
+    return name

@@ -1,0 +1,158 @@
+"""Whether lake and database agree: the same messages, by counts and checksums, run by run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from django_pgqueue.spark import lake, planning
+from django_pgqueue.spark.errors import InvalidOption
+
+__all__ = ["Finding", "verify"]
+
+Sums = dict[str, list[int]]
+
+# The same text on both sides, and the first 32 bits of its MD5, added up.
+_SPARK = """
+SELECT queue, count(*),
+       coalesce(sum(cast(conv(substr(md5(concat_ws('|', cast(id AS string), state,
+           cast(read_ct AS string), cast(attempts AS string),
+           cast(unix_micros(enqueued_at) AS string), cast(unix_micros(archived_at) AS string),
+           coalesce(error, '~'), coalesce(headers, '~'), coalesce(body, '~'))),
+           1, 8), 16, 10) AS bigint)), 0)
+FROM {source} WHERE archive_xid >= {low} AND archive_xid < {high} GROUP BY queue
+"""
+_POSTGRES = """
+SELECT q.name, count(*),
+       sum(('x' || substr(md5(concat_ws('|', a.id, a.state, a.read_ct, a.attempts,
+           (extract(epoch FROM a.enqueued_at) * 1000000)::bigint,
+           (extract(epoch FROM a.archived_at) * 1000000)::bigint,
+           coalesce(a.error, '~'), coalesce(m.headers::text, '~'), coalesce(m.body::text, '~'))),
+           1, 8))::bit(32)::bigint)::bigint
+FROM pgqueue_archive a
+JOIN pgqueue_queue q ON q.id = a.queue_id
+JOIN pgqueue_message m
+    ON m.id = a.id AND m.queue_id = a.queue_id AND m.enqueued_at = a.enqueued_at
+WHERE a.archive_xid >= %(low)s AND a.archive_xid < %(high)s
+  AND (%(all)s OR lower(q.name) = ANY(%(names)s))
+GROUP BY q.name
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One queue in one run."""
+
+    run: int
+    queue: str
+    in_lake: int
+    expected: int
+    compared_with: str  # database, earlier checksum, or count: what was left to compare with
+    agrees: bool
+
+    def __str__(self) -> str:
+        word = "agrees with" if self.agrees else "DIFFERS from"
+        return (
+            f"Run {self.run}, queue {self.queue}: the lake's {self.in_lake:,} messages "
+            f"{word} the {self.compared_with} ({self.expected:,})."
+        )
+
+
+def verify(
+    spark: Any,
+    url: str,
+    path: str,
+    *,
+    every: bool = False,
+    tell: Callable[[str], None] = lambda words: None,
+) -> list[Finding]:
+    """Compare each finished run that was not verified before (or every one).
+
+    A run whose messages are purged from the database is compared with the checksums of its last
+    verification, or else with the count that the export recorded.
+
+    >>> all(finding.agrees for finding in verify(spark, url, "/lake"))
+    True
+    """
+    findings: list[Finding] = []
+    with planning.connect(url) as connection:
+        row = connection.execute(
+            "SELECT id, queues FROM pgqueue_lake WHERE path = %s", [path]
+        ).fetchone()
+        if row is None:
+            raise InvalidOption(f"Nothing was exported to {path} yet.")
+        number, names = row
+        runs = connection.execute(
+            "SELECT id, from_xid, to_xid, manifest -> 'queues', checksums FROM pgqueue_export_run "
+            "WHERE lake_id = %s AND kind = 'EXPORT' AND state = 'DONE' "
+            "AND (%s OR verified_at IS NULL) ORDER BY id",
+            [number, every],
+        ).fetchall()
+        for run, low, high, counts, checksums in runs:
+            tell(f"Run {run}")
+            kept = _in_lake(spark, path, low, high)
+            there = _in_database(connection, names, low, high)
+            purged = _purged(connection, low)
+            found = [
+                _compare(run, queue, kept, there, counts or {}, checksums or {}, queue in purged)
+                for queue in sorted({*kept, *there, *(counts or {})})
+            ]
+            findings += found
+            if all(finding.agrees for finding in found):
+                connection.execute(
+                    "UPDATE pgqueue_export_run SET verified_at = clock_timestamp(), "
+                    "checksums = %s WHERE id = %s",
+                    [json.dumps(kept), run],
+                )
+    return findings
+
+
+def _compare(
+    run: int,
+    queue: str,
+    kept: Sums,
+    there: Sums,
+    counts: dict[str, int],
+    checksums: Sums,
+    purged: bool,
+) -> Finding:
+    mine = kept.get(queue, [0, 0])
+    if not purged:
+        theirs, what = there.get(queue, [0, 0]), "database"
+    elif queue in checksums:
+        theirs, what = checksums[queue], "earlier checksum"
+    else:
+        theirs, what = [counts.get(queue, 0), mine[1]], "recorded count"
+    return Finding(run, queue, mine[0], theirs[0], what, mine == theirs)
+
+
+def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
+    if not lake.files_in(path):
+        return {}
+    lake.read(spark, path).createOrReplaceTempView("pgqueue_verified")
+    rows = spark.sql(_SPARK.format(source="pgqueue_verified", low=low, high=high)).collect()
+    return {str(row[0]): [int(row[1]), int(row[2])] for row in rows}
+
+
+def _in_database(
+    connection: psycopg.Connection[Any], names: list[str], low: int, high: int
+) -> Sums:
+    rows = connection.execute(
+        _POSTGRES,
+        {"low": low, "high": high, "all": not names, "names": [name.lower() for name in names]},
+    ).fetchall()
+    return {name: [int(count), int(checksum)] for name, count, checksum in rows}
+
+
+def _purged(connection: psycopg.Connection[Any], low: int) -> set[str]:
+    """Queues of which archived messages of that transaction or later were removed."""
+    rows = connection.execute(
+        "SELECT q.name FROM pgqueue_purge_mark p JOIN pgqueue_queue q ON q.id = p.queue_id "
+        "WHERE p.below_xid > %s",
+        [low],
+    )
+    return {name for (name,) in rows}
