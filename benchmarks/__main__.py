@@ -1,6 +1,6 @@
 """Measure the queue beside its peers, in one run on one server.
 
-    python -m benchmarks                    everything, about a quarter of an hour
+    python -m benchmarks                    everything, about half an hour
     python -m benchmarks --quick            everything, smaller, under five minutes
     python -m benchmarks send depth-delayed by topic or by name
     python -m benchmarks --list
@@ -53,17 +53,19 @@ def parse() -> argparse.Namespace:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", const="quick", dest="size")
     size.add_argument("--full", action="store_const", const="full", dest="size")
-    parser.add_argument("--rounds", type=int, default=3, help="how often, in turn (default: 3)")
+    parser.add_argument("--rounds", type=int, help="how often, in turn (default: 3; quick: 2)")
     parser.add_argument(
         "--payloads",
         type=Path,
         default=os.environ.get("PGQUEUE_WEBHOOKS"),
         help="real webhooks: JSON lines {'event': …, 'payload': …}, plain or gzipped",
     )
-    parser.add_argument("--output", type=Path, help=f"directory (default: {RESULTS.name})")
+    parser.add_argument("--name", help="of the files in benchmarks/results")
     parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
     parser.set_defaults(size="normal")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.rounds = options.rounds or (2 if options.size == "quick" else 3)
+    return options
 
 
 def scenarios(wanted: list[str], *, full: bool) -> list[Any]:
@@ -114,12 +116,17 @@ def measure(options: argparse.Namespace) -> int:
         finally:
             clients.close()
     about["minutes"] = round((time.monotonic() - started) / 60, 1)
-    whole = not options.scenarios and options.size == "normal"
-    name = "latest" if whole else "-".join([options.size, *options.scenarios])
-    where = report.save(options.output or RESULTS, name, about, outcomes)
+    where = report.save(RESULTS, options.name or usual_name(options), about, outcomes)
     print(report.goals(outcomes))
     print(f"\n{about['minutes']} minutes. Saved as {where}")
     return 0
+
+
+def usual_name(options: argparse.Namespace) -> str:
+    """Only a whole run of the usual size is the one to keep."""
+    if not options.scenarios and options.size == "normal":
+        return "latest"
+    return "-".join([options.size, *options.scenarios])
 
 
 class Progress:

@@ -131,9 +131,13 @@ class Bench:
 def run(scenario: Scenario, bench: Bench) -> Outcome:
     """All rounds of a scenario: each contestant in turn, forth and back."""
     outcome = Outcome(scenario, bench.payload)
+    measures: dict[str, Measure] = {}
     try:
         bench.tell("preparing")
-        measures: dict[str, Measure] = scenario.prepare(bench)
+        try:
+            measures = scenario.prepare(bench)
+        except Exception as error:
+            outcome.failures["preparing"] = str(error).strip() or repr(error)
         order = list(measures)
         rounds = min(bench.rounds, scenario.rounds or bench.rounds)
         for number in range(1, rounds + 1):

@@ -74,7 +74,7 @@ def rows(outcome: Outcome) -> list[list[str]]:
                     label,
                     f"{figure(outcome.median(label, unit))} {unit}",
                     f"{figure(min(samples))} - {figure(max(samples))}",
-                    f"{outcome.ratio(label, baseline, unit):.2f}" if compared else "",
+                    figure(outcome.ratio(label, baseline, unit)) if compared else "",
                 ]
             )
     return lines
@@ -109,16 +109,19 @@ def goals(outcomes: list[Outcome]) -> str:
         for goal, value, met in outcome.judged():
             than = f" / {goal.to}" if goal.to else ""
             limit = goal.limit(outcome.payload.name)
-            unit = "" if goal.to else f" {goal.unit or outcome.scenario.unit}"
+            unit = f" {goal.unit or outcome.scenario.unit}"
+            if goal.to:
+                unit = f" ({goal.unit})" if goal.unit else ""
             lines.append(
                 f"| {outcome.scenario.name}, {outcome.payload.name} "
                 f"| {goal.of}{than} {'≤' if goal.is_ceiling else '≥'} {limit:g}{unit} "
-                f"| {value:.2f} | {'yes' if met else '**no**'} |"
+                f"| {figure(value)} | {'yes' if met else '**no**'} |"
             )
     return "\n".join(lines)
 
 
 def figure(value: float) -> str:
+    """Three digits; more would be noise."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

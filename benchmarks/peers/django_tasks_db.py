@@ -13,7 +13,7 @@ TASKS = {"drain": tasks.nothing, "latency": tasks.note_the_delay}
 
 
 class Worker:
-    most = 3_000
+    most = 1_500
 
     def install(self) -> None:
         """Its tables come with ``migrate``."""

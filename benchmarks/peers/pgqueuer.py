@@ -60,7 +60,8 @@ class Worker:
         self.queries = Queries.from_asyncpg_connection(self.connection)
 
     def install(self) -> None:
-        self.loop.run_until_complete(self.queries.install())
+        if not self.loop.run_until_complete(self.queries.schema_is_installed()):
+            self.loop.run_until_complete(self.queries.install())
 
     def command(self, mode: str) -> list[str]:
         return [sys.executable, "-m", __name__, mode]

@@ -31,14 +31,16 @@ TASKS = {"drain": nothing, "latency": note_the_delay}
 
 
 class Worker:
-    most = 10_000
+    most = 5_000
 
     def __init__(self) -> None:
         self.connection = database.connect()
         app.open()
 
     def install(self) -> None:
-        app.schema_manager.apply_schema()
+        found = self.connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone()
+        if found == (None,):
+            app.schema_manager.apply_schema()
 
     def command(self, mode: str) -> list[str]:
         module = f"--app={__name__}.app"

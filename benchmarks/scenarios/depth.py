@@ -42,9 +42,9 @@ BEHIND = (
 )
 
 
-@scenario("Read 100 and archive, behind 1,000,000 delayed (quick: 100,000)", goals=BEHIND)
+@scenario("Read 100 and archive, behind 1,000,000 delayed (quick: 50,000)", goals=BEHIND)
 def depth_delayed(bench: Any) -> dict[str, Measure]:
-    count = bench.amount(100_000, 1_000_000)
+    count = bench.amount(50_000, 1_000_000)
     bodies = bench.payload.bodies
     return after(bench, lambda queues, name: queues.fill(name, bodies, count, delay=HOUR))
 
@@ -117,7 +117,7 @@ def bounded_task(peer: str, queue: str, most: int, place: int) -> Any:
     ),
 )
 def depth_snapshot(bench: Any) -> dict[str, Measure]:
-    held = bench.amount(8, 60, 600)
+    held = bench.amount(6, 60, 600)
     part = held / 5
     rates: dict[str, list[float]] = {}
 

@@ -15,7 +15,7 @@ CLIENTS = 8
 
 
 def thousand(bench: Any) -> int:
-    return bench.amount(200, 1000)
+    return bench.amount(100, 1000)
 
 
 def make(bench: Any, peer: str, count: int) -> list[str]:
@@ -28,7 +28,7 @@ def make(bench: Any, peer: str, count: int) -> list[str]:
 
 
 @scenario(
-    "8 clients send, read and archive 10 at a time, on one queue and on 1,000 (quick: 200)",
+    "8 clients send, read and archive 10 at a time, on one queue and on 1,000 (quick: 100)",
     baseline="PGMQ, one",
     goals=(
         Goal("ours, many", "ours, one", at_least=0.85),
@@ -68,7 +68,7 @@ def round_task(peer: str, names: list[str], place: int) -> Any:
 
 
 @scenario(
-    "Metrics of all of 1,000 queues with 1,000,000 messages (quick: 200 with 40,000; "
+    "Metrics of all of 1,000 queues with 1,000,000 messages (quick: 100 with 20,000; "
     "full: 10,000,000)",
     unit="ms",
     goals=(Goal("ours", at_most=50),),
@@ -104,7 +104,7 @@ def many_metrics(bench: Any) -> dict[str, Measure]:
 
 
 @scenario(
-    "Longest wait of 4 senders, while queues are made beside 1,000 others (quick: 200)",
+    "Longest wait of 4 senders, while queues are made beside 1,000 others (quick: 100)",
     unit="ms",
     rounds=3,
     goals=(Goal("ours, creating", at_most=100),),
