@@ -1,0 +1,120 @@
+"""What becomes of a message after its handler, decided without a database."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry, decide, describe
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.retries import Constant, NoRetry
+
+FIVE = Constant(seconds=5, max_attempts=3)
+ERROR = ValueError("bad")
+
+
+def outcome(policy: str, error: BaseException | None = None, **options: Any) -> Any:
+    options = {"attempt": 1, "elapsed": 0.0, **options}
+    return decide(AckPolicy(policy), options.pop("strategy", FIVE), error=error, **options)
+
+
+@pytest.mark.parametrize("policy", ["ACK", "NACK_ON_ERROR", "REJECT_ON_ERROR", "TRANSACTIONAL"])
+def test_a_return_acks(policy: str) -> None:
+    assert outcome(policy) == Ack()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("ACK", Ack()),
+        ("ACK_FIRST", None),
+        ("NACK_ON_ERROR", Nack(5, "ValueError: bad")),
+        ("MANUAL", Nack(5, "ValueError: bad")),
+        ("TRANSACTIONAL", Nack(5, "ValueError: bad")),
+    ],
+)
+def test_an_error_ends_as_the_policy_says(policy: str, expected: Any) -> None:
+    assert outcome(policy, ERROR) == expected
+
+
+def test_reject_on_error_rejects_with_the_error() -> None:
+    assert outcome("REJECT_ON_ERROR", ERROR).reason == "ValueError: bad"
+
+
+def test_the_last_attempt_rejects() -> None:
+    assert outcome("NACK_ON_ERROR", ERROR, attempt=3).reason == "ValueError: bad"
+
+
+def test_manual_without_a_word_is_no_ack() -> None:
+    assert isinstance(outcome("MANUAL"), Nack)
+    assert isinstance(outcome("MANUAL", strategy=NoRetry()), Reject)
+
+
+@pytest.mark.parametrize("policy", ["ACK", "NACK_ON_ERROR", "REJECT_ON_ERROR", "MANUAL"])
+def test_what_the_handler_says_counts_more_than_the_policy(policy: str) -> None:
+    rejected, discarded = Reject("no"), Discard()
+
+    assert outcome(policy, ERROR, said=Ack()) == Ack()
+    assert outcome(policy, said=rejected) is rejected
+    assert outcome(policy, rejected) is rejected
+    assert outcome(policy, discarded) is discarded
+    assert outcome(policy, Retry(delay=7)).delay == 7
+
+
+@pytest.mark.parametrize("error", [None, ERROR, Retry(delay=0), Reject(), Discard()])
+def test_ack_first_has_nothing_left_to_decide(error: BaseException | None) -> None:
+    assert outcome("ACK_FIRST", error) is None
+    assert outcome("ACK_FIRST", said=Nack(0)) is None
+
+
+def test_an_explicit_delay_needs_no_strategys_consent() -> None:
+    assert outcome("NACK_ON_ERROR", said=Nack(7), attempt=99) == Nack(7)
+    assert outcome("NACK_ON_ERROR", Retry(delay=7), strategy=NoRetry(), attempt=99).delay == 7
+
+
+def test_a_retry_without_delay_asks_the_strategy() -> None:
+    assert outcome("NACK_ON_ERROR", Retry()).delay == 5
+    assert outcome("NACK_ON_ERROR", Retry(reason="later"), attempt=3).reason == "later"
+
+
+@pytest.mark.parametrize("make", [Nack, Retry])
+@pytest.mark.parametrize("delay", [-1, "5", True, float("nan"), float("inf"), 1e10, object()])
+def test_a_delay_must_be_one(make: Any, delay: Any) -> None:
+    with pytest.raises(InvalidArgument, match="a delay must be seconds"):
+        make(delay)
+
+
+def test_a_delay_may_be_a_timedelta() -> None:
+    assert Nack(dt.timedelta(minutes=1)).delay == 60  # type: ignore[arg-type]
+
+
+def test_an_error_is_described_by_its_last_line_and_its_traceback() -> None:
+    try:
+        raise KeyError("order")
+    except KeyError as error:
+        text = describe(error)
+
+    assert text.splitlines()[0] == "KeyError: 'order'"
+    assert "Traceback" in text
+    assert "test_acks.py" in text
+
+
+@pytest.mark.parametrize("text", ["\x00", "\ud800", "x" * 100_000])
+def test_a_description_can_be_stored(text: str) -> None:
+    for reason in (describe(ValueError(text)), Reject(text).reason):
+        assert "\x00" not in reason
+        assert len(reason.encode()) < 10_000
+
+
+def test_an_error_that_cannot_be_printed_is_described_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert "Mute" in describe(Mute())
+
+
+def test_policies_are_found_by_name() -> None:
+    assert AckPolicy("TRANSACTIONAL") is AckPolicy.TRANSACTIONAL

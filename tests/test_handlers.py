@@ -1,0 +1,135 @@
+"""The @consumer decorator and its registry."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_pgqueue import consumer, handlers
+from django_pgqueue.acks import AckPolicy
+from django_pgqueue.errors import InvalidArgument, InvalidQueueName
+from django_pgqueue.handlers import Handler
+from django_pgqueue.retries import NoRetry
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Handler]]:
+    """An empty registry, for the test alone."""
+    empty: dict[Any, Handler] = {}
+    monkeypatch.setattr(handlers, "_handlers", empty)
+    return empty
+
+
+def handle(message: Any) -> None:
+    pass
+
+
+async def ahandle(message: Any) -> None:
+    pass
+
+
+def test_the_function_stays_a_function() -> None:
+    assert consumer("orders")(handle) is handle
+
+
+def test_a_decorated_function_is_found_by_queue_whatever_its_case() -> None:
+    consumer("Orders", ack_policy="MANUAL", visibility_timeout=dt.timedelta(minutes=1))(handle)
+
+    [found] = handlers.handlers(["orders"])
+
+    assert (found.function, found.ack_policy, found.visibility_timeout) == (
+        handle,
+        AckPolicy.MANUAL,
+        60.0,
+    )
+    assert handlers.handler_of(handle) is found
+
+
+def test_a_queue_named_twice_is_consumed_once() -> None:
+    consumer("orders")(handle)
+
+    assert len(handlers.handlers(["orders", "ORDERS"])) == 1
+
+
+def test_without_names_every_queue_is_meant() -> None:
+    consumer("orders")(handle)
+    consumer("mails")(ahandle)
+
+    assert [handler.queue for handler in handlers.handlers()] == ["orders", "mails"]
+
+
+def test_a_queue_that_nobody_consumes_is_named_with_those_that_are() -> None:
+    consumer("orders")(handle)
+
+    with pytest.raises(InvalidArgument, match=r"no @consumer\('mails'\).*: orders"):
+        handlers.handlers(["orders", "mails"])
+
+
+def test_a_function_without_decorator_is_no_handler() -> None:
+    with pytest.raises(LookupError):
+        handlers.handler_of(handle)
+
+
+def test_a_queue_has_one_consumer() -> None:
+    consumer("orders")(handle)
+    consumer("orders")(handle)  # a module imported twice
+
+    with pytest.raises(InvalidArgument, match=r"consumed by .*handle already"):
+        consumer("ORDERS")(ahandle)
+
+
+def test_two_databases_may_have_a_consumer_each() -> None:
+    consumer("orders")(handle)
+    consumer("orders", using="other")(ahandle)
+
+    assert len(handlers.handlers(["orders"])) == 2
+
+
+def test_an_async_function_is_known_for_one() -> None:
+    assert (Handler("orders", handle).is_async, Handler("orders", ahandle).is_async) == (
+        False,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ack_policy": "SOMETIMES"},
+        {"visibility_timeout": 0},
+        {"visibility_timeout": "long"},
+        {"timeout": -1},
+        {"max_deliveries": 0},
+        {"max_workers": 0},
+        {"max_workers": 1.5},
+        {"max_workers": True},
+        {"batch_size": 0},
+        {"fetch_batch_size": 0},
+        {"overfetch_factor": 0.5},
+        {"min_fetch_interval": -1},
+        {"max_fetch_interval": "often"},
+        {"retry": None},
+        {"retry": 5},
+        {"retry": NoRetry, "batch_size": 0},
+        {"locked": True, "batch": True},
+        {"locked": True, "ack_policy": "ACK_FIRST"},
+    ],
+)
+def test_options_that_make_no_sense_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        consumer("orders", **options)(handle)
+    assert handlers.handlers() == []
+
+
+@pytest.mark.parametrize("options", [{"locked": True}, {"ack_policy": "TRANSACTIONAL"}])
+def test_an_async_function_has_no_transaction(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="no async transactions"):
+        consumer("orders", **options)(ahandle)
+
+
+def test_a_queue_name_is_checked() -> None:
+    with pytest.raises(InvalidQueueName):
+        consumer("no such name!")(handle)

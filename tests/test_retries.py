@@ -1,0 +1,86 @@
+"""When a message that failed is tried again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry, wants_retry
+
+
+def test_no_retry_never_retries() -> None:
+    assert NoRetry().delay(1, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "delays"),
+    [
+        (Constant(seconds=5), [5, 5, 5, 5]),
+        (Linear(first=1, step=2), [1, 3, 5, 7]),
+        (Linear(first=1, step=2, longest=4), [1, 3, 4, 4]),
+        (Exponential(first=1), [1, 2, 4, 8]),
+        (Exponential(first=2, factor=3, longest=20), [2, 6, 18, 20]),
+    ],
+)
+def test_delays_grow_as_the_strategy_says(strategy: Any, delays: list[float]) -> None:
+    assert [strategy.delay(attempt, 0.0) for attempt in (1, 2, 3, 4)] == delays
+
+
+def test_jitter_draws_between_nothing_and_the_delay() -> None:
+    strategy = Exponential(first=1, jitter=True, draw=random.Random(7))
+
+    delays = [strategy.delay(4, 0.0) or 0.0 for _ in range(1000)]
+
+    assert 0 <= min(delays) < 1
+    assert 7 < max(delays) <= 8
+
+
+def test_ten_thousand_attempts_overflow_nothing() -> None:
+    assert Exponential(longest=60).delay(10_000, 0.0) == 60
+
+
+@pytest.mark.parametrize("strategy", [Constant, Linear, Exponential])
+def test_max_attempts_counts_the_first_run_too(strategy: Any) -> None:
+    limited = strategy(max_attempts=3)
+
+    assert limited.delay(2, 0.0) is not None
+    assert limited.delay(3, 0.0) is None
+
+
+def test_max_attempts_of_zero_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Constant(max_attempts=0)
+
+
+def test_no_try_is_planned_beyond_max_total_delay() -> None:
+    strategy = Constant(seconds=10, max_total_delay=25)
+
+    assert strategy.delay(2, 15.0) == 10
+    assert strategy.delay(2, 15.1) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "wanted"),
+    [
+        ({}, ValueError(), True),
+        ({"retry_on": (OSError,)}, ConnectionError(), True),
+        ({"retry_on": (OSError,)}, ValueError(), False),
+        ({"reject_on": (ValueError,)}, UnicodeError(), False),
+        ({"retry_on": (Exception,), "reject_on": (KeyError,)}, KeyError(), False),
+        ({"retry_on": (OSError,)}, SystemExit(), True),
+        ({"reject_on": (SystemExit,)}, SystemExit(), False),
+    ],
+)
+def test_exception_types_choose(options: Any, error: BaseException, wanted: bool) -> None:
+    assert wants_retry(Constant(**options), error) is wanted
+
+
+def test_a_strategy_of_ones_own_needs_no_types() -> None:
+    class Own:
+        def delay(self, attempt: int, elapsed: float) -> float | None:
+            return None
+
+    assert wants_retry(Own(), ValueError())
+    assert wants_retry(NoRetry(), ValueError())
