@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 import statistics
 import time
@@ -55,6 +56,10 @@ class Outcome:
             yield goal, value, value <= limit if goal.is_ceiling else value >= limit
 
 
+#: No name comes twice: clients remember queues for a while.
+numbers = itertools.count(1)
+
+
 class Bench:
     """What a scenario needs: queues of any contestant, clients, a payload, the amounts."""
 
@@ -72,7 +77,6 @@ class Bench:
         self.rounds = rounds
         self.tell = tell
         self._size = size
-        self._names = 0
         self._queues: dict[str, Any] = {}
         self._closing = ExitStack()
         self._connection = database.connect()
@@ -90,8 +94,7 @@ class Bench:
 
     def queue(self, peer: str, **options: Any) -> tuple[Any, str]:
         """The adapter of a contestant, and the name of a new queue that is dropped at the end."""
-        self._names += 1
-        name = f"bench{self._names}"
+        name = f"bench{next(numbers)}"
         adapter = peers.open_queues(peer)
         adapter.create(name, **options)
         self._queues[name] = adapter

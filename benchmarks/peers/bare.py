@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks import database
 
 TABLE = "benchmark_plain"
+INSERT = f"INSERT INTO {TABLE} (body) VALUES (%s) RETURNING id"
 
 
 def create() -> None:
@@ -20,6 +21,10 @@ def create() -> None:
         connection.execute(f"TRUNCATE {TABLE}")
 
 
+def text(body: Any) -> str:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
 def copy_in(bodies: list[Any]) -> None:
     """Every body as a row, by one COPY."""
     create()
@@ -29,8 +34,8 @@ def copy_in(bodies: list[Any]) -> None:
         cursor.copy(f"COPY {TABLE} (body) FROM STDIN") as copy,
     ):
         for start in range(0, len(bodies), 1000):
-            texts = (json.dumps(body) for body in bodies[start : start + 1000])
-            copy.write("".join(text.replace("\\", "\\\\") + "\n" for text in texts))
+            texts = (text(body) for body in bodies[start : start + 1000])
+            copy.write("".join(line.replace("\\", "\\\\") + "\n" for line in texts))
 
 
 class Queues:

@@ -1,0 +1,127 @@
+"""Where the time of a message goes: the same work with one layer more each time.
+
+Without fsync, so that the rest can be seen at all; the last line has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.db import connection
+
+from benchmarks import database
+from benchmarks.peers import bare, ours, ours_bare
+from benchmarks.scenarios import Measure, scenario
+
+NO_FSYNC = "SET synchronous_commit = off"
+
+
+def bare_cursor(cursor_factory: Any) -> Any:
+    """psycopg's own cursor prepares what it runs often; Django's binds values in the client."""
+    cursor = database.connect(cursor_factory=cursor_factory).cursor()
+    cursor.execute(NO_FSYNC)
+    return cursor
+
+
+def bare_queues(cursor_factory: Any) -> ours_bare.Queues:
+    queues = ours_bare.Queues()
+    queues.cursor = bare_cursor(cursor_factory)
+    return queues
+
+
+@contextmanager
+def django_without_fsync() -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(NO_FSYNC)
+        yield
+        cursor.execute("RESET synchronous_commit")
+
+
+def microseconds(step: Callable[[], int], repeats: int) -> float:
+    """Of this process's time, for one message."""
+    count, started = 0, time.perf_counter()
+    for _ in range(repeats):
+        count += step()
+    return (time.perf_counter() - started) / count * 1e6
+
+
+def without_fsync(step: Callable[[], int], repeats: int) -> float:
+    with django_without_fsync():
+        return microseconds(step, repeats)
+
+
+def select_one(cursor: Any) -> int:
+    cursor.execute("SELECT 1")
+    return len(cursor.fetchall())
+
+
+def select_one_by_django() -> int:
+    with connection.cursor() as cursor:
+        return select_one(cursor)
+
+
+@scenario("Send one: a layer more each time", unit="µs a message", baseline="ours, fsync")
+def parts_send(bench: Any) -> dict[str, Measure]:
+    repeats = bench.amount(1000, 3000)
+    queues, name = bench.queue("ours")
+    body = bench.payload.bodies[0]
+    bare.create()
+    plain = bare_cursor(psycopg.Cursor)
+    prepared = bare_queues(psycopg.Cursor)
+    bound = bare_queues(psycopg.ClientCursor)
+
+    def insert() -> int:
+        plain.execute(bare.INSERT, [bare.text(body)])
+        return len(plain.fetchall())
+
+    steps: dict[str, Callable[[], int]] = {
+        "SELECT 1": lambda: select_one(plain),
+        "insert into a plain table": insert,
+        "send, prepared": lambda: prepared.send(name, body),
+        "send, bound in the client": lambda: bound.send(name, body),
+    }
+    return {
+        **{label: timed(step, repeats) for label, step in steps.items()},
+        "SELECT 1 by Django": lambda: without_fsync(select_one_by_django, repeats),
+        "ours": lambda: without_fsync(lambda: queues.send(name, body), repeats),
+        "ours, fsync": lambda: microseconds(lambda: queues.send(name, body), repeats),
+    }
+
+
+@scenario(
+    "Read 100 and archive them: a layer more each time", unit="µs a message", baseline="ours, fsync"
+)
+def parts_read(bench: Any) -> dict[str, Measure]:
+    repeats = bench.amount(60, 200)
+    queues, name = bench.queue("ours")
+    prepared = bare_queues(psycopg.Cursor)
+    bound = bare_queues(psycopg.ClientCursor)
+    limit = bare.Queues()
+    limit.cursor.execute(NO_FSYNC)
+
+    def measured(measure: Any, cycling: ours.Queues) -> Measure:
+        def run() -> float:
+            queues.fill(name, bench.payload.bodies, repeats * 100)
+            return measure(lambda: cycling.cycle(name, 100), repeats)
+
+        return run
+
+    def deleted() -> float:
+        bare.copy_in(bench.payload.take(repeats * 100))
+        return microseconds(lambda: limit.cycle(name, 100), repeats)
+
+    return {
+        "delete from a plain table": deleted,
+        "read and archive, prepared": measured(microseconds, prepared),
+        "read and archive, bound in the client": measured(microseconds, bound),
+        "ours": measured(without_fsync, queues),
+        "ours, fsync": measured(microseconds, queues),
+    }
+
+
+def timed(step: Callable[[], int], repeats: int) -> Measure:
+    return lambda: microseconds(step, repeats)
