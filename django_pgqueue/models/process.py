@@ -34,6 +34,13 @@ class ProcessManager(models.Manager["Process"]):
             .update(heartbeat_at=_now, working_on=working_on, stopping=stopping)
         )
 
+    def live(self, dead_after: float, *, using: str) -> list[Process]:
+        """The processes that have given a sign of life within so many seconds, and go on."""
+        last = models.ExpressionWrapper(
+            _now - dt.timedelta(seconds=dead_after), output_field=models.DateTimeField()
+        )
+        return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
+
     def bury_dead(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
         """Remove processes without a heartbeat for so long, and make their leases readable.
 

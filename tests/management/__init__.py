@@ -1,0 +1,3 @@
+"""Mirrors the package: the commands."""
+
+from __future__ import annotations

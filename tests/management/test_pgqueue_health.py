@@ -1,0 +1,99 @@
+"""``manage.py pgqueue_health``: is there somebody for every queue that has work?"""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_pgqueue.models import BoundQueue, Message, Process, Queue
+
+
+def health(*arguments: str) -> tuple[int, str]:
+    out = StringIO()
+    try:
+        call_command("pgqueue_health", *arguments, stdout=out)
+    except SystemExit as exit_:
+        return int(exit_.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def test_an_empty_queue_needs_nobody(orders: BoundQueue) -> None:
+    code, out = health()
+
+    assert (code, out.split(":")[0]) == (0, "ok   orders")
+
+
+def test_a_backlog_without_a_consumer_is_unhealthy(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    code, out = health()
+
+    assert (code, out) == (1, "FAIL orders: 0 consumers, backlog 1\n")
+
+
+def test_a_live_consumer_makes_it_healthy(orders: BoundQueue) -> None:
+    orders.send(1)
+    Process.objects.register(["orders"], version="1", using="default")
+
+    assert health()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "change", ["heartbeat_at = now() - interval '1 minute'", "stopping = true", "queues = '[]'"]
+)
+def test_one_that_is_dead_or_leaving_or_elsewhere_is_none(orders: BoundQueue, change: str) -> None:
+    orders.send(1)
+    Process.objects.register(["orders"], version="1", using="default")
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE pgqueue_process SET {change}")
+
+    assert health()[0] == 1
+
+
+def test_what_is_paused_or_not_due_needs_nobody(orders: BoundQueue) -> None:
+    Message.objects.create_queue("paused")
+    Queue.objects.filter(name="paused").update(paused=True)
+    Message.objects.send("paused", 1)
+    orders.send(1, delay=60)
+
+    code, out = health()
+
+    assert (code, "paused: 0 consumers, backlog 1, paused" in out) == (0, True)
+
+
+def test_only_the_queues_named_count(orders: BoundQueue) -> None:
+    Message.objects.create_queue("mails")
+    orders.send(1)
+
+    assert (health("mails")[0], health("orders")[0]) == (0, 1)
+
+
+def test_the_findings_can_be_had_as_json(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    code, out = health("--json")
+
+    assert (code, json.loads(out)) == (
+        1,
+        {
+            "healthy": False,
+            "queues": [
+                {
+                    "queue": "orders",
+                    "consumers": 0,
+                    "backlog": 1,
+                    "paused": False,
+                    "healthy": False,
+                }
+            ],
+        },
+    )
+
+
+def test_a_queue_that_does_not_exist_is_said(db: None) -> None:
+    with pytest.raises(CommandError, match="There is no queue 'orders'"):
+        call_command("pgqueue_health", "orders")
