@@ -1,0 +1,122 @@
+"""Handlers of every mode, which leave an effect (an Order) and do what the body says.
+
+A body is ``{"op": 7, "before": "raise", "after": "kill", "times": 1}``: what to do before and
+after the effect, in so many first deliveries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from django.db import connection, transaction
+
+from django_pgqueue import consumer, signals
+from django_pgqueue.models import Message
+from django_pgqueue.retries import Constant
+from tests.app.models import Order
+from tests.working.history import record
+
+RETRY = Constant(seconds=0.05, max_attempts=20)
+#: What every message costs, in seconds: handlers of no cost at all would hide a held lease.
+COST = float(os.environ.get("WORKING_COST", "0.002"))
+
+
+def act(what: str | None, message: Message) -> None:
+    if what is None or message.read_ct > message.body.get("times", 1):
+        return
+    record("fault", what=what, op=message.body["op"])
+    if what == "raise":
+        raise ValueError("as told")
+    if what == "sys.exit":
+        sys.exit(3)
+    if what == "exit":
+        os._exit(9)  # as an out-of-memory kill ends it: nothing is cleaned up
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "memory":
+        raise MemoryError
+    if what == "hang":
+        time.sleep(3600)
+    if what == "spin":
+        while True:
+            pass
+    if what == "wait":
+        until = message.body["until"]
+        while not os.path.exists(until):
+            time.sleep(0.01)
+    if what == "sleep":
+        time.sleep(message.body["seconds"])
+    if what == "lock":
+        lock_in_turn(message.body["keys"])
+
+
+def lock_in_turn(keys: list[int]) -> None:
+    """Two of these with the keys the other way round are a deadlock."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        for key in keys:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key])
+            time.sleep(0.2)
+
+
+def obey(message: Message) -> None:
+    op = message.body["op"]
+    record("deliver", op=op, delivery=message.read_ct, queue=message.queue_name)
+    act(message.body.get("before"), message)
+    time.sleep(COST)
+    Order.objects.create(number=str(op), note=message.queue_name)
+    record("effect", op=op)
+    act(message.body.get("after"), message)
+
+
+@consumer("lease", retry=RETRY, timeout=3)
+def lease(message: Message) -> None:
+    obey(message)
+
+
+@consumer("transactional", ack_policy="TRANSACTIONAL", retry=RETRY, timeout=3)
+def transactional(message: Message) -> None:
+    obey(message)
+
+
+@consumer("locked", locked=True, retry=RETRY, timeout=3)
+def locked(message: Message) -> None:
+    obey(message)
+
+
+@consumer("batch", batch=True, batch_size=20, retry=RETRY, timeout=3)
+def batch(messages: list[Message]) -> None:
+    for message in messages:
+        obey(message)
+
+
+@consumer("async", max_workers=10, retry=RETRY, timeout=3)
+async def asynchronous(message: Message) -> None:
+    op = message.body["op"]
+    record("deliver", op=op, delivery=message.read_ct, queue=message.queue_name)
+    await asyncio.sleep(COST)
+    await Order.objects.acreate(number=str(op), note=message.queue_name)
+    record("effect", op=op)
+
+
+@consumer("patient", retry=RETRY, max_workers=2)
+def patient(message: Message) -> None:
+    """Without a timeout."""
+    obey(message)
+
+
+def acked(messages: list[Message], **kwargs: Any) -> None:
+    for message in messages:
+        record("acked", op=message.body["op"], delivery=message.read_ct)
+
+
+def started(**kwargs: Any) -> None:
+    record("started")
+
+
+signals.messages_completed.connect(acked)
+signals.consumer_started.connect(started)
