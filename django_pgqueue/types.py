@@ -68,8 +68,9 @@ class Settled(list[int]):
 class Metrics:
     """What one queue holds at one moment.
 
-    ``length`` is every message in the queue: ``ready`` (never read), ``in_flight`` (leased) and
-    ``delayed`` (scheduled or waiting to retry, not due). ``visible`` is what a read could take
+    ``length`` is every message in the queue: ``ready`` (never read), ``in_flight`` (leased),
+    ``delayed`` (scheduled or waiting to retry, not due) and ``waiting`` (behind another message
+    of their FIFO group). ``visible`` is what a read could take
     now: the ready ones and those that are due again. ``archived`` counts the messages that are
     done. ``total`` is every message ever sent, those popped, purged or rolled back too, as in
     PGMQ; it comes from the server's statistics, lags by seconds, and starts again from what is
@@ -84,6 +85,7 @@ class Metrics:
     ready: int
     in_flight: int
     delayed: int
+    waiting: int
     visible: int
     oldest_age: float | None
     newest_age: float | None

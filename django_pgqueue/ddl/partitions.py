@@ -38,6 +38,10 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
         "wake": f"pgqueue_wake_q{number}",
         "ready": f"pgqueue_ready{twin}",
         "deferred": f"pgqueue_deferred{twin}",
+        "waiting": f"pgqueue_waiting{twin}",
+        "group": f"pgqueue_group{twin}",
+        "recheck": f"pgqueue_recheck{twin}",
+        "next_head": f"pgqueue_next_head{twin}",
     }
 
 
@@ -47,6 +51,9 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
     return {
         "ready": f"pgqueue_ready{twin}",
         "deferred": f"pgqueue_deferred{twin}",
+        "waiting": f"pgqueue_waiting{twin}",
+        "group": f"pgqueue_group{twin}",
+        "recheck": f"pgqueue_recheck{twin}",
         "unlogged": str(unlogged).lower(),
     }
 

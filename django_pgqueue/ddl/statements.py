@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 
 __all__ = [
+    "GROUPS_V1",
+    "GROUPS_V1_REVERSE",
     "PIPELINE_V1",
     "PIPELINE_V1_REVERSE",
     "TABLES_V1",
@@ -26,4 +28,13 @@ TRIGGER_V1 = _read("trigger_v1.sql")
 TRIGGER_V1_REVERSE = """
 DROP FUNCTION IF EXISTS pgqueue_message_inserted() CASCADE;
 DROP FUNCTION IF EXISTS pgqueue_queues_truncated() CASCADE;
+"""
+
+# Once for each set of the hot tables.
+GROUPS_V1 = "".join(_read("groups_v1.sql").replace("{twin}", twin) for twin in ("", "_unlogged"))
+GROUPS_V1_REVERSE = """
+DROP FUNCTION IF EXISTS pgqueue_member_gone() CASCADE;
+DROP FUNCTION IF EXISTS pgqueue_member_gone_unlogged() CASCADE;
+DROP FUNCTION IF EXISTS pgqueue_next_head(integer, text, bigint[]);
+DROP FUNCTION IF EXISTS pgqueue_next_head_unlogged(integer, text, bigint[]);
 """

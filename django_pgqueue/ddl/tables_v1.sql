@@ -88,8 +88,57 @@ CREATE TABLE pgqueue_deferred (
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
+-- FIFO groups. Only a group's head is in ready or deferred; the rest wait here, in order.
+CREATE TABLE pgqueue_waiting (
+    id bigint NOT NULL,
+    vt timestamptz,
+    enqueued_at timestamptz NOT NULL,
+    first_read_at timestamptz,
+    last_read_at timestamptz,
+    queue_id integer NOT NULL,
+    read_ct integer NOT NULL DEFAULT 0,
+    attempts integer NOT NULL DEFAULT 0,
+    priority smallint NOT NULL,
+    group_key text NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+);
+
+CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key, id);
+
+-- One row a group that has a head: its lock, who the head is, and who was leased in one batch
+-- behind it.
+CREATE TABLE pgqueue_group (
+    head bigint NOT NULL,
+    queue_id integer NOT NULL,
+    priority smallint NOT NULL,
+    group_key text NOT NULL,
+    followers bigint[],
+    PRIMARY KEY (queue_id, group_key)
+) WITH (
+    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+);
+
+-- "Look whether this group has a head": left by every send and by whoever could not look itself,
+-- taken up by the readers. Appended to without conflict, so that no sender waits for another.
+CREATE TABLE pgqueue_recheck (
+    id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    group_key text NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+);
+
+CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
+
 CREATE UNLOGGED TABLE pgqueue_ready_unlogged (LIKE pgqueue_ready INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_deferred_unlogged (LIKE pgqueue_deferred INCLUDING ALL);
+CREATE UNLOGGED TABLE pgqueue_waiting_unlogged (LIKE pgqueue_waiting INCLUDING ALL);
+CREATE UNLOGGED TABLE pgqueue_group_unlogged (LIKE pgqueue_group INCLUDING ALL);
+CREATE UNLOGGED TABLE pgqueue_recheck_unlogged (LIKE pgqueue_recheck INCLUDING ALL);
 
 -- Every live message with its state, whichever table says so: for people, not for the hot path.
 CREATE VIEW pgqueue_live AS
@@ -108,4 +157,14 @@ CREATE VIEW pgqueue_live AS
     UNION ALL
     SELECT id, queue_id, state, vt, read_ct, attempts,
            priority, group_key, enqueued_at, first_read_at, last_read_at, worker
-    FROM pgqueue_deferred_unlogged;
+    FROM pgqueue_deferred_unlogged
+    UNION ALL
+    SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
+                THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
+           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL
+    FROM pgqueue_waiting
+    UNION ALL
+    SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
+                THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
+           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL
+    FROM pgqueue_waiting_unlogged;

@@ -3,6 +3,8 @@ DROP VIEW IF EXISTS pgqueue_live;
 DROP TABLE IF EXISTS pgqueue_message, pgqueue_archive;
 DROP TABLE IF EXISTS pgqueue_ready, pgqueue_deferred;
 DROP TABLE IF EXISTS pgqueue_ready_unlogged, pgqueue_deferred_unlogged;
+DROP TABLE IF EXISTS pgqueue_waiting, pgqueue_group, pgqueue_recheck;
+DROP TABLE IF EXISTS pgqueue_waiting_unlogged, pgqueue_group_unlogged, pgqueue_recheck_unlogged;
 DROP SEQUENCE IF EXISTS pgqueue_message_id_seq;
 
 DO $$

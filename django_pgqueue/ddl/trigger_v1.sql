@@ -27,28 +27,52 @@ BEGIN
         IF queue.unlogged THEN
             INSERT INTO pgqueue_ready_unlogged (id, enqueued_at, queue_id, priority, group_key)
             SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
-            WHERE queue_id = queue_number
+            WHERE queue_id = queue_number AND group_key IS NULL
               AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
         ELSE
             INSERT INTO pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
             SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
-            WHERE queue_id = queue_number
+            WHERE queue_id = queue_number AND group_key IS NULL
               AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
         END IF;
 
-        IF EXISTS (SELECT FROM inserted WHERE scheduled_at IS NOT NULL) THEN
+        IF EXISTS (SELECT FROM inserted WHERE scheduled_at IS NOT NULL OR group_key IS NOT NULL) THEN
             IF queue.unlogged THEN
                 INSERT INTO pgqueue_deferred_unlogged
-                    (id, vt, enqueued_at, queue_id, priority, state, group_key)
-                SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
+                    (id, vt, enqueued_at, queue_id, priority, state)
+                SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED'
                 FROM inserted
-                WHERE queue_id = queue_number AND scheduled_at > statement_timestamp();
+                WHERE queue_id = queue_number AND group_key IS NULL
+                  AND scheduled_at > statement_timestamp();
+
+                INSERT INTO pgqueue_waiting_unlogged
+                    (id, vt, enqueued_at, queue_id, priority, group_key)
+                SELECT id, scheduled_at, enqueued_at, queue_id, priority, group_key
+                FROM inserted
+                WHERE queue_id = queue_number AND group_key IS NOT NULL;
+
+                INSERT INTO pgqueue_recheck_unlogged (id, queue_id, group_key)
+                SELECT min(id), queue_number, group_key FROM inserted
+                WHERE queue_id = queue_number AND group_key IS NOT NULL
+                GROUP BY group_key;
             ELSE
                 INSERT INTO pgqueue_deferred
-                    (id, vt, enqueued_at, queue_id, priority, state, group_key)
-                SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED', group_key
+                    (id, vt, enqueued_at, queue_id, priority, state)
+                SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED'
                 FROM inserted
-                WHERE queue_id = queue_number AND scheduled_at > statement_timestamp();
+                WHERE queue_id = queue_number AND group_key IS NULL
+                  AND scheduled_at > statement_timestamp();
+
+                INSERT INTO pgqueue_waiting
+                    (id, vt, enqueued_at, queue_id, priority, group_key)
+                SELECT id, scheduled_at, enqueued_at, queue_id, priority, group_key
+                FROM inserted
+                WHERE queue_id = queue_number AND group_key IS NOT NULL;
+
+                INSERT INTO pgqueue_recheck (id, queue_id, group_key)
+                SELECT min(id), queue_number, group_key FROM inserted
+                WHERE queue_id = queue_number AND group_key IS NOT NULL
+                GROUP BY group_key;
             END IF;
         END IF;
 
@@ -76,7 +100,9 @@ CREATE TRIGGER pgqueue_message_inserted
 -- A test suite that truncates the queues empties the tables of all models, and these have none.
 CREATE FUNCTION pgqueue_queues_truncated() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    TRUNCATE pgqueue_ready_unlogged, pgqueue_deferred_unlogged;
+    TRUNCATE pgqueue_ready_unlogged, pgqueue_deferred_unlogged, pgqueue_waiting,
+        pgqueue_waiting_unlogged, pgqueue_group, pgqueue_group_unlogged, pgqueue_recheck,
+        pgqueue_recheck_unlogged;
     RETURN NULL;
 END
 $$;

@@ -122,6 +122,7 @@ class Migration(migrations.Migration):
             database_operations=[
                 migrations.RunSQL(statements.TABLES_V1, statements.TABLES_V1_REVERSE),
                 migrations.RunSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
+                migrations.RunSQL(statements.GROUPS_V1, statements.GROUPS_V1_REVERSE),
             ],
             state_operations=[
                 migrations.CreateModel(

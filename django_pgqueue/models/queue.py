@@ -223,8 +223,9 @@ class Queue(models.Model):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
             ddl.drop_leaves(cursor, pk)
-            cursor.execute(f"DELETE FROM {tables['ready']} WHERE queue_id = %s", [pk])
-            cursor.execute(f"DELETE FROM {tables['deferred']} WHERE queue_id = %s", [pk])
+            # The groups first: what is left of them must not bring up new heads.
+            for hot in ("group", "recheck", "waiting", "ready", "deferred"):
+                cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [pk])
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
         return deleted
 

@@ -27,12 +27,31 @@ deferred AS (
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT vt, state, enqueued_at FROM {deferred}
           WHERE queue_id = {queue_id} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d
+),
+waiting AS (
+    SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = {queue_id}
+          ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w
+),
+-- Groups whose head the next read will bring up.
+begun AS (
+    SELECT count(*) AS counted
+    FROM (SELECT DISTINCT group_key
+          FROM (SELECT group_key FROM {recheck} WHERE queue_id = {queue_id}
+                ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
+    CROSS JOIN LATERAL (SELECT id FROM {waiting} w
+                        WHERE w.queue_id = {queue_id} AND w.group_key = g.group_key
+                        ORDER BY id LIMIT 1) first
+    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+                       WHERE h.queue_id = {queue_id} AND h.group_key = g.group_key OFFSET 0) h ON true
+    WHERE h.found IS NULL
 )
 SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
                               ORDER BY priority DESC, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
+       w.counted AS waiting, b.counted AS begun,
        d.counted AS deferred, d.due, d.in_flight, d.delayed,
-       extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest))::float AS oldest_age,
-       extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest))::float AS newest_age,
+       extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest, w.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest, w.newest))::float AS newest_age,
        (SELECT count(*) FROM (SELECT FROM {archive} WHERE queue_id = {queue_id}
                               LIMIT %(limit)s) a) AS archived,
        (SELECT coalesce(sum(pg_stat_get_live_tuples(relid)), 0)::bigint
@@ -42,4 +61,4 @@ SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
        (SELECT coalesce(sum(pg_stat_get_tuples_inserted(relid)), 0)::bigint
         FROM pg_partition_tree('{message}')) AS inserted,
        statement_timestamp() AS scraped_at
-FROM deferred d, ready_age a
+FROM deferred d, ready_age a, waiting w, begun b

@@ -1,8 +1,8 @@
 -- Every queue in one statement, for when there are too many to ask one by one. Counts are exact
 -- up to a limit for each queue; ages are those of the first and the last in line.
-SELECT q.place, q.name, r.ready, d.counted, d.due, d.in_flight, d.delayed,
-       extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest))::float AS oldest_age,
-       extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest))::float
+SELECT q.place, q.name, r.ready, w.counted, b.counted, d.counted, d.due, d.in_flight, d.delayed,
+       extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest, w.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest, w.newest))::float
            AS newest_age,
        coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
        coalesce(s.inserted, 0), statement_timestamp()
@@ -18,6 +18,21 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
     ORDER BY priority, id DESC LIMIT 1) last ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = q.id
+          ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted
+    FROM (SELECT DISTINCT group_key
+          FROM (SELECT group_key FROM {recheck} WHERE queue_id = q.id
+                ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
+    CROSS JOIN LATERAL (SELECT id FROM {waiting} w
+                        WHERE w.queue_id = q.id AND w.group_key = g.group_key
+                        ORDER BY id LIMIT 1) first
+    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+                       WHERE h.queue_id = q.id AND h.group_key = g.group_key OFFSET 0) h ON true
+    WHERE h.found IS NULL) b
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted,
            count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,

@@ -1,7 +1,10 @@
 -- What a read would find, without taking it. Held rows are shown too: nothing is locked.
 WITH due AS MATERIALIZED (
     SELECT d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.vt,
-           d.first_read_at
+           d.first_read_at,
+           d.group_key IS NULL OR d.id = (
+               SELECT g.head FROM {group} g
+               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS open
     FROM {deferred} d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
@@ -11,7 +14,7 @@ WITH due AS MATERIALIZED (
 ),
 fresh AS MATERIALIZED (
     SELECT r.id, r.enqueued_at, r.priority, r.group_key, 0, 0, r.enqueued_at AS vt,
-           NULL::timestamptz
+           NULL::timestamptz, true
     FROM {ready} r
     WHERE r.queue_id = {queue_id}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
@@ -19,8 +22,28 @@ fresh AS MATERIALIZED (
     ORDER BY r.priority DESC, r.id
     LIMIT %(qty)s - (SELECT count(*) FROM due)
 ),
+-- Heads that the read would bring up first.
+begun AS MATERIALIZED (
+    SELECT w.id, w.enqueued_at, w.priority, w.group_key, w.read_ct, w.attempts,
+           w.enqueued_at AS vt, w.first_read_at, true
+    FROM (SELECT DISTINCT group_key
+          FROM (SELECT group_key FROM {recheck} WHERE queue_id = {queue_id}
+                ORDER BY id LIMIT 5000) r) g
+    CROSS JOIN LATERAL (SELECT * FROM {waiting} w
+                        WHERE w.queue_id = {queue_id} AND w.group_key = g.group_key
+                        ORDER BY w.id LIMIT 1) w
+    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+                       WHERE h.queue_id = {queue_id} AND h.group_key = g.group_key OFFSET 0) h ON true
+    WHERE h.found IS NULL AND (w.vt IS NULL OR w.vt <= statement_timestamp())
+      AND (%(conditional)s::jsonb IS NULL OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = w.id AND m.body @> %(conditional)s::jsonb))
+    ORDER BY w.priority DESC, w.id
+    LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM fresh)
+),
 found AS (
-    SELECT *, row_number() OVER () AS place FROM (SELECT * FROM due UNION ALL SELECT * FROM fresh) f
+    SELECT *, row_number() OVER () AS place FROM (
+        SELECT * FROM due UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM begun) f
+    WHERE open
 )
 SELECT f.id, m.body, m.headers, f.enqueued_at, f.priority, f.group_key,
        f.read_ct, f.attempts, f.vt, f.first_read_at

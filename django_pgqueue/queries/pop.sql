@@ -1,21 +1,29 @@
 -- Take and forget: delivered at most once. In the order of read; no delivery is counted.
-WITH due AS MATERIALIZED (
-    SELECT ctid FROM {deferred}
-    WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
-      AND (%(max_deliveries)s::integer IS NULL OR read_ct < %(max_deliveries)s::integer)
-    ORDER BY vt
+-- The rows with the ids 0 and -1 say what they say for read.
+WITH recheck AS MATERIALIZED (
+    SELECT FROM {recheck} WHERE queue_id = {queue_id} AND %(heed)s ORDER BY id LIMIT 1
+),
+due AS MATERIALIZED (
+    SELECT d.ctid, d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
+               SELECT g.head FROM {group} g
+               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
+    FROM {deferred} d
+    WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
+      AND (%(max_deliveries)s::integer IS NULL OR d.read_ct < %(max_deliveries)s::integer)
+    ORDER BY d.vt
     LIMIT (SELECT %(qty)s::bigint)
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF d SKIP LOCKED
 ),
 fresh AS MATERIALIZED (
     SELECT ctid FROM {ready}
     WHERE queue_id = {queue_id}
     ORDER BY priority DESC, id
-    LIMIT %(qty)s - (SELECT count(*) FROM due)
+    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
+               ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE SKIP LOCKED
 ),
 retried AS (
-    DELETE FROM {deferred} WHERE ctid = ANY(ARRAY(SELECT ctid FROM due))
+    DELETE FROM {deferred} WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT blocked))
     RETURNING id, enqueued_at, read_ct, attempts, vt, first_read_at
 ),
 taken AS (
@@ -32,4 +40,10 @@ gone AS (
 SELECT p.id, g.body, g.headers, p.enqueued_at, g.priority, g.group_key,
        p.read_ct, p.attempts, p.vt, p.first_read_at
 FROM popped p JOIN gone g ON g.id = p.id
-ORDER BY g.priority DESC, p.id
+UNION ALL
+SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM recheck
+UNION ALL
+SELECT -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+WHERE EXISTS (SELECT FROM due WHERE blocked)
+ORDER BY priority DESC, id

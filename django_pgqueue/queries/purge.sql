@@ -1,15 +1,25 @@
 -- A batch of live messages, whatever their state. Rows that others hold locked are passed by.
 -- In the order of the index, and with a limit the planner cannot see: it would go through the
 -- rows of all other queues to find the first of this one.
-WITH held AS MATERIALIZED (
+-- What waits behind heads goes first, or each head would be followed by the next one.
+WITH behind AS MATERIALIZED (
+    SELECT ctid FROM {waiting} WHERE queue_id = {queue_id}
+    ORDER BY group_key, id
+    LIMIT (SELECT %(batch)s::bigint) FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
     SELECT ctid FROM {deferred} WHERE queue_id = {queue_id}
     ORDER BY vt
-    LIMIT (SELECT %(batch)s::bigint) FOR UPDATE SKIP LOCKED
+    LIMIT %(batch)s - (SELECT count(*) FROM behind) FOR UPDATE SKIP LOCKED
 ),
 waiting AS MATERIALIZED (
     SELECT ctid FROM {ready} WHERE queue_id = {queue_id}
     ORDER BY priority DESC, id
-    LIMIT %(batch)s - (SELECT count(*) FROM held) FOR UPDATE SKIP LOCKED
+    LIMIT %(batch)s - (SELECT count(*) FROM behind) - (SELECT count(*) FROM held)
+    FOR UPDATE SKIP LOCKED
+),
+queued AS (
+    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT ctid FROM behind)) RETURNING id
 ),
 gone AS (
     DELETE FROM {deferred} WHERE ctid = ANY(ARRAY(SELECT ctid FROM held)) RETURNING id
@@ -19,7 +29,8 @@ unread AS (
 ),
 deleted AS (
     DELETE FROM {message}
-    WHERE id = ANY(ARRAY(SELECT id FROM gone UNION ALL SELECT id FROM unread))
+    WHERE id = ANY(ARRAY(SELECT id FROM queued UNION ALL SELECT id FROM gone
+                         UNION ALL SELECT id FROM unread))
     RETURNING 1
 )
 SELECT count(*) FROM deleted

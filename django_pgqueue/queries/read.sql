@@ -1,9 +1,18 @@
 -- Lease up to qty messages: those that are due again first, then fresh ones by (priority, id).
 -- A due message whose deliveries have run out is not leased; it comes back as its receipt.
+-- Nor is one of a FIFO group whose head it is not. Two rows may come besides messages. Id 0:
+-- there are groups to recheck, whose heads may come before what is ready, so nothing ready was
+-- taken. Id -1: there are messages to set back in line; another read after that may find more.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table. The limit is
 -- hidden from the planner: with a thousand due it could choose to sort them all for the first few.
-WITH due AS MATERIALIZED (
-    SELECT d.ctid, d.id, d.read_ct, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted
+WITH recheck AS MATERIALIZED (
+    SELECT FROM {recheck} WHERE queue_id = {queue_id} AND %(heed)s ORDER BY id LIMIT 1
+),
+due AS MATERIALIZED (
+    SELECT d.ctid, d.id, d.read_ct, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted,
+           d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
+               SELECT g.head FROM {group} g
+               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
     FROM {deferred} d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
@@ -19,7 +28,8 @@ fresh AS MATERIALIZED (
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY r.priority DESC, r.id
-    LIMIT %(qty)s - (SELECT count(*) FROM due)
+    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
+               ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE OF r SKIP LOCKED
 ),
 taken AS (
@@ -43,7 +53,7 @@ again AS (
         first_read_at = coalesce(first_read_at, statement_timestamp()),
         last_read_at = statement_timestamp(),
         worker = %(worker)s::integer
-    WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT exhausted))
+    WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT exhausted AND NOT blocked))
     RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at
 ),
 lease AS (
@@ -56,5 +66,11 @@ FROM lease l CROSS JOIN LATERAL (
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
 UNION ALL
 SELECT id, NULL, NULL, NULL, NULL, NULL, read_ct, NULL, NULL, NULL
-FROM due WHERE exhausted
+FROM due WHERE exhausted AND NOT blocked
+UNION ALL
+SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM recheck
+UNION ALL
+SELECT -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+WHERE EXISTS (SELECT FROM due WHERE blocked)
 ORDER BY priority DESC, id

@@ -1,4 +1,5 @@
--- A new visibility timeout for any live message, one that was never read too.
+-- A new visibility timeout for any live message, one that was never read too. One that waits in
+-- its group keeps its place: it and what follows it wait until then.
 WITH moved AS (
     UPDATE {deferred}
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
@@ -6,15 +7,19 @@ WITH moved AS (
     RETURNING id
 ),
 place AS MATERIALIZED (
-    SELECT r.ctid
+    SELECT r.ctid AS ready, w.ctid AS waiting
     FROM unnest(%(ids)s::bigint[]) AS given (id)
-    CROSS JOIN LATERAL (SELECT id, priority FROM {message} WHERE id = given.id OFFSET 0) m
     CROSS JOIN LATERAL (
+        SELECT id, priority, group_key FROM {message} WHERE id = given.id OFFSET 0) m
+    LEFT JOIN LATERAL (
         SELECT ctid FROM {ready} r
-        WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r
+        WHERE r.queue_id = {queue_id} AND r.priority = m.priority AND r.id = m.id OFFSET 0) r ON true
+    LEFT JOIN LATERAL (
+        SELECT ctid FROM {waiting} w
+        WHERE w.queue_id = {queue_id} AND w.group_key = m.group_key AND w.id = m.id OFFSET 0) w ON true
 ),
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM place))
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
     RETURNING id, enqueued_at, priority, group_key
 ),
 deferred AS (
@@ -23,5 +28,11 @@ deferred AS (
            enqueued_at, {queue_id}, priority, 'SCHEDULED', group_key
     FROM unread
     RETURNING id
+),
+queued AS (
+    UPDATE {waiting}
+    SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
+    WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    RETURNING id
 )
-SELECT id FROM moved UNION ALL SELECT id FROM deferred
+SELECT id FROM moved UNION ALL SELECT id FROM deferred UNION ALL SELECT id FROM queued

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from django_pgqueue.models.operations.base import MessageT
+from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
 from django_pgqueue.models.operations.measuring import Measuring
-from django_pgqueue.models.operations.reading import Reading
 from django_pgqueue.models.operations.sending import Sending
 from django_pgqueue.models.operations.settling import Settling
 
@@ -15,7 +15,7 @@ __all__ = ["MessageManager"]
 class MessageManager(
     Lifecycle[MessageT],
     Sending[MessageT],
-    Reading[MessageT],
+    Groups[MessageT],
     Settling[MessageT],
     Measuring[MessageT],
 ):

@@ -86,6 +86,8 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
     """The metrics from a row of metrics.sql: counts beyond the limit are estimated."""
     (
         ready,
+        waiting,
+        begun,
         deferred,
         due,
         in_flight,
@@ -98,21 +100,27 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
         inserted,
         scraped_at,
     ) = row
-    exact = max(ready, deferred, archived) <= limit
+    exact = max(ready, waiting, deferred, archived) <= limit
     if archived > limit:
         archived = max(archived, archived_estimate)
-    if deferred > limit and ready <= limit:
+    # What the statistics know of and the counts do not, goes to the count that stopped.
+    uncounted = max(0, live_estimate - archived - ready - deferred - waiting)
+    if ready > limit:
+        ready += uncounted
+    elif waiting > limit:
+        waiting += uncounted
+    elif deferred > limit:
         # Past the limit only the delayed ones can be many: sorted by vt they come last.
-        delayed += max(0, live_estimate - archived - ready - deferred)
-    elif ready > limit:
-        ready = max(ready, live_estimate - archived - deferred)
-    length = ready + due + in_flight + delayed
+        delayed += uncounted
+    ready, waiting = ready + begun, waiting - begun
+    length = ready + waiting + due + in_flight + delayed
     return Metrics(
         queue_name=name,
         length=length,
         ready=ready,
         in_flight=in_flight,
         delayed=delayed,
+        waiting=waiting,
         visible=ready + due,
         oldest_age=oldest_age,
         newest_age=newest_age,

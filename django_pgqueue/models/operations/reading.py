@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.db import connections, transaction
@@ -20,6 +21,11 @@ __all__ = ["Reading"]
 
 
 EXHAUSTED = "given out as often as allowed, and never settled"
+
+# What a read returns besides messages when groups want to be put in order.
+RECHECK, BLOCKED = 0, -1
+# How many rechecks or messages to set back one statement takes on.
+TIDY_BATCH = 1000
 
 
 class Reading(Outcomes[MessageT]):
@@ -80,19 +86,33 @@ class Reading(Outcomes[MessageT]):
         Raises what :meth:`read` raises.
         """
         found = self.resolve(queue, using)
-        self._refuse_transaction(found.alias, "read_with_poll")
+
+        def read() -> list[MessageT]:
+            return self.lease(found, vt=vt, qty=qty, conditional=conditional)
+
+        return self._poll(found, "read_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
+
+    def _poll(
+        self,
+        queue: Queue,
+        operation: str,
+        read: Callable[[], list[MessageT]],
+        qty: int | None,
+        max_poll_seconds: float,
+        poll_interval_ms: float,
+    ) -> list[MessageT]:
+        self._refuse_transaction(queue.alias, operation)
         deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
         interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)
-        messages = self.lease(found, vt=vt, qty=qty, conditional=conditional)
+        messages = read()
         if messages or qty == 0 or time.monotonic() >= deadline:
             return messages
-        with Listening(connections[found.alias]) as listening:
-            while not messages:
-                messages = self.lease(found, vt=vt, qty=qty, conditional=conditional)
+        with Listening(connections[queue.alias]) as listening:
+            while not (messages := read()):
                 remaining = deadline - time.monotonic()
-                if messages or remaining <= 0:
+                if remaining <= 0:
                     break
-                listening.wait(min(remaining, interval, self.next_due(found)))
+                listening.wait(min(remaining, interval, self.next_due(queue)))
         return messages
 
     def peek(
@@ -130,10 +150,12 @@ class Reading(Outcomes[MessageT]):
         Raises QueueNotFound, InvalidArgument.
         """
         qty = arguments.quantity(qty)
-        found, rows = self._run(
-            "pop", queue, using, lambda q: {"qty": qty, "max_deliveries": q.max_deliveries}
-        )
-        return self._messages(found, rows)
+
+        def pop(queue: Queue, qty: int | None, heed: bool) -> tuple[Queue, list[tuple[Any, ...]]]:
+            params = {"qty": qty, "heed": heed, "max_deliveries": queue.max_deliveries}
+            return self._run("pop", queue, None, params)
+
+        return self._gather(self.resolve(queue, using), qty, pop)
 
     def lease(
         self,
@@ -155,22 +177,65 @@ class Reading(Outcomes[MessageT]):
         condition = _condition(conditional)
         lease = None if vt is None else arguments.duration(vt)
 
-        def params(queue: Queue) -> dict[str, Any]:
-            return {
+        def read(queue: Queue, qty: int | None, heed: bool) -> tuple[Queue, list[tuple[Any, ...]]]:
+            params = {
                 "vt": dt.timedelta(seconds=queue.visibility_timeout) if lease is None else lease,
                 "qty": qty,
+                "heed": heed,
                 "conditional": condition,
                 "worker": worker,
                 "max_deliveries": max_deliveries or queue.max_deliveries,
             }
+            return self._run("read", queue, None, params)
 
-        found, rows = self._run("read", queue, queue.alias, params)
-        exhausted = {Receipt(row[0], row[6]): EXHAUSTED for row in rows if row[8] is None}
+        return self._gather(queue, qty, read)
+
+    def _gather(
+        self,
+        queue: Queue,
+        qty: int | None,
+        take: Callable[[Queue, int | None, bool], tuple[Queue, list[tuple[Any, ...]]]],
+    ) -> list[MessageT]:
+        """Take messages, dead-letter those that are exhausted, and put groups in order.
+
+        Where that may have brought up more and ``qty`` is not reached, take again.
+        """
+        messages: list[MessageT] = []
+        heed, rechecks_left = True, False
+        while True:
+            queue, rows = take(queue, None if qty is None else qty - len(messages), heed)
+            messages += self._messages(queue, [row for row in rows if row[8] is not None])
+            others = [row for row in rows if row[8] is None]
+            again = self._put_right(queue, others)
+            if any(row[0] == RECHECK for row in others):
+                rechecks_left = self._promote(queue, qty)
+                # What cannot be settled now must not hold up the rest.
+                heed, again = False, True
+            elif not again and rechecks_left:
+                heed, again, rechecks_left = True, True, False
+            if not again or (qty is not None and len(messages) >= qty):
+                break
+        return sorted(messages, key=_order)
+
+    def _put_right(self, queue: Queue, rows: list[tuple[Any, ...]]) -> bool:
+        """Dead-letter and set back what a read named; whether another one may find more."""
+        exhausted = {Receipt(row[0], row[6]): EXHAUSTED for row in rows if row[0] > 0}
         if exhausted:
-            self.fail(found, exhausted, reason="max_deliveries", ran=False)
-            signals.messages_exhausted.send_robust(found.name, receipts=list(exhausted))
-            rows = [row for row in rows if row[8] is not None]
-        return self._messages(found, rows)
+            self.fail(queue, exhausted, reason="max_deliveries", ran=False)
+            signals.messages_exhausted.send_robust(queue.name, receipts=list(exhausted))
+        back: list[Any] = []
+        if any(row[0] == BLOCKED for row in rows):
+            _, back = self._run("set_back", queue, None, {"batch": TIDY_BATCH})
+        return bool(exhausted or back)
+
+    def _promote(self, queue: Queue, qty: int | None) -> bool:
+        """Take up rechecks; whether there may be more of them."""
+        # Inside a longer transaction the locks would be kept: only what is needed then.
+        alone = not connections[queue.alias].in_atomic_block
+        groups = TIDY_BATCH if alone or qty is None else qty
+        params = {"batch": TIDY_BATCH, "groups": groups, "alone": alone}
+        _, [(_heads, rechecked)] = self._run("promote", queue, None, params)
+        return bool(rechecked == TIDY_BATCH)
 
     def _messages(self, queue: Queue, rows: list[tuple[Any, ...]]) -> list[MessageT]:
         model: Any = self.model
@@ -211,3 +276,7 @@ def _seconds(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise InvalidArgument(f"{name} must be zero or more, not {value!r}")
     return float(value)
+
+
+def _order(message: Any) -> tuple[int, int]:
+    return -message.priority, message.id

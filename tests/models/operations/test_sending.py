@@ -87,7 +87,7 @@ def test_a_batch_keeps_its_order_whichever_way_it_goes(orders: BoundQueue, count
 
     ids = orders.send_batch(sent, headers=[{"n": n} for n in range(count)], group="g", priority=3)
 
-    messages = orders.read(qty=None)
+    messages = orders.read_grouped(qty=count)
     assert ids == sorted(ids)
     assert [message.id for message in messages] == ids
     assert [message.body for message in messages] == sent
@@ -233,7 +233,7 @@ def test_headers_and_group_may_be_one_for_all_or_one_for_each(orders: BoundQueue
     orders.send_batch([1, 2], headers={"h": 1}, group="g")
     orders.send_batch([3, 4], headers=[{"h": 3}, None], group=["x", None])
 
-    assert [(m.headers, m.group) for m in orders.read(qty=4)] == [
+    assert [(m.headers, m.group) for m in orders.read_grouped(qty=4)] == [
         ({"h": 1}, "g"),
         ({"h": 1}, "g"),
         ({"h": 3}, "x"),

@@ -1,0 +1,26 @@
+-- How many heads it takes to fill a batch of qty messages, group by group: their own number and
+-- the length of the line behind each, counted no further than the batch goes. Locks nothing.
+WITH RECURSIVE line AS MATERIALIZED (
+    SELECT array_agg(group_key) AS groups FROM (
+        (SELECT d.group_key FROM {deferred} d
+         WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
+         ORDER BY d.vt LIMIT %(qty)s)
+        UNION ALL
+        (SELECT r.group_key FROM {ready} r
+         WHERE r.queue_id = {queue_id}
+         ORDER BY r.priority DESC, r.id LIMIT %(qty)s)
+    ) first
+),
+walk AS (
+    SELECT 0 AS heads, 0::bigint AS messages
+    UNION ALL
+    SELECT w.heads + 1, w.messages + 1 + behind.number
+    FROM walk w CROSS JOIN line l CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (
+            SELECT FROM {waiting} q
+            WHERE q.queue_id = {queue_id} AND q.group_key = l.groups[w.heads + 1]
+            ORDER BY q.id
+            LIMIT %(qty)s - w.messages) q) behind
+    WHERE w.messages < %(qty)s AND w.heads < cardinality(l.groups)
+)
+SELECT max(heads) FROM walk

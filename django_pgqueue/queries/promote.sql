@@ -1,0 +1,106 @@
+-- Take up rechecks: give a head to each group that has none. Waits for nobody: what another
+-- transaction holds keeps its recheck. Why this is safe is told in docs/groups.md.
+-- IN ... IS TRUE is a look-up in a hash; the planner knows too little here to choose that itself.
+--
+-- Two that begin the same group at once would wait for each other at the key of its row. So
+-- whoever does it in a statement of its own does it alone in the queue; whoever does it in a
+-- longer transaction shares that lock, and then all take a lock for each group.
+WITH mode AS MATERIALIZED (
+    SELECT CASE WHEN %(alone)s
+                THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
+                ELSE pg_advisory_xact_lock_shared(
+                    hashtextextended('pgqueue.promote', {queue_id})) IS NULL
+           END AS exclusive
+),
+marks AS MATERIALIZED (
+    SELECT ctid, group_key FROM {recheck}
+    WHERE queue_id = {queue_id}
+    ORDER BY id
+    LIMIT (SELECT CASE WHEN exclusive THEN %(batch)s ELSE %(batch)s / 10 END FROM mode)
+    FOR UPDATE SKIP LOCKED
+),
+asked AS MATERIALIZED (
+    SELECT DISTINCT group_key FROM marks
+),
+-- Groups that have a row. The row's lock makes the look at its head final; a row that changed
+-- since this statement began is left for the next time.
+known AS MATERIALIZED (
+    SELECT a.group_key, g.place
+    FROM asked a CROSS JOIN LATERAL (
+        SELECT g.ctid AS place FROM {group} g
+        WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key OFFSET 0) g
+),
+locked AS MATERIALIZED (
+    SELECT g.ctid AS place, g.group_key, g.head, g.priority, g.followers FROM {group} g
+    WHERE g.ctid = ANY(ARRAY(SELECT place FROM known)) AND %(alone)s
+    FOR UPDATE SKIP LOCKED
+),
+looked_at AS MATERIALIZED (
+    SELECT l.group_key, l.followers,
+           coalesce((SELECT true FROM {deferred} d WHERE d.id = l.head),
+                    (SELECT true FROM {ready} r WHERE r.queue_id = {queue_id}
+                     AND r.priority = l.priority AND r.id = l.head), false) AS alive
+    FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
+),
+replaced AS MATERIALIZED (
+    SELECT group_key, {next_head}({queue_id}, group_key, followers) FROM looked_at WHERE NOT alive
+),
+-- Groups that have none: their first message becomes the head.
+unknown AS MATERIALIZED (
+    SELECT a.group_key, w.place, w.id
+    FROM asked a LEFT JOIN LATERAL (
+        SELECT w.ctid AS place, w.id FROM {waiting} w
+        WHERE w.queue_id = {queue_id} AND w.group_key = a.group_key
+        ORDER BY w.id LIMIT 1) w ON true
+    WHERE (a.group_key NOT IN (SELECT group_key FROM known)) IS TRUE
+),
+mine AS MATERIALIZED (
+    SELECT place FROM (SELECT * FROM unknown WHERE place IS NOT NULL ORDER BY id LIMIT %(groups)s) u
+    WHERE (SELECT exclusive FROM mode)
+       OR pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
+),
+first AS MATERIALIZED (
+    SELECT ctid AS place, id, priority, group_key FROM {waiting}
+    WHERE ctid = ANY(ARRAY(SELECT place FROM mine))
+    FOR UPDATE SKIP LOCKED
+),
+begun AS (
+    INSERT INTO {group} (queue_id, group_key, head, priority)
+    SELECT {queue_id}, group_key, id, priority FROM first
+    ON CONFLICT DO NOTHING
+    RETURNING group_key, head
+),
+moved AS (
+    DELETE FROM {waiting}
+    WHERE ctid = ANY(ARRAY(
+        SELECT place FROM first WHERE (id IN (SELECT head FROM begun)) IS TRUE))
+    RETURNING *
+),
+readable AS (
+    INSERT INTO {ready} (id, enqueued_at, queue_id, priority, group_key)
+    SELECT id, enqueued_at, queue_id, priority, group_key FROM moved
+    WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
+),
+not_yet AS (
+    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                            attempts, priority, state, group_key)
+    SELECT id, coalesce(vt, statement_timestamp()), enqueued_at, first_read_at, last_read_at,
+           queue_id, read_ct, attempts, priority,
+           CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key
+    FROM moved
+    WHERE read_ct > 0 OR vt > statement_timestamp()
+),
+settled AS MATERIALIZED (
+    SELECT group_key FROM moved
+    UNION ALL SELECT group_key FROM looked_at WHERE alive
+    UNION ALL SELECT group_key FROM replaced
+    UNION ALL SELECT group_key FROM unknown WHERE place IS NULL
+),
+done AS (
+    DELETE FROM {recheck}
+    WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM replaced) AS heads,
+       (SELECT count(*) FROM done) AS rechecks

@@ -1,0 +1,31 @@
+-- Messages that one batch leased behind their group's head, whose lease ran out before the
+-- head's end: back they go into the line, with what they have been through.
+WITH due AS MATERIALIZED (
+    SELECT d.ctid AS place, d.id, d.group_key
+    FROM {deferred} d
+    WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp() AND d.group_key IS NOT NULL
+      AND d.id <> (SELECT g.head FROM {group} g
+                   WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key)
+    ORDER BY d.vt
+    LIMIT (SELECT %(batch)s::bigint)
+    FOR UPDATE OF d SKIP LOCKED
+),
+-- The lock makes sure that the head is who the row says, until these are back in line.
+held AS MATERIALIZED (
+    SELECT g.group_key, g.head FROM {group} g
+    WHERE g.queue_id = {queue_id}
+      AND g.group_key = ANY(ARRAY(SELECT DISTINCT group_key FROM due))
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM {deferred}
+    WHERE ctid = ANY(ARRAY(
+        SELECT d.place FROM due d JOIN held h ON h.group_key = d.group_key AND h.head <> d.id))
+    RETURNING *
+)
+INSERT INTO {waiting} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
+                       priority, group_key)
+SELECT id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts, priority,
+       group_key
+FROM gone
+RETURNING id

@@ -1,0 +1,76 @@
+"""What the operations of groups cost, whatever stands in the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.models import BoundQueue, Message
+from tests.queries.plans import watched
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def crowded(db: None, sql: Sql) -> BoundQueue:
+    """5,000 groups of one message, and 5,000 messages behind the blocked head of one."""
+    Message.objects.create_queue("orders")
+    orders = BoundQueue("orders")
+    orders.send_batch([0] * 5_000, group="blocked")
+    orders.read(vt=3600)
+    orders.send_batch([0] * 5_000, group=[f"g{n}" for n in range(5_000)])
+    return orders
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_read_and_its_promotion_touch_their_batch_only(
+    crowded: BoundQueue, sql: Sql, analyzed: bool
+) -> None:
+    if analyzed:
+        sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
+
+    with watched(connection) as plans:
+        messages = crowded.read(qty=100)
+
+    assert len(messages) == 100
+    for plan in plans:
+        # One promotion takes up a thousand rechecks.
+        plan.check(rows=5_000, buffers=60_000)
+
+
+@pytest.mark.parametrize("read", ["read", "read_grouped", "read_grouped_rr"])
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_grouped_read_costs_its_batch(
+    crowded: BoundQueue, sql: Sql, read: str, analyzed: bool
+) -> None:
+    # As readers outside a transaction do, in bigger batches.
+    everything = {"batch": 100_000, "groups": 100_000, "alone": True}
+    Message.objects._run("promote", "orders", None, everything)
+    if analyzed:
+        sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready")
+
+    with watched(connection) as plans:
+        messages = getattr(crowded, read)(qty=20)
+
+    assert len(messages) == 20
+    for plan in plans:
+        plan.check(rows=250, buffers=2_500)
+
+
+def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -> None:
+    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+    messages = crowded.read_grouped(qty=20)
+    assert {message.group for message in messages} == {"blocked"}
+    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+    crowded.set_vt(messages[0], 60)
+
+    with watched(connection) as plans:
+        crowded.read(qty=20)
+
+    set_back = [plan for plan in plans if "back they go into the line" in plan.statement]
+    assert set_back
+    for plan in set_back:
+        plan.check(rows=250, buffers=2_500)
