@@ -311,6 +311,9 @@ class Execution:
     def give_up(self, running: Running, error: BaseException) -> None:
         """Settle a run that cannot be ended; whatever it still does comes too late."""
         self._subscription.end(running)
+        if self._policy is AckPolicy.TRANSACTIONAL:
+            # Said in a transaction that will never commit.
+            running.said.clear()
         for message in running.messages:
             signals.message_finished.send_robust(
                 self._subscription.name,

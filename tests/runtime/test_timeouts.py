@@ -94,6 +94,28 @@ def test_a_handler_in_a_system_call_is_given_up_and_its_place_taken(
         let_go.set()
 
 
+def test_an_ack_in_a_transaction_that_is_given_up_is_none(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    let_go = threading.Event()
+
+    def say_and_hang(message: Message) -> None:
+        Order.objects.create(number="1")
+        message.ack()
+        let_go.wait(60)
+
+    committed_orders.send(1)
+
+    consume(say_and_hang, timeout=0.3, ack_policy="TRANSACTIONAL", retry=NoRetry())
+    try:
+        until(lambda: outcomes())
+
+        assert errors() == [TIMED_OUT]
+    finally:
+        let_go.set()
+    until(lambda: not Order.objects.exists())
+
+
 def test_a_query_that_hangs_is_given_up_and_rolled_back(
     committed_orders: BoundQueue, drain: Consume
 ) -> None:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
@@ -92,6 +93,11 @@ class Command(BaseCommand):
             )
         except PgQueueError as error:
             raise CommandError(str(error)) from error
+        for subscription in consumer.subscriptions:
+            # libpq's own patience with a server that does not answer is two minutes.
+            database = connections[subscription.queue.alias].settings_dict
+            seconds = max(2, int(options["database_timeout"]))
+            database["OPTIONS"].setdefault("connect_timeout", seconds)
         _stop_on_signals(consumer)
         progress = Progress(consumer, self.stdout, live=not options["no_progress"])
         consumer.run(every_second=progress.show)
@@ -121,7 +127,8 @@ def _stop_on_signals(consumer: Consumer) -> None:
 
 
 def _port(first: int | None) -> int | None:
-    return None if first is None else first + (supervisor.number() or 0)
+    # 0 stands for any that is free.
+    return first + (supervisor.number() or 0) if first else first
 
 
 def _positive(text: str) -> int:
