@@ -41,6 +41,7 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
         "waiting": f"pgqueue_waiting{twin}",
         "group": f"pgqueue_group{twin}",
         "recheck": f"pgqueue_recheck{twin}",
+        "dedup": f"pgqueue_dedup{twin}",
         "next_head": f"pgqueue_next_head{twin}",
     }
 

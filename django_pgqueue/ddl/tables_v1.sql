@@ -134,11 +134,23 @@ CREATE TABLE pgqueue_recheck (
 
 CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
+-- Which message has which dedup key, and until when that counts.
+CREATE TABLE pgqueue_dedup (
+    id bigint NOT NULL,
+    until timestamptz NOT NULL,
+    queue_id integer NOT NULL,
+    dedup_key text NOT NULL,
+    PRIMARY KEY (queue_id, dedup_key)
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+CREATE INDEX pgqueue_dedup_until_idx ON pgqueue_dedup (queue_id, until);
+
 CREATE UNLOGGED TABLE pgqueue_ready_unlogged (LIKE pgqueue_ready INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_deferred_unlogged (LIKE pgqueue_deferred INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_waiting_unlogged (LIKE pgqueue_waiting INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_group_unlogged (LIKE pgqueue_group INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_recheck_unlogged (LIKE pgqueue_recheck INCLUDING ALL);
+CREATE UNLOGGED TABLE pgqueue_dedup_unlogged (LIKE pgqueue_dedup INCLUDING ALL);
 
 -- Every live message with its state, whichever table says so: for people, not for the hot path.
 CREATE VIEW pgqueue_live AS

@@ -102,7 +102,7 @@ CREATE FUNCTION pgqueue_queues_truncated() RETURNS trigger LANGUAGE plpgsql AS $
 BEGIN
     TRUNCATE pgqueue_ready_unlogged, pgqueue_deferred_unlogged, pgqueue_waiting,
         pgqueue_waiting_unlogged, pgqueue_group, pgqueue_group_unlogged, pgqueue_recheck,
-        pgqueue_recheck_unlogged;
+        pgqueue_recheck_unlogged, pgqueue_dedup, pgqueue_dedup_unlogged;
     RETURN NULL;
 END
 $$;

@@ -224,7 +224,7 @@ class Queue(models.Model):
             self.pk = pk  # what comes next may fail, and then be tried again
             ddl.drop_leaves(cursor, pk)
             # The groups first: what is left of them must not bring up new heads.
-            for hot in ("group", "recheck", "waiting", "ready", "deferred"):
+            for hot in ("group", "recheck", "waiting", "ready", "deferred", "dedup"):
                 cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [pk])
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
         return deleted

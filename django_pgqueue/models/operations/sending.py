@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ __all__ = ["Sending"]
 
 # COPY's text format gives these a meaning of their own.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+#: How long a dedup key counts where the queue does not say.
+DEDUP_WINDOW = dt.timedelta(minutes=5)
+
 _COPY_BLOCK = 1000
 
 # In characters; PostgreSQL takes no jsonb array of more than 256 MB.
@@ -45,6 +49,8 @@ class Sending(Operations[MessageT]):
         read it before. ``body`` is anything JSON can hold, ``headers`` a dict of the same.
         ``delay`` hides the message for so many seconds (number or timedelta), or until an aware
         datetime. A higher ``priority`` (-100 to 100) is read first. ``group`` is the FIFO group.
+        With a ``dedup_key`` only the first send within the queue's window adds a message; the
+        others return its id.
 
         >>> Message.objects.send("orders", {"order": 7}, delay=60)
         1
@@ -59,7 +65,10 @@ class Sending(Operations[MessageT]):
             "dedup_key": arguments.key(dedup_key, "dedup_key"),
             **arguments.moment(delay),
         }
-        _, rows = self._run("send", queue, using, params)
+        if params["dedup_key"] is None:
+            _, rows = self._run("send", queue, using, params)
+        else:
+            _, rows = self._run("send_once", queue, using, lambda q: {**params, **_window(q)})
         return int(rows[0][0])
 
     def send_batch(
@@ -101,6 +110,9 @@ class Sending(Operations[MessageT]):
             ],
         }
         params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+        if any(key is not None for key in columns["dedup_keys"]):
+            columns["bodies"] = [arguments.json_text(body) for body in bodies]
+            return self._on(queue, using, lambda found: _copy_once(found, columns, params))[1]
         if count < settings.COPY_THRESHOLD:
             array = str(arguments.json_text(bodies))
             if len(array) < _LONGEST_ARRAY:
@@ -128,24 +140,56 @@ def _copy(queue: Queue, columns: dict[str, list[Any]], params: dict[str, Any]) -
         )
         reserved = cursor.fetchall()
         ids = [row[0] for row in reserved]
-        fixed = f"{queue.pk}\t{_field(reserved[0][1])}\t{params['priority']}"
-        lines = [
-            f"{pk}\t{fixed}\t{_field(group)}\t{_field(dedup)}\t{_field(header)}\t{_field(body)}\n"
-            for pk, group, dedup, header, body in zip(
-                ids,
-                columns["groups"],
-                columns["dedup_keys"],
-                columns["headers"],
-                columns["bodies"],
-                strict=True,
-            )
-        ]
-        # The cursor's own wrapping of errors ends where the copying begins.
-        copying = cursor.copy(queries.render("copy", queue.tables))
-        with connection.wrap_database_errors, copying as copy:
-            for start in range(0, len(lines), _COPY_BLOCK):
-                copy.write("".join(lines[start : start + _COPY_BLOCK]))
+        _copy_rows(queue, cursor, ids, reserved[0][1], columns, params)
     return ids
+
+
+def _copy_once(queue: Queue, columns: dict[str, list[Any]], params: dict[str, Any]) -> list[int]:
+    """Copy those messages of a batch whose dedup key is new; the ids of all."""
+    connection = connections[queue.alias]
+    with transaction.atomic(using=queue.alias), connection.cursor() as cursor:
+        cursor.execute(
+            queries.render("claim_keys", queue.tables),
+            {**params, **_window(queue), "dedup_keys": columns["dedup_keys"]},
+        )
+        claimed = cursor.fetchall()
+        new = [place for place, row in enumerate(claimed) if row[1]]
+        if new:
+            ids = [claimed[place][0] for place in new]
+            fresh = {name: [values[place] for place in new] for name, values in columns.items()}
+            _copy_rows(queue, cursor, ids, claimed[0][2], fresh, params)
+    return [row[0] for row in claimed]
+
+
+def _copy_rows(
+    queue: Queue,
+    cursor: Any,
+    ids: list[int],
+    scheduled_at: str | None,
+    columns: dict[str, list[Any]],
+    params: dict[str, Any],
+) -> None:
+    fixed = f"{queue.pk}\t{_field(scheduled_at)}\t{params['priority']}"
+    lines = [
+        f"{pk}\t{fixed}\t{_field(group)}\t{_field(dedup)}\t{_field(header)}\t{_field(body)}\n"
+        for pk, group, dedup, header, body in zip(
+            ids,
+            columns["groups"],
+            columns["dedup_keys"],
+            columns["headers"],
+            columns["bodies"],
+            strict=True,
+        )
+    ]
+    # The cursor's own wrapping of errors ends where the copying begins.
+    copying = cursor.copy(queries.render("copy", queue.tables))
+    with connections[queue.alias].wrap_database_errors, copying as copy:
+        for start in range(0, len(lines), _COPY_BLOCK):
+            copy.write("".join(lines[start : start + _COPY_BLOCK]))
+
+
+def _window(queue: Queue) -> dict[str, Any]:
+    return {"window": queue.dedup_window or DEDUP_WINDOW}
 
 
 def _one_each(value: Any, single: Any, count: int, name: str) -> list[Any]:

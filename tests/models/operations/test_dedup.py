@@ -1,0 +1,130 @@
+"""Dedup: the second send of a key returns the first id and adds nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_pgqueue.models import BoundQueue, Message
+from tests.actors import Actor, begin, call, commit, rollback
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_the_second_send_returns_the_first_id_and_adds_nothing(db: None, unlogged: bool) -> None:
+    Message.objects.create_queue("orders", unlogged=unlogged)
+    orders = BoundQueue("orders")
+
+    first = orders.send("one", dedup_key="k")
+
+    assert orders.send("two", dedup_key="k", group="g", delay=5) == first
+    [message] = orders.read(qty=10)
+    assert (message.id, message.body) == (first, "one")
+
+
+def test_a_key_counts_even_when_its_message_is_done(orders: BoundQueue) -> None:
+    first = orders.send("one", dedup_key="k")
+    orders.archive(orders.read())
+
+    assert orders.send("two", dedup_key="k") == first
+    assert orders.read() == []
+
+
+def test_other_keys_other_queues_and_no_key_are_free(orders: BoundQueue) -> None:
+    Message.objects.create_queue("mails")
+
+    ids = {
+        orders.send(1, dedup_key="k"),
+        orders.send(1, dedup_key="K"),
+        orders.send(1),
+        orders.send(1),
+        BoundQueue("mails").send(1, dedup_key="k"),
+    }
+
+    assert len(ids) == 5
+
+
+def test_a_key_is_free_again_after_the_window(db: None, sql: Sql) -> None:
+    Message.objects.create_queue("orders", dedup_window=dt.timedelta(hours=1))
+    orders = BoundQueue("orders")
+    first = orders.send("one", dedup_key="k")
+    sql("UPDATE pgqueue_dedup SET until = until - interval '59 minutes'")
+    assert orders.send("two", dedup_key="k") == first
+
+    sql("UPDATE pgqueue_dedup SET until = until - interval '1 minute'")
+
+    second = orders.send("three", dedup_key="k")
+    assert second != first
+    assert orders.send("four", dedup_key="k") == second
+    assert [message.body for message in orders.read(qty=10)] == ["one", "three"]
+
+
+def test_keys_that_ran_out_are_swept_by_later_sends(orders: BoundQueue, sql: Sql) -> None:
+    for number in range(4):
+        orders.send(number, dedup_key=f"old {number}")
+    sql("UPDATE pgqueue_dedup SET until = statement_timestamp()")
+
+    orders.send(5, dedup_key="new")
+    orders.send(6, dedup_key="newer")
+
+    assert sql("SELECT count(*) FROM pgqueue_dedup") == [(2,)]
+
+
+@pytest.mark.parametrize("count", [4, 700])
+def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(
+    orders: BoundQueue, count: int
+) -> None:
+    known = orders.send("known", dedup_key="k1")
+    keys = [None, "k1", "k2", "k2", *(f"x{n}" for n in range(count - 4))]
+
+    ids = orders.send_batch(list(range(count)), dedup_key=keys, headers={"h": 1})
+
+    assert ids[1] == known
+    assert ids[2] == ids[3]
+    assert len(set(ids)) == count - 1
+    added = orders.read(qty=None)
+    assert [message.body for message in added] == ["known", 0, 2, *range(4, count)]
+    assert orders.send_batch(list(range(count)), dedup_key=keys)[1:] == ids[1:]
+
+
+def test_a_rolled_back_send_frees_its_key(orders: BoundQueue) -> None:
+    with transaction.atomic():
+        first = orders.send("one", dedup_key="k")
+        transaction.set_rollback(True)
+
+    assert orders.send("two", dedup_key="k") != first
+    assert [message.body for message in orders.read(qty=10)] == ["two"]
+
+
+@pytest.mark.parametrize(("end", "bodies"), [(commit, ["one"]), (rollback, ["two"])])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_send_at_the_same_time_waits_for_the_first(
+    committed_orders: BoundQueue,
+    actors: Callable[[int], list[Actor]],
+    end: Callable[[], None],
+    bodies: list[str],
+    batch: bool,
+    sql: Sql,
+) -> None:
+    first, second = actors(2)
+    first.do(begin)
+    first_id = first.do(call, "send", "orders", "one", dedup_key="k")
+    future = (
+        second.start(call, "send_batch", "orders", ["two"], dedup_key=["k"])
+        if batch
+        else second.start(call, "send", "orders", "two", dedup_key="k")
+    )
+    while not sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+        assert not future.done()
+
+    first.do(end)
+
+    result = future.result(timeout=20)
+    second_id = result[0] if batch else result
+    assert (second_id == first_id) is (end is commit)
+    assert [message.body for message in committed_orders.read(qty=10)] == bodies
