@@ -1,0 +1,40 @@
+"""One server for all runs, a world for each, and the seed that replays it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.acceptance.chaos.world import World
+
+
+@pytest.fixture(scope="session")
+def chaos_server() -> Iterator[EmbeddedServer]:
+    directory = tempfile.mkdtemp(prefix="chaos-")
+    server = EmbeddedServer(directory, settings={"fsync": "off", "log_min_messages": "fatal"})
+    server.start()
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE chaos")
+    yield server
+    server.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(server.home, ignore_errors=True)
+
+
+@pytest.fixture
+def world(chaos_server: EmbeddedServer, tmp_path: Path) -> Iterator[World]:
+    """CHAOS_SEED replays a run, CHAOS_SCALE makes it longer."""
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+    scale = float(os.environ.get("CHAOS_SCALE", "1"))
+    print(f"CHAOS_SEED={seed} CHAOS_SCALE={scale:g}")
+    world = World(chaos_server, tmp_path, seed, scale)
+    yield world
+    world.close()

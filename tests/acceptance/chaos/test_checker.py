@@ -1,0 +1,79 @@
+"""The checker finds what it is there to find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.acceptance.chaos.checker import State, check
+
+
+def history(*events: str) -> list[dict[str, Any]]:
+    """``"ok a"`` is the event ok of op a."""
+    return [{"event": event.split()[0], "op": event.split()[1]} for event in events]
+
+
+GOOD = history("invoke a", "ok a", "deliver a", "effect a", "acked a")
+DONE = State(effects=Counter("a"), completed=Counter("a"))
+
+
+def test_a_good_run_has_nothing_wrong() -> None:
+    verdict = check(GOOD, DONE)
+
+    assert (verdict.wrong, verdict.duplicated, verdict.redelivered) == ({}, [], 0)
+
+
+def test_what_was_sent_and_is_nowhere_is_lost() -> None:
+    assert check(history("invoke a", "ok a"), State(effects=Counter())).lost == ["a"]
+
+
+def test_what_nobody_knows_to_be_sent_is_not_lost() -> None:
+    assert check(history("invoke a", "unknown a"), State(effects=Counter())).wrong == {}
+    assert check(history("invoke a"), State(effects=Counter())).wrong == {}
+
+
+def test_what_failed_or_waits_is_not_lost() -> None:
+    events = history("invoke a", "ok a", "invoke b", "ok b")
+    state = State(effects=Counter(), failed=Counter("a"), live={"b": "RETRYABLE"})
+
+    assert check(events, state).wrong == {}
+
+
+def test_done_without_an_effect_is_wrong() -> None:
+    assert check(GOOD, State(effects=Counter(), completed=Counter("a"))).without_effect == ["a"]
+
+
+def test_what_was_rolled_back_or_never_sent_is_a_phantom() -> None:
+    assert check(history("invoke a", "fail a", "deliver a"), State(Counter())).phantoms == ["a"]
+    assert check([], DONE).phantoms == ["a"]
+
+
+def test_two_effects_of_one_message_are_duplicated() -> None:
+    assert check(GOOD, State(effects=Counter("aa"), completed=Counter("a"))).duplicated == ["a"]
+
+
+def test_two_places_are_ambiguous() -> None:
+    state = State(effects=Counter("a"), completed=Counter("a"), failed=Counter("a"))
+
+    assert check(GOOD, state).ambiguous == ["a"]
+
+
+def test_a_delivery_after_the_ack_is_wrong_and_one_before_is_not() -> None:
+    again = history("deliver a")
+
+    assert check([*GOOD, *again], DONE).after_ack == ["a"]
+    assert check([*GOOD[:3], *again, *GOOD[3:]], DONE).wrong == {}
+
+
+def test_redeliveries_are_counted_with_those_asked_for() -> None:
+    events = [*GOOD[:2], *history("deliver a", "fault a", "deliver a", "deliver a", "effect a")]
+
+    verdict = check(events, DONE)
+
+    assert (verdict.redelivered, verdict.asked_for) == (2, 1)
+
+
+def test_a_lease_that_is_left_is_wrong() -> None:
+    state = State(effects=Counter(), live={"a": "PROCESSING"})
+
+    assert check(history("invoke a", "ok a"), state).leases == ["a"]

@@ -1,0 +1,315 @@
+"""Each fault that can befall producers, consumers and the database, and what must come of it.
+
+    CHAOS_SEED=7 python3 run.py test tests/acceptance/chaos           # the same run again
+    CHAOS_SCALE=20 python3 run.py test tests/acceptance/chaos         # a long one
+
+Nothing is lost and nothing is a phantom, whatever happens; ``World.finish`` sees to that. What
+else must hold depends on the mode and on the fault.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.chaos.checker import Verdict
+from tests.acceptance.chaos.proxy import Proxy
+from tests.acceptance.chaos.world import LEASE, QUEUES, World
+from tests.working import history
+
+pytestmark = [pytest.mark.acceptance]
+
+#: What a process can have under way that no ack is written for: running, and ended just now.
+UNDER_WAY = 60
+
+
+def once_in_transactions(verdict: Verdict, world: World) -> None:
+    """No effect of a transactional or a locked handler happened twice."""
+    with world.connect() as connection:
+        twice = connection.execute(
+            "SELECT number FROM orders_app_order WHERE note IN ('transactional', 'locked') "
+            "GROUP BY number HAVING count(*) > 1"
+        ).fetchall()
+    assert twice == []
+
+
+def explained(verdict: Verdict, faults: int) -> None:
+    """No more was delivered again than the faults had under way."""
+    assert verdict.redelivered <= verdict.asked_for + faults * UNDER_WAY
+    assert len(verdict.duplicated) <= verdict.redelivered
+
+
+def test_consumers_killed_at_any_moment(world: World) -> None:
+    """kill -9 from outside at random, and by a message before and after its effect."""
+    world.queues()
+    consumers = [world.consume() for _ in range(3)]
+    world.produce(350, producers=2, faults=["kill"], fault_rate=0.01, queues=QUEUES[:3])
+
+    def kill() -> None:
+        world.pause(0.5, 1.5)
+        victim = world.draw.choice(consumers)
+        victim.kill()
+        for each in consumers:
+            if not each.alive:
+                each.start()
+
+    world.while_producing(kill, least=3)
+    verdict = world.finish(killed=True)
+
+    once_in_transactions(verdict, world)
+    # Every kill that a message asked for takes its neighbours along.
+    explained(verdict, world.faults + verdict.asked_for)
+
+
+def test_consumers_stopped_past_their_leases(world: World) -> None:
+    """SIGSTOP for longer than the visibility timeout, then SIGCONT: their acks come too late."""
+    world.queues()
+    frozen = world.consume()
+    world.consume()
+    world.produce(600, rate=150)
+
+    def freeze() -> None:
+        world.until_started(frozen)
+        world.pause(0.2, 0.6)
+        frozen.send(signal.SIGSTOP)
+        time.sleep(LEASE * 1.5)
+        frozen.send(signal.SIGCONT)
+
+    world.while_producing(freeze, least=1)
+    verdict = world.finish()
+
+    once_in_transactions(verdict, world)
+    explained(verdict, world.faults)
+
+
+def test_backends_terminated_at_random(world: World) -> None:
+    world.queues()
+    for _ in range(2):
+        world.consume()
+    world.produce(400, producers=2, rate=70)
+
+    def terminate() -> None:
+        world.pause(0.05, 0.4)
+        world.terminate_backends(share=0.3)
+
+    world.while_producing(terminate, least=5)
+    verdict = world.finish()
+
+    once_in_transactions(verdict, world)
+    explained(verdict, world.faults)
+
+
+def test_the_server_crashes_under_load(world: World) -> None:
+    """Stopped in immediate mode and started again, twice."""
+    world.queues()
+    for _ in range(2):
+        # One that finds no server at its start ends, and is to be started again by others.
+        world.until_started(world.consume())
+    world.produce(500, producers=2, rate=70)
+
+    for _ in range(2):
+        world.pause(1, 2)
+        world.server.kill("immediate")
+        world.pause(0, 1)
+        world.server.start()
+        world.faults += 1
+    verdict = world.finish()
+
+    once_in_transactions(verdict, world)
+    explained(verdict, world.faults * len(world.consumers))
+
+
+def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification(
+    world: World,
+) -> None:
+    """Commits out of order, rows that never were, and consumers that nobody wakes."""
+    world.queues(notify=False)
+    for _ in range(2):
+        world.consume()
+    world.produce(150, producers=5, rate=50, sends=["plain", "sleep", "rollback"])
+
+    verdict = world.finish()
+
+    assert (verdict.duplicated, verdict.redelivered) == ([], 0)
+
+
+def test_a_listener_that_is_cut_off_again_and_again(world: World) -> None:
+    world.queues()
+    world.consume()
+    world.produce(200, rate=60)
+
+    def cut() -> None:
+        world.pause(0.05, 0.2)
+        with world.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = 'chaos' AND query LIKE 'LISTEN%'"
+            )
+
+    world.while_producing(cut, least=5)
+    verdict = world.finish()
+
+    assert (verdict.duplicated, verdict.redelivered) == ([], 0)
+
+
+def test_connections_that_fall_silent(world: World, tmp_path: Path) -> None:
+    """No error ever comes: packets are swallowed, and only patience can tell."""
+    world.queues()
+    directory = tmp_path / "proxy"
+    directory.mkdir()
+    proxy = Proxy(Path(world.server.host), directory)
+    try:
+        world.consume("--database-timeout", 1.5, url=proxied(world, directory))
+        world.produce(300, rate=60)
+
+        def silence() -> None:
+            world.pause(1, 2)
+            proxy.silence()
+            time.sleep(4)
+
+        world.while_producing(silence, least=1)
+        verdict = world.finish(seconds=40)
+    finally:
+        proxy.close()
+
+    once_in_transactions(verdict, world)
+    explained(verdict, world.faults)
+
+
+def proxied(world: World, directory: Path) -> str:
+    return f"postgresql://postgres@/chaos?host={directory}&port={world.server.port}"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_an_hour_off(world: World, tmp_path: Path, hours: int) -> None:
+    """Every wall clock that Python offers is wrong in the consumer, from its first moment."""
+    (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=hours * 3600))
+    world.queues("lease", "transactional")
+    consumer = world.consume(path=[str(tmp_path)])
+    world.produce(
+        150, queues=["lease", "transactional"], faults=["raise"], fault_rate=0.1, rate=100
+    )
+
+    verdict = world.finish()
+
+    assert f"clock is off by {hours * 3600}" in consumer.output
+    assert verdict.redelivered == verdict.asked_for
+    assert not [op for op in verdict.duplicated if op not in raised_after(world)]
+
+
+WRONG_CLOCK = """
+import datetime, sys, time
+real = time.time
+time.time = lambda: real() + {seconds}
+time.time_ns = lambda: int(time.time() * 1e9)
+class Wrong(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+    @classmethod
+    def utcnow(cls):
+        return cls.fromtimestamp(time.time(), datetime.timezone.utc).replace(tzinfo=None)
+datetime.datetime = Wrong
+print("clock is off by", round(time.time() - real()), flush=True)
+"""
+
+
+def raised_after(world: World) -> set[str]:
+    """Ops that had their effect, and then raised: in lease mode they have it again."""
+    return {event["op"] for event in history.read(world.history) if event["event"] == "fault"}
+
+
+def test_handlers_that_end_in_every_bad_way(world: World) -> None:
+    """Raise, exit, run out of memory, hang, spin, and die, under a supervisor."""
+    world.queues("lease", "transactional")
+    supervisor = world.consume("--processes", 2)
+    world.produce(
+        200,
+        queues=["lease", "transactional"],
+        faults=["raise", "sys.exit", "memory", "hang", "spin", "exit"],
+        fault_rate=0.04,
+        rate=100,
+    )
+
+    verdict = world.finish(seconds=90, killed=True)
+
+    assert supervisor.process.returncode == 0
+    once_in_transactions(verdict, world)
+    explained(verdict, verdict.asked_for)
+
+
+def test_handlers_that_deadlock_in_the_database(world: World) -> None:
+    world.queues("lease", "transactional")
+    world.consume()
+    with world.connect() as connection:
+        for number in range(10):
+            keys = [1, 2] if number % 2 else [2, 1]
+            send(connection, world, "transactional", number, before="lock", keys=keys, times=99)
+
+    verdict = world.finish()
+
+    once_in_transactions(verdict, world)
+    assert len(world.state().completed) == 10
+    assert verdict.redelivered > 0, "there was no deadlock"
+
+
+def send(connection: object, world: World, queue: str, number: int, **body: object) -> str:
+    op = f"{queue}-{number}"
+    connection.execute(  # type: ignore[attr-defined]
+        "INSERT INTO pgqueue_message (queue_id, body) "
+        "SELECT id, %s::jsonb FROM pgqueue_queue WHERE name = %s",
+        [json.dumps({"op": op, **body}), queue],
+    )
+    path = world.history / "1.jsonl"
+    with path.open("a") as out:
+        for event in ("invoke", "ok"):
+            out.write(json.dumps({"n": number, "at": 0, "event": event, "op": op}) + "\n")
+    return op
+
+
+def test_a_poison_message_dies_alone(world: World) -> None:
+    """It kills every process that runs it. After max_deliveries it lies in the dead-letter queue,
+    and no other message was delivered more than twice."""
+    world.queues("lease", max_deliveries=3)
+    world.consume("--processes", 2)
+    with world.connect() as connection:
+        for number in range(100):
+            poison = {"before": "exit", "times": 99} if number == 50 else {}
+            send(connection, world, "lease", number, **poison)
+
+    verdict = world.finish(killed=True)
+
+    deliveries: dict[str, int] = {}
+    for event in history.read(world.history):
+        if event["event"] == "deliver":
+            deliveries[event["op"]] = deliveries.get(event["op"], 0) + 1
+    state = world.state()
+    poison = deliveries.pop("lease-50")
+    assert (list(state.failed), poison) == (["lease-50"], 3)
+    assert len(state.completed) == 99
+    assert max(deliveries.values()) <= 2
+    assert verdict.redelivered <= 2 + 4 * 2
+
+
+def test_a_graceful_stop_leaves_no_lease_and_delivers_nothing_twice(world: World) -> None:
+    """SIGTERM at any moment, again and again, while others go on."""
+    world.queues()
+    consumers = [world.consume() for _ in range(2)]
+    world.produce(500, rate=100)
+
+    def restart() -> None:
+        world.pause(0.3, 1.0)
+        victim = world.draw.choice(consumers)
+        world.until_started(victim)
+        victim.terminate()
+        assert victim.wait(30) == 0
+        victim.start()
+
+    world.while_producing(restart, least=3)
+    verdict = world.finish()
+
+    assert (verdict.duplicated, verdict.redelivered) == ([], 0)

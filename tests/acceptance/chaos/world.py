@@ -1,0 +1,218 @@
+"""A server, queues, producers and consumers for one run, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.acceptance.chaos.checker import State, Verdict, check
+from tests.waiting import until
+from tests.working import history
+from tests.working.running import ROOT, Command, runconsumer
+
+__all__ = ["QUEUES", "World"]
+
+QUEUES = ["lease", "transactional", "batch", "async", "locked"]
+#: How long a lease is, in seconds: short, so that what a fault held comes back soon.
+LEASE = 2
+
+
+class World:
+    """One run: everything random in it comes from its seed."""
+
+    def __init__(self, server: EmbeddedServer, directory: Path, seed: int, scale: float) -> None:
+        self.server = server
+        self.directory = directory
+        self.history = directory / "history"
+        self.history.mkdir()
+        self.scale = scale
+        self.draw = random.Random(seed)
+        self.seed = seed
+        self.url = server.url("chaos")
+        self.faults = 0
+        self.consumers: list[Command] = []
+        self._producers: list[subprocess.Popen[bytes]] = []
+        self._names: tuple[str, ...] = ()
+
+    # Acts
+
+    def queues(self, *names: str, **options: Any) -> None:
+        """Make the queues of this run, and a dead-letter queue for them."""
+        settings = {"visibility_timeout": LEASE, "dead_letter_queue": "dead", **options}
+        self._names = names or tuple(QUEUES)
+        wanted = {"dead": {}, **dict.fromkeys(self._names, settings)}
+        prepared = self._run("tests.acceptance.chaos.prepare", json.dumps(wanted)).wait(60)
+        assert prepared == 0
+
+    def produce(self, count: int, *, producers: int = 1, **plan: Any) -> None:
+        """Start processes that send so many messages in all, and do not wait for them."""
+        plan = {"queues": QUEUES, **plan}
+        each = max(1, int(count * self.scale) // producers)
+        for number in range(producers):
+            seed = self.draw.randrange(10**9)
+            self._producers.append(
+                self._run(
+                    "tests.acceptance.chaos.producer",
+                    f"p{number}",
+                    str(seed),
+                    str(each),
+                    json.dumps(plan),
+                )
+            )
+
+    def consume(self, *arguments: object, url: str | None = None, **environment: Any) -> Command:
+        """Start a consumer process of the run's queues."""
+        environment.setdefault("WORKING_HISTORY", self.history)
+        consumer = runconsumer(url or self.url, *self._names, *arguments, **environment)
+        self.consumers.append(consumer)
+        return consumer
+
+    def until_started(self, consumer: Command) -> None:
+        """Wait until a consumer works; before, a signal finds no handler."""
+        path = self.history / f"{consumer.pid}.jsonl"
+        until(lambda: path.exists() and '"started"' in path.read_text())
+
+    def pause(self, least: float, most: float) -> None:
+        time.sleep(self.draw.uniform(least, most))
+
+    def while_producing(self, act: Callable[[], None], *, least: int = 1) -> None:
+        """Do something again and again for as long as messages are sent, and so often at least."""
+        while self.faults < least or any(each.poll() is None for each in self._producers):
+            act()
+            self.faults += 1
+
+    def terminate_backends(self, share: float) -> None:
+        """Cut some of the connections that others have."""
+        with self.connect() as connection:
+            pids = [
+                row[0]
+                for row in connection.execute(
+                    "SELECT pid FROM pg_stat_activity "
+                    "WHERE datname = 'chaos' AND pid <> pg_backend_pid() ORDER BY pid"
+                )
+            ]
+            for pid in pids:
+                if self.draw.random() < share:
+                    connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    # The end
+
+    def finish(self, seconds: float = 60, *, killed: bool = False) -> Verdict:
+        """Let everything be handled, stop the consumers, and judge.
+
+        Where processes were ``killed``, they are started again, and may leave their rows: others
+        remove them when their heartbeat is long overdue.
+        """
+        for producer in self._producers:
+            assert producer.wait(120) == 0
+        for consumer in self.consumers:
+            consumer.send(signal.SIGCONT)
+        self.until_drained(seconds, restart=killed)
+        for consumer in self.consumers:
+            if "--processes" not in consumer.arguments:
+                self.until_started(consumer)
+            consumer.terminate()
+        for consumer in self.consumers:
+            code = consumer.wait(40)
+            assert code == 0, f"a consumer ended with {code}:\n{consumer.output}"
+        verdict = check(history.read(self.history), self.state())
+        print(f"seed {self.seed}: {self.faults} faults; {verdict}")
+        assert verdict.wrong == {}, verdict
+        assert killed or verdict.processes == 0
+        return verdict
+
+    def until_drained(self, seconds: float, *, restart: bool = False) -> None:
+        """Wait until every queue is empty; ``restart`` consumers that die meanwhile."""
+
+        def drained() -> bool:
+            for consumer in self.consumers:
+                if not consumer.alive:
+                    code = consumer.process.returncode
+                    expected = -signal.SIGKILL if restart else None
+                    assert code == expected, f"a consumer ended with {code}"
+                    consumer.start()
+            return self._drained()
+
+        try:
+            until(drained, seconds)
+        except AssertionError:
+            for number, consumer in enumerate(self.consumers):
+                print(f"consumer {number}, alive: {consumer.alive}\n{consumer.output[-1500:]}")
+            with self.connect() as connection:
+                rows = connection.execute(
+                    "SELECT l.*, m.body, clock_timestamp() FROM pgqueue_live l "
+                    "JOIN pgqueue_message m USING (id) LIMIT 5"
+                )
+                print(*rows, sep="\n")
+            raise
+
+    def state(self) -> State:
+        with self.connect() as connection:
+            run = connection.execute
+            effects = Counter(row[0] for row in run("SELECT number FROM orders_app_order"))
+            archive = run(
+                "SELECT m.body->>'op', a.state FROM pgqueue_archive a "
+                "JOIN pgqueue_message m USING (id)"
+            ).fetchall()
+            live = run(
+                "SELECT m.body->>'op', l.state, q.name FROM pgqueue_live l "
+                "JOIN pgqueue_message m USING (id) JOIN pgqueue_queue q ON q.id = l.queue_id"
+            ).fetchall()
+            [(processes,)] = run("SELECT count(*) FROM pgqueue_process")
+        return State(
+            effects=effects,
+            completed=Counter(op for op, state in archive if state == "COMPLETED"),
+            failed=Counter(
+                [op for op, state in archive if state == "FAILED"]
+                + [op for op, _, queue in live if queue == "dead"]
+            ),
+            live={op: state for op, state, queue in live if queue != "dead"},
+            processes=processes,
+        )
+
+    def _drained(self) -> bool:
+        try:
+            with self.connect() as connection:
+                row = connection.execute(
+                    "SELECT count(*) FROM pgqueue_live l JOIN pgqueue_queue q ON q.id = l.queue_id "
+                    "WHERE q.name <> 'dead'"
+                ).fetchone()
+        except psycopg.OperationalError:
+            return False
+        return row == (0,)
+
+    def close(self) -> None:
+        for producer in self._producers:
+            producer.kill()
+            producer.wait()
+        for consumer in self.consumers:
+            with contextlib.suppress(ProcessLookupError):
+                consumer.__exit__(None, None, None)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True, connect_timeout=10)
+
+    def _run(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", module, *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "tests.working.settings",
+                "DATABASE_URL": self.url,
+                "WORKING_HISTORY": str(self.history),
+            },
+        )
