@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -39,7 +39,7 @@ class Worker(threading.Thread):
         self._execution = execution
         self._housekept = time.monotonic()
         self._pooled = uses_pools()
-        self._connections: list[Any] = []
+        self._connections: Sequence[Any] = ()
 
     def run(self) -> None:
         handler = self._subscription.handler
