@@ -33,6 +33,8 @@ __all__ = [
 BLOCK = 8192
 # Enough rows in a task that its start is not what it costs.
 LEAST_BLOCKS = 512
+# Of a table without statistics.
+ROWS_PER_BLOCK = 70
 
 Queue = tuple[int, str]
 
@@ -123,8 +125,8 @@ def cut_by_position(
         [BLOCK, [pk for pk, _ in chosen]],
     ).fetchall()
     total = sum(blocks for *_, blocks, _ in rows)
-    density = max((sum(tuples for *_, tuples in rows) / total) if total else 0, 1) or 1
-    size = max(int(options.rows_per_partition / density), 1)
+    density = sum(tuples for *_, tuples in rows) / total if total else 0
+    size = max(int(options.rows_per_partition / (density or ROWS_PER_BLOCK)), 1)
     if options.min_partitions and total > LEAST_BLOCKS:
         size = min(size, max(-(-total // options.min_partitions), LEAST_BLOCKS))
     terms = [window(start, end), *conditions, *_between_times(options)]

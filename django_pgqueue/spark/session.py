@@ -13,7 +13,12 @@ __all__ = ["local_session"]
 
 
 def local_session(
-    name: str = "pgqueue", *, cores: int | None = None, memory: str = "1g", **conf: str
+    name: str = "pgqueue",
+    *,
+    cores: int | None = None,
+    memory: str = "1g",
+    master: str | None = None,
+    **conf: str,
 ) -> Any:
     """A session with what the jobs need, on some cores of this machine.
 
@@ -48,7 +53,7 @@ def local_session(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    builder = SparkSession.builder.master(master or f"local[{cores}]").appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -1,0 +1,97 @@
+"""One Spark session for all tests, and queues with messages that have ended."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_pgqueue.management.jobs import url_of
+from django_pgqueue.models import Lake, Message, Rollup, RollupRun
+
+HERE = Path(__file__).parent
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+NEEDED = ("pyspark", "pyarrow", "adbc_driver_postgresql")
+
+missing = [name for name in NEEDED if find_spec(name) is None]
+if missing:
+    # They import these at their top.
+    collect_ignore = [
+        path.name for path in HERE.glob("test_*.py") if path.name != "test_missing.py"
+    ]
+
+
+def pytest_report_header() -> str | None:
+    if missing or shutil.which("java") is None:
+        return (
+            f"Spark's tests are skipped: {', '.join(missing) or 'a Java runtime'} is missing. "
+            'They need pip install "django-postgres-mq[spark]" and Java 17.'
+        )
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            # Sockets that Spark's own Python leaves to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from django_pgqueue.spark.session import local_session
+
+    session = local_session(
+        # A failed task is tried again, as on a cluster.
+        master="local[2,3]",
+        cores=1,
+        spark__driver__extraJavaOptions=FAST_START,
+        spark__default__parallelism="2",
+        spark__sql__adaptive__enabled="false",
+        spark__sql__streaming__minBatchesToRetain="2",
+        spark__sql__streaming__pollingDelay="10ms",
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def url(committed: None) -> Iterator[str]:
+    """How Spark reaches the tests' database. Queues and lakes made in a test are gone after it."""
+    yield url_of("default")
+    for model in (Lake, Rollup, RollupRun):
+        model.objects.all().delete()
+
+
+@pytest.fixture
+def read(spark: Any, url: str) -> Callable[..., Any]:
+    """The data source with these options, as a DataFrame."""
+
+    def load(**options: Any) -> Any:
+        return spark.read.format("pgqueue").options(url=url, **options).load()
+
+    return load
+
+
+@pytest.fixture
+def finish(url: str) -> Callable[..., list[int]]:
+    """Send messages to a queue, made if need be, and archive them; their ids."""
+
+    def send_and_archive(name: str, count: int, **options: Any) -> list[int]:
+        Message.objects.create_queue(name, **options)
+        Message.objects.send_batch(name, [{"n": n} for n in range(count)], headers={"h": 1})
+        return archive_all(name)
+
+    return send_and_archive
+
+
+def archive_all(name: str) -> list[int]:
+    done: list[int] = []
+    while messages := Message.objects.read(name, qty=500):
+        done += Message.objects.archive(name, messages)
+    return done

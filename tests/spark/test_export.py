@@ -1,0 +1,310 @@
+"""Archive → lake: everything once, whatever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
+from django_pgqueue.spark import lake as files
+from django_pgqueue.spark.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
+from django_pgqueue.spark.export import LOCK, export
+from django_pgqueue.spark.verify import verify
+from tests.actors import Actor, begin, call, commit
+
+Finish = Callable[..., list[int]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+def parquets(lake: str) -> set[str]:
+    return {str(path.relative_to(lake)) for path in Path(lake).rglob("*.parquet")}
+
+
+def exported(spark: Any, lake: str) -> list[int]:
+    return sorted(row.id for row in files.read(spark, lake).select("id").collect())
+
+
+def test_each_run_adds_what_is_new(spark: Any, url: str, lake: str, finish: Finish) -> None:
+    first = finish("orders", 30) + finish("mails", 20)
+    assert export(spark, url, lake).rows == 50
+    before = parquets(lake)
+
+    assert export(spark, url, lake).run is None
+    assert parquets(lake) == before
+
+    second = finish("orders", 10)
+    assert export(spark, url, lake).rows == 10
+    assert parquets(lake) > before
+    assert exported(spark, lake) == sorted(first + second)
+
+
+def test_lake_reads_alike_in_spark_duckdb_and_polars(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    polars = pytest.importorskip("polars")
+    finish("007", 30)
+    finish("orders.eu", 20)
+    export(spark, url, lake)
+    columns = ["id", "queue", "state", "body", "headers", "read_ct"]
+    pattern = f"{lake}/archive/**/*.parquet"
+
+    by_spark = sorted(tuple(row) for row in files.read(spark, lake).select(*columns).collect())
+    by_duckdb = duckdb.sql(
+        f"SELECT {', '.join(columns)} FROM read_parquet('{pattern}', hive_partitioning = true, "
+        "hive_types = {'queue': VARCHAR}) ORDER BY id"
+    ).fetchall()
+    by_polars = (
+        polars.scan_parquet(
+            pattern,
+            hive_partitioning=True,
+            hive_schema={"queue": polars.String, "date": polars.String},
+        )
+        .select(columns)
+        .sort("id")
+        .collect()
+        .rows()
+    )
+
+    assert len(by_spark) == 50
+    assert {row[1] for row in by_spark} == {"007", "orders.eu"}
+    assert by_spark == by_duckdb == by_polars
+
+
+def test_transaction_that_is_open_is_exported_when_it_is_over(
+    spark: Any, url: str, lake: str, finish: Finish, actor: Actor
+) -> None:
+    early = finish("orders", 3)
+    Message.objects.send("orders", 1)
+    (held,) = Message.objects.read("orders")
+    actor.do(begin)
+    actor.do(call, "archive", "orders", held.receipt)
+    later = finish("orders", 2)
+
+    export(spark, url, lake)
+    assert exported(spark, lake) == sorted(early)
+
+    actor.do(commit)
+    export(spark, url, lake)
+    assert exported(spark, lake) == sorted([*early, *later, held.id])
+
+
+def test_run_that_died_while_publishing_is_finished(
+    spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 20) + finish("mails", 20)
+    publish = files.publish
+
+    def die_half_way(path: str, add: Any, remove: Any = ()) -> None:
+        publish(path, add[:1], remove)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "publish", die_half_way)
+        with pytest.raises(KeyboardInterrupt):
+            export(spark, url, lake)
+    assert ExportRun.objects.get().state == "PUBLISHING"
+    late = finish("orders", 5)
+
+    export(spark, url, lake)
+
+    assert exported(spark, lake) == sorted(archived + late)
+    assert list(ExportRun.objects.order_by("id").values_list("state", "rows")) == [
+        ("DONE", 40),
+        ("DONE", 5),
+    ]
+
+
+def test_run_that_died_while_writing_is_done_again_over_the_same_span(
+    spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 20)
+    on_executors = files.on_executors
+
+    def die_after(*arguments: Any) -> Any:
+        on_executors(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "on_executors", die_after)
+        with pytest.raises(KeyboardInterrupt):
+            export(spark, url, lake)
+    finish("orders", 5)
+
+    summary = export(spark, url, lake)
+
+    assert (summary.rows, summary.resumed) == (20, True)
+    assert exported(spark, lake) == sorted(archived)
+    assert export(spark, url, lake).rows == 5
+    assert not any((Path(lake) / "_staging").glob("*"))
+
+
+@pytest.mark.slow
+def test_driver_killed_in_the_middle_of_the_write_leaves_nothing_twice(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 20_000)
+    command = [sys.executable, "-m", "django_pgqueue.spark", "export", "--url", url, lake]
+    driver = subprocess.Popen(
+        [*command, "--cores", "1", "--memory", "512m"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: any((Path(lake) / "_staging").rglob("*.parquet")), driver)
+    finally:
+        # The JVM and its workers with it.
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    wait_until(lambda: not is_locked(url))
+
+    summary = export(spark, url, lake)
+
+    archived = sorted(ArchivedMessage.objects.values_list("id", flat=True))
+    assert exported(spark, lake) == archived
+    assert ExportRun.objects.filter(state="DONE").count() == 1
+    assert summary.resumed or summary.run is None
+    assert all(finding.agrees for finding in verify(spark, url, lake))
+
+
+def is_locked(url: str) -> bool:
+    """Whether the server still holds the lock of a process that is gone."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
+            "AND classid = hashtext(%s)::oid",
+            [LOCK],
+        ).fetchone()
+    return bool(row and row[0])
+
+
+def wait_until(
+    condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None
+) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        assert process is None or process.poll() is None, "the driver ended too early"
+        time.sleep(0.005)
+
+
+def test_two_exports_to_one_lake_do_not_run_at_once(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 3)
+    export(spark, url, lake)
+
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(hashtext(%s), %s)", [LOCK, Lake.objects.get().pk])
+        with pytest.raises(JobRunning, match="Another process"):
+            export(spark, url, lake)
+
+
+def test_many_small_files_become_one(spark: Any, url: str, lake: str, finish: Finish) -> None:
+    archived = [
+        pk for _ in range(4) for pk in [*finish("orders", 3), *export_now(spark, url, lake)]
+    ]
+    assert len(parquets(lake)) == 4
+
+    summary = export(spark, url, lake, max_files=3)
+
+    assert summary.compacted == 1
+    assert len(parquets(lake)) == 1
+    assert exported(spark, lake) == sorted(archived)
+    assert all(finding.agrees for finding in verify(spark, url, lake))
+
+
+def export_now(spark: Any, url: str, lake: str) -> list[int]:
+    export(spark, url, lake)
+    return []
+
+
+def test_retention_is_told_how_far_the_lake_is(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 3)
+    queue = Queue.objects.resolve("orders")
+    assert Lake.objects.exported_below(queue) is None
+
+    export(spark, url, lake, holds_retention=True)
+
+    held = Lake.objects.exported_below(queue)
+    assert held is not None
+    assert not ArchivedMessage.objects.filter(archive_xid__gte=held).exists()
+
+
+def test_lake_of_some_queues_takes_no_others(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    orders = finish("orders", 3)
+    finish("mails", 3)
+
+    export(spark, url, lake, queues=["Orders"])
+
+    assert exported(spark, lake) == sorted(orders)
+    with pytest.raises(InvalidOption, match="would be missing"):
+        export(spark, url, lake, queues=["mails"])
+
+
+def test_lake_of_a_restored_server_is_not_added_to(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 3)
+    export(spark, url, lake)
+    Lake.objects.update(exported_below=2**50)
+
+    with pytest.raises(ServerChanged, match="later state"):
+        export(spark, url, lake)
+
+
+def test_verification_finds_a_missing_file(spark: Any, url: str, lake: str, finish: Finish) -> None:
+    finish("orders", 30)
+    finish("mails", 20)
+    export(spark, url, lake)
+    assert [finding.agrees for finding in verify(spark, url, lake)] == [True, True]
+    assert verify(spark, url, lake) == []
+
+    next((Path(lake) / "archive" / "queue=mails").rglob("*.parquet")).unlink()
+
+    found = {finding.queue: finding for finding in verify(spark, url, lake, every=True)}
+    assert (found["orders"].agrees, found["mails"].agrees) == (True, False)
+    assert (found["mails"].in_lake, found["mails"].expected) == (0, 20)
+
+
+def test_verification_compares_with_earlier_checksums_once_the_database_is_purged(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 30)
+    export(spark, url, lake)
+    verify(spark, url, lake)
+    queue = Queue.objects.resolve("orders")
+    PurgeMark.objects.raise_to(queue, Lake.objects.get().exported_below)
+    ArchivedMessage.objects.filter(queue=queue).delete()
+
+    (finding,) = verify(spark, url, lake, every=True)
+
+    assert (finding.compared_with, finding.agrees) == ("earlier checksum", True)
+
+
+def test_lost_file_of_a_half_published_run_is_not_passed_over(tmp_path: Path) -> None:
+    moved = {"from": "_staging/a.parquet", "to": "archive/a.parquet", "rows": 1, "bytes": 1}
+
+    with pytest.raises(LakeDiffers, match="neither is there"):
+        files.publish(str(tmp_path), [moved])

@@ -1,0 +1,235 @@
+"""Batch reads of the archive, and peeks at the queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.spark import arrow, planning
+from django_pgqueue.spark.columns import ARCHIVE, ddl
+from django_pgqueue.spark.errors import TableRewritten
+from django_pgqueue.spark.offsets import EARLIEST, Offset
+from django_pgqueue.spark.options import Options
+from tests.actors import Actor, begin, call, commit
+
+Finish = Callable[..., list[int]]
+Read = Callable[..., Any]
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+def planned(url: str, **options: str) -> tuple[Options, list[planning.Task]]:
+    """A read as the driver plans it, to be run later."""
+    parsed = Options.parse({"url": url, "columns": "id", **options})
+    with planning.connect(url) as asking:
+        end = Offset(planning.server(asking).now)
+        tasks = planning.cut_by_position(
+            asking, parsed, parsed.names, start=Offset(EARLIEST), end=end
+        )
+    return parsed, tasks
+
+
+def run(options: Options, tasks: list[planning.Task]) -> list[int]:
+    schema = StructType.fromDDL(ddl(ARCHIVE, options.names))
+    return sorted(
+        pk
+        for task in tasks
+        for batch in arrow.read(options.url, task, schema)
+        for pk in batch.column("id").to_pylist()
+    )
+
+
+def test_archive_is_read_with_everything_that_is_known_of_a_message(
+    read: Read, finish: Finish
+) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send("orders", {"text": 'a "b" \\ ☃'}, headers={"h": 1}, priority=3, group="g")
+    (message,) = Message.objects.read("orders")
+    Message.objects.archive("orders", message)
+
+    (row,) = read(subscribe="orders").collect()
+
+    kept = ArchivedMessage.objects.get()
+    assert row.body == '{"text": "a \\"b\\" \\\\ ☃"}'
+    assert (row.queue, row.state, row.headers) == ("orders", "COMPLETED", '{"h": 1}')
+    assert (row.id, row.priority, row.group_key, row.read_ct) == (kept.pk, 3, "g", 1)
+    assert (row.archive_xid, row.error, row.scheduled_at) == (kept.archive_xid, None, None)
+    assert row.archived_at.timestamp() == kept.archived_at.timestamp()
+
+
+def test_many_tasks_read_each_message_once(read: Read, finish: Finish) -> None:
+    archived = finish("orders", 3000) + finish("mails", 500)
+
+    frame = read(columns="id,queue", maxRecordsPerPartition="400")
+
+    assert frame.rdd.getNumPartitions() > 3
+    assert ids(frame) == sorted(archived)
+    assert Counter(row.queue for row in frame.collect()) == {"orders": 3000, "mails": 500}
+
+
+def test_all_tasks_see_what_the_planner_saw(url: str, finish: Finish, actor: Actor) -> None:
+    before = finish("orders", 50)
+    Message.objects.send_batch("orders", [1, 2])
+    late, later = Message.objects.read("orders", qty=2)
+    actor.do(begin)
+    actor.do(call, "archive", "orders", late.receipt)
+
+    options, tasks = planned(url)
+    actor.do(commit)
+    Message.objects.archive("orders", later)
+
+    assert run(options, tasks) == sorted(before)
+    assert run(*planned(url)) == sorted([*before, late.id, later.id])
+
+
+def test_read_does_not_wait_for_transactions_that_are_open_elsewhere(
+    read: Read, finish: Finish, actor: Actor
+) -> None:
+    Message.objects.create_queue("mails")
+    actor.do(begin)
+    actor.do(call, "send", "mails", 1)
+
+    archived = finish("orders", 5)
+
+    assert ids(read(columns="id")) == sorted(archived)
+
+
+def test_table_rewritten_between_plan_and_read_is_noticed(url: str, finish: Finish) -> None:
+    finish("orders", 50)
+    options, tasks = planned(url)
+
+    with connection.cursor() as cursor:
+        table = Message.objects.resolve("orders").tables["archive"]
+        cursor.execute(f"VACUUM FULL {table}")
+
+    with pytest.raises(TableRewritten):
+        run(options, tasks)
+
+
+def test_queue_in_time_slices_is_read_whole(read: Read, finish: Finish) -> None:
+    archived = finish("orders", 300, partition_interval=86400)
+
+    assert ids(read(subscribe="orders").where("body IS NOT NULL")) == sorted(archived)
+
+
+def test_queues_are_chosen_by_name_or_pattern(read: Read, finish: Finish) -> None:
+    orders, mails = finish("orders", 2), finish("mails", 3)
+    finish("orders.old", 4)
+
+    assert ids(read(subscribe="Orders, mails")) == sorted(orders + mails)
+    assert ids(read(subscribePattern="m.*|orders")) == sorted(orders + mails)
+
+
+CONDITIONS = [
+    "queue = 'orders'",
+    "queue IN ('mails', 'nothing') AND id > 0",
+    "state = 'FAILED'",
+    "NOT (state = 'FAILED')",
+    "state <=> 'FAILED'",
+    "read_ct >= 1 AND attempts < 5",
+    "error IS NULL",
+    "error LIKE 'it''s%' OR error LIKE '%broken'",
+    "startswith(error, 'it''s') AND endswith(error, 'broken') AND contains(error, ' ')",
+    "error > 'a' AND error < 'z'",
+    "archived_at > timestamp'2020-01-01' AND archived_at < timestamp'2020-01-02'",
+    "get_json_object(body, '$.n') = 1",
+    "body = '{\"n\": 1}'",
+]
+
+
+@pytest.mark.parametrize("pushing", ["true", "false"])
+def test_filter_finds_the_same_wherever_it_is_applied(
+    spark: Any, read: Read, finish: Finish, pushing: str
+) -> None:
+    finish("mails", 3)
+    finish("orders", 3)
+    Message.objects.send_batch("orders", [{"n": 1}, {"n": 9}])
+    failing = Message.objects.read("orders", qty=2)
+    Message.objects.fail("orders", {failing[0].receipt: "it's broken", failing[1].receipt: "Ä"})
+    frame = read()
+    everything = spark.createDataFrame(frame.collect(), frame.schema)
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushing)
+    try:
+        found = {condition: ids(read().where(condition)) for condition in CONDITIONS}
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    assert found == {condition: ids(everything.where(condition)) for condition in CONDITIONS}
+    assert {len(rows) for rows in found.values()} >= {0, 1, 2, 3}
+
+
+def test_pushed_filter_is_left_to_postgresql(spark: Any, read: Read, finish: Finish) -> None:
+    finish("orders", 3)
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read().where("state = 'FAILED' AND queue = 'orders'")
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    assert "Filter (" not in plan
+
+
+def test_body_comes_in_the_type_that_the_schema_asks_for(
+    spark: Any, url: str, finish: Finish
+) -> None:
+    finish("orders", 1)
+    Message.objects.send_batch("orders", [{"n": "no number"}, [1], None])
+    Message.objects.archive("orders", Message.objects.read("orders", qty=3))
+    source = spark.read.format("pgqueue").option("url", url)
+
+    typed = source.schema("id bigint, body struct<n: int, absent: string>").load()
+    variant = source.schema("id bigint, body variant").load()
+
+    bodies = [row.body for row in typed.orderBy("id").collect()]
+    assert [body and body.n for body in bodies] == [0, None, None, None]
+    numbers = variant.select("id", f.try_variant_get("body", "$.n", "int").alias("n"))
+    assert [row.n for row in numbers.orderBy("id").collect()] == [0, None, None, None]
+
+
+def test_peek_shows_live_messages_and_takes_none(read: Read, url: str) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", [{"n": 1}, {"n": 2}])
+    Message.objects.send("orders", {"n": 3}, delay=600)
+    Message.objects.read("orders", vt=600)
+
+    frame = read(source="live", subscribe="orders")
+
+    shown = {row.body: row.state for row in frame.collect()}
+    assert shown == {
+        '{"n": 1}': "PROCESSING",
+        '{"n": 2}': "PENDING",
+        '{"n": 3}': "SCHEDULED",
+    }
+    assert Message.objects.metrics("orders").length == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"columns": "id,nonsense"}, "no column 'nonsense'"),
+        ({"subscribe": "nowhere"}, "no queue 'nowhere'"),
+        ({"subscribe": "a", "subscribePattern": "a"}, "not both"),
+        ({"source": "dead"}, "source is archive or live"),
+        ({"maxRecordsPerPartition": "0"}, "whole number from 1"),
+        ({"startingoffset": "earliest"}, "no option startingoffset"),
+        ({"startingOffsets": '{"partition": 0}'}, "startingOffsets is earliest"),
+        ({"startingTimestamp": "yesterday"}, "no moment"),
+    ],
+)
+def test_option_that_makes_no_sense_is_refused(
+    read: Read, options: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(Exception, match=complaint):
+        read(**options).collect()

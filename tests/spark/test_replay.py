@@ -1,0 +1,119 @@
+"""Files → queue: from the lake, or from anywhere."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.spark.export import export
+from django_pgqueue.spark.replay import load, replay
+
+Finish = Callable[..., list[int]]
+
+
+@pytest.fixture
+def lake(spark: Any, url: str, finish: Finish, tmp_path: Path) -> str:
+    """A lake with forty orders, of which four failed."""
+    finish("orders", 36)
+    Message.objects.send_batch("orders", [{"n": n} for n in range(100, 104)])
+    failing = Message.objects.read("orders", qty=4)
+    Message.objects.fail("orders", {message.receipt: "no" for message in failing})
+    path = str(tmp_path / "lake")
+    export(spark, url, path)
+    return path
+
+
+def bodies(queue: str) -> list[Any]:
+    return [message.body for message in live(queue)]
+
+
+def live(queue: str) -> list[Message]:
+    """Messages of a queue that are not in the archive."""
+    found = Message.objects.filter(queue__name=queue)
+    return list(found.exclude(pk__in=ArchivedMessage.objects.values("pk")))
+
+
+def test_dry_run_counts_and_sends_nothing(spark: Any, url: str, lake: str) -> None:
+    summary = replay(spark, url, lake, where="state = 'FAILED'", dry_run=True)
+
+    assert summary.counts == {"orders": 4}
+    assert Message.objects.metrics("orders").length == 0
+
+
+def test_messages_go_back_to_their_queue_and_say_what_they_were(
+    spark: Any, url: str, lake: str
+) -> None:
+    name = f"again-{uuid.uuid4()}"
+
+    replay(spark, url, lake, where="state = 'FAILED'", replay_id=name)
+    replay(spark, url, lake, where="state = 'FAILED'", replay_id=name)
+
+    messages = live("orders")
+    assert sorted(message.body["n"] for message in messages) == [100, 101, 102, 103]
+    assert {message.headers["x-replay"]["by"] for message in messages} == {name}
+
+
+def test_headers_are_kept_beside_the_note(spark: Any, url: str, lake: str) -> None:
+    Message.objects.create_queue("again")
+
+    replay(spark, url, lake, queue="orders", to="again", where="state = 'COMPLETED'")
+
+    message, *_ = live("again")
+    assert message.headers["h"] == 1
+    assert set(message.headers["x-replay"]) == {"id", "by"}
+    assert len(bodies("again")) == 36
+
+
+def test_rate_is_kept_and_an_interrupted_replay_goes_on(spark: Any, url: str, lake: str) -> None:
+    Message.objects.create_queue("again")
+    name = f"slow-{uuid.uuid4()}"
+    told: list[str] = []
+
+    def interrupt(words: str) -> None:
+        told.append(words)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(spark, url, lake, to="again", rate=20, replay_id=name, tell=interrupt)
+    assert len(bodies("again")) == 20
+
+    started = time.monotonic()
+    replay(spark, url, lake, to="again", rate=20, replay_id=name, tell=told.append)
+
+    assert len(bodies("again")) == 40
+    assert len({str(body) for body in bodies("again")}) == 40
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_rows_of_files_become_bodies(spark: Any, url: str, tmp_path: Path, kind: str) -> None:
+    Message.objects.create_queue("orders")
+    path = str(tmp_path / kind)
+    frame = spark.createDataFrame([("a", 1), ("b", 2)], "name string, number int")
+    frame.write.format(kind).options(**({"header": "true"} if kind == "csv" else {})).save(path)
+
+    summary = load(spark, url, path, to="orders", format=kind, where="number > 1")
+
+    assert summary.rows == 1
+    number = "2" if kind == "csv" else 2
+    assert bodies("orders") == [{"name": "b", "number": number}]
+
+
+def test_file_of_messages_keeps_what_a_message_has(spark: Any, url: str, tmp_path: Path) -> None:
+    Message.objects.create_queue("orders")
+    path = str(tmp_path / "messages")
+    spark.createDataFrame(
+        [("orders", '{"a": 1}', 7, "x")], "queue string, body string, priority int, other string"
+    ).write.parquet(path)
+
+    load(spark, url, path)
+
+    (message,) = live("orders")
+    assert (message.body, message.priority) == ({"a": 1}, 7)

@@ -1,0 +1,231 @@
+"""The archive as a stream: every message once, late commits and restarts included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
+from django_pgqueue.spark.errors import DataLost, ServerChanged
+from django_pgqueue.spark.export import export
+from django_pgqueue.spark.lake import read as read_lake
+from django_pgqueue.spark.offsets import Offset, Snapshot
+from django_pgqueue.spark.options import Options
+from django_pgqueue.spark.stream import ArchiveStream
+from tests.actors import Actor, begin, call, commit
+from tests.spark.conftest import archive_all
+from tests.spark.traffic import Traffic
+
+Finish = Callable[..., list[int]]
+
+
+class Stream:
+    """A query over the archive that notes what each micro-batch brought."""
+
+    def __init__(self, spark: Any, url: str, checkpoint: Path) -> None:
+        self.spark, self.url, self.checkpoint = spark, url, checkpoint
+        self.batches: dict[int, list[int]] = {}
+
+    @property
+    def ids(self) -> list[int]:
+        return sorted(pk for batch in self.batches.values() for pk in batch)
+
+    def start(self, trigger: dict[str, Any], **options: Any) -> Any:
+        def note(frame: Any, number: int) -> None:
+            # A batch that comes again replaces itself, as an idempotent sink does.
+            self.batches[number] = [row.id for row in frame.collect()]
+
+        source = self.spark.readStream.format("pgqueue").options(url=self.url, columns="id,body")
+        return (
+            source.options(**options)
+            .load()
+            .writeStream.foreachBatch(note)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def catch_up(self, **options: Any) -> None:
+        query = self.start({"availableNow": True}, **options)
+        assert query.awaitTermination(120)
+
+
+@pytest.fixture
+def stream(spark: Any, url: str, tmp_path: Path) -> Stream:
+    return Stream(spark, url, tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def source(url: str) -> ArchiveStream:
+    """The reader as it lives on the driver, without Spark around it."""
+    return ArchiveStream(Options.parse({"url": url}), StructType.fromDDL("id bigint"))
+
+
+def test_stream_goes_on_where_it_stopped(stream: Stream, finish: Finish) -> None:
+    first = finish("orders", 20)
+    stream.catch_up()
+    assert stream.ids == sorted(first)
+
+    second = finish("orders", 10)
+    stream.catch_up()
+
+    assert stream.ids == sorted(first + second)
+
+
+def test_micro_batches_are_no_larger_than_asked_for(stream: Stream, finish: Finish) -> None:
+    archived = finish("orders", 25)
+
+    stream.catch_up(maxOffsetsPerTrigger="10")
+
+    sizes = [len(ids) for ids in stream.batches.values() if ids]
+    assert sizes == [10, 10, 5]
+    assert stream.ids == sorted(archived)
+
+
+def test_transaction_that_commits_late_is_delivered_late_and_holds_up_nobody(
+    stream: Stream, finish: Finish, actor: Actor
+) -> None:
+    early = finish("orders", 3)
+    Message.objects.send("orders", 1)
+    (held,) = Message.objects.read("orders")
+    actor.do(begin)
+    actor.do(call, "archive", "orders", held.receipt)
+    later = finish("orders", 3)
+
+    stream.catch_up()
+    assert stream.ids == sorted(early + later)
+
+    actor.do(commit)
+    stream.catch_up()
+    assert stream.ids == sorted([*early, *later, held.id])
+
+
+def test_stream_starts_at_the_latest_when_asked_to(stream: Stream, finish: Finish) -> None:
+    finish("orders", 3)
+    stream.catch_up(startingOffsets="latest")
+
+    new = finish("orders", 2)
+    stream.catch_up(startingOffsets="latest")
+
+    assert stream.ids == sorted(new)
+
+
+def test_batch_that_comes_again_brings_the_same_rows(stream: Stream, finish: Finish) -> None:
+    finish("orders", 20)
+    stream.catch_up(maxOffsetsPerTrigger="15")
+    before = dict(stream.batches)
+    # As after a crash before Spark noted that the last batch was done.
+    last = str(max(before))
+    for name in (last, f".{last}.crc"):
+        (stream.checkpoint / "commits" / name).unlink()
+    finish("orders", 5)
+
+    stream.catch_up(maxOffsetsPerTrigger="15", maxRecordsPerPartition="3")
+
+    assert sorted(stream.batches[int(last)]) == sorted(before[int(last)])
+    assert len(stream.ids) == len(set(stream.ids)) == 25
+
+
+def test_stream_of_the_queue_itself_is_refused(spark: Any, url: str) -> None:
+    frame = spark.readStream.format("pgqueue").options(url=url, source="live").load()
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match="A queue cannot be streamed"):
+        query.awaitTermination(60)
+
+
+def test_offset_moves_only_when_there_are_rows(source: ArchiveStream, finish: Finish) -> None:
+    start = source.initialOffset()
+    finish("orders", 5)
+    reached = source.latestOffset(start, ReadAllAvailable())
+
+    Message.objects.send("orders", 1)
+
+    assert reached != start
+    assert source.latestOffset(reached, ReadAllAvailable()) == reached
+
+
+def test_step_is_cut_at_a_row_and_goes_on_behind_it(source: ArchiveStream, finish: Finish) -> None:
+    finish("orders", 5)
+
+    first = source.latestOffset(source.initialOffset(), ReadMaxRows(3))
+    second = source.latestOffset(first, ReadMaxRows(3))
+
+    assert Offset.parse(first).after is not None
+    assert Offset.parse(second) == Offset(
+        Offset.parse(first).until or Snapshot.below(0), system=Offset.parse(first).system
+    )
+
+
+def test_checkpoint_of_another_server_is_refused(url: str, source: ArchiveStream) -> None:
+    foreign = {**source.initialOffset(), "sys": "1"}
+
+    with pytest.raises(ServerChanged, match="another server"):
+        source.latestOffset(foreign, ReadAllAvailable())
+
+    forgiving = Options.parse({"url": url, "failOnServerChange": "false"})
+    assert ArchiveStream(forgiving, source.schema).latestOffset(foreign, ReadAllAvailable())
+
+
+def test_checkpoint_from_the_servers_future_is_refused(source: ArchiveStream) -> None:
+    restored = {**source.initialOffset(), "s": f"{2**50}:{2**50}:"}
+
+    with pytest.raises(ServerChanged, match="restored to an earlier state"):
+        source.latestOffset(restored, ReadAllAvailable())
+
+
+def test_stream_stops_where_undelivered_messages_were_purged(
+    url: str, source: ArchiveStream, finish: Finish
+) -> None:
+    finish("orders", 5)
+    reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    finish("orders", 5)
+    newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
+    PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), newest + 1)
+
+    with pytest.raises(DataLost, match="'orders' were purged"):
+        source.latestOffset(reached, ReadAllAvailable())
+
+    careless = Options.parse({"url": url, "failOnDataLoss": "false"})
+    with pytest.warns(UserWarning, match="purged"):
+        assert ArchiveStream(careless, source.schema).latestOffset(reached, ReadAllAvailable())
+
+
+def test_purging_what_was_delivered_disturbs_no_stream(
+    source: ArchiveStream, finish: Finish
+) -> None:
+    finish("orders", 5)
+    reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
+    PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), newest + 1)
+
+    assert source.latestOffset(reached, ReadAllAvailable()) == reached
+
+
+def test_stream_and_lake_have_each_message_once_while_writers_are_rude(
+    spark: Any, url: str, stream: Stream, tmp_path: Path
+) -> None:
+    Message.objects.create_queue("orders")
+    lake = str(tmp_path / "lake")
+
+    with Traffic("orders"):
+        query = stream.start({"processingTime": "0 seconds"}, maxOffsetsPerTrigger="300")
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            export(spark, url, lake)
+        query.stop()
+    archive_all("orders")
+    stream.catch_up(maxOffsetsPerTrigger="1000")
+    export(spark, url, lake)
+
+    archived = sorted(ArchivedMessage.objects.values_list("id", flat=True))
+    exported = sorted(row.id for row in read_lake(spark, lake).select("id").collect())
+    assert len(archived) > 200
+    assert stream.ids == archived
+    assert exported == archived

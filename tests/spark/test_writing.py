@@ -1,0 +1,225 @@
+"""DataFrame → queue: each row once, whatever happens to tasks, jobs and servers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.spark import planning
+from django_pgqueue.spark.errors import StagingLost
+from django_pgqueue.spark.options import Options
+from django_pgqueue.spark.sink import BatchWriter, sweep
+
+ROWS = 200
+
+
+@pytest.fixture
+def orders(url: str) -> Queue:
+    """A committed queue. Nothing may stay in staging, whatever a test did to it."""
+    return Message.objects.create_queue("orders")
+
+
+@pytest.fixture
+def bodies(spark: Any) -> Any:
+    return spark.range(ROWS).selectExpr("to_json(struct(id)) AS body").repartition(4)
+
+
+def save(frame: Any, url: str, **options: Any) -> None:
+    options = {"queue": "orders", **options}
+    frame.write.format("pgqueue").mode("append").options(url=url, **options).save()
+
+
+def sent() -> list[Any]:
+    return sorted(message.body["id"] for message in Message.objects.filter(queue__name="orders"))
+
+
+def staged(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT count(*) FROM pgqueue_staging").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def writer(url: str, **options: str) -> BatchWriter:
+    parsed = Options.parse({"url": url, "queue": "orders", **options})
+    return BatchWriter(parsed, StructType.fromDDL("body string"), False)
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"body": [f'{{"id": {n}}}' for n in numbers]})
+
+
+def test_rows_arrive_with_all_that_a_message_has(spark: Any, url: str, orders: Queue) -> None:
+    Message.objects.create_queue("mails")
+    frame = spark.createDataFrame(
+        [
+            ("orders", '{"text": "a,\\"b\\"\\n☃"}', '{"h": 1}', 0.0, 5, "g", "d"),
+            ("MAILS", "[1, null]", None, 60.0, None, None, None),
+            ("orders", None, None, None, None, None, None),
+        ],
+        "queue string, body string, headers string, delay double, priority int, "
+        "group string, dedup_key string",
+    )
+
+    frame.write.format("pgqueue").mode("append").option("url", url).save()
+
+    first, empty = Message.objects.filter(queue=orders).order_by("-priority")
+    (mail,) = Message.objects.filter(queue__name="mails")
+    assert (first.body, first.headers) == ({"text": 'a,"b"\n☃'}, {"h": 1})
+    assert (first.priority, first.group_key, first.dedup_key) == (5, "g", "d")
+    assert (mail.body, mail.headers, empty.body) == ([1, None], None, None)
+    assert Message.objects.metrics("mails").delayed == 1
+    assert Message.objects.metrics("orders").ready == 2
+    assert staged(url) == 0
+
+
+def test_task_that_fails_and_is_tried_again_sends_its_rows_once(
+    url: str, orders: Queue, bodies: Any
+) -> None:
+    @f.udf("string", useArrow=False)
+    def stumble(body: str) -> str:
+        context = TaskContext.get()
+        if context.attemptNumber() == 0 and context.partitionId() == 1:
+            raise RuntimeError("the first attempt")
+        return body
+
+    save(bodies.select(stumble("body").alias("body")), url)
+
+    assert sent() == list(range(ROWS))
+    assert staged(url) == 0
+
+
+def test_only_the_attempt_that_counts_is_sent(url: str, orders: Queue) -> None:
+    writing = writer(url)
+    speculative, counting = writing.write(iter([batch(1, 2)])), writing.write(iter([batch(1, 2)]))
+
+    writing.commit([counting, None])
+
+    assert sent() == [1, 2]
+    writing.abort([speculative])
+    assert staged(url) == 0
+
+
+def test_job_that_fails_sends_nothing(url: str, orders: Queue, spark: Any) -> None:
+    frame = spark.range(ROWS).selectExpr("IF(id = 150, '{broken', to_json(struct(id))) AS body")
+
+    with pytest.raises(Exception, match="invalid input syntax for type json"):
+        save(frame.repartition(4), url)
+
+    assert sent() == []
+    assert staged(url) == 0
+
+
+def test_version_that_was_written_before_changes_nothing(
+    url: str, orders: Queue, bodies: Any
+) -> None:
+    application = f"test-{uuid.uuid4()}"
+
+    save(bodies, url, txnAppId=application, txnVersion="1")
+    save(bodies.repartition(2), url, txnAppId=application, txnVersion="1")
+    assert sent() == list(range(ROWS))
+
+    save(bodies.where("body LIKE '%:7}'"), url, txnAppId=application, txnVersion="2")
+    assert len(sent()) == ROWS + 1
+    assert staged(url) == 0
+
+
+def test_batch_replayed_with_another_partitioning_is_not_sent_again(
+    spark: Any, url: str, orders: Queue, tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    spark.range(ROWS).selectExpr("to_json(struct(id)) AS body").write.parquet(str(source))
+
+    def stream(partitions: int) -> None:
+        frame = spark.readStream.schema("body string").parquet(str(source))
+        query = (
+            frame.repartition(partitions)
+            .writeStream.format("pgqueue")
+            .options(url=url, queue="orders", checkpointLocation=str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+
+    stream(4)
+    # As after a crash between the sink's commit and the note that Spark makes of it.
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink()
+    stream(3)
+
+    assert sent() == list(range(ROWS))
+    assert staged(url) == 0
+
+
+def test_overwriting_a_queue_is_refused(url: str, orders: Queue, bodies: Any) -> None:
+    with pytest.raises(Exception, match="A queue cannot be overwritten"):
+        bodies.write.format("pgqueue").mode("overwrite").options(url=url, queue="orders").save()
+
+
+def test_nothing_is_sent_when_a_queue_does_not_exist(url: str, orders: Queue, spark: Any) -> None:
+    frame = spark.createDataFrame([("orders", "1"), ("nowhere", "2")], "queue string, body string")
+
+    with pytest.raises(Exception, match="there is no queue 'nowhere'"):
+        frame.write.format("pgqueue").mode("append").option("url", url).save()
+
+    assert Message.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ("struct(id) AS body", "write JSON text"),
+        ("'1' AS body, id AS colour", "no column colour"),
+        ("'1' AS text", "no column text"),
+        ("'{}' AS headers", "There is no column body"),
+        ("'1' AS body, 'x' AS priority", "not a number"),
+    ],
+)
+def test_frame_that_is_no_messages_is_refused(
+    spark: Any, url: str, orders: Queue, columns: str, complaint: str
+) -> None:
+    with pytest.raises(Exception, match=complaint):
+        save(spark.range(2).selectExpr(*columns.split(", ")), url)
+
+
+def test_staged_rows_that_a_crash_took_are_noticed(url: str, orders: Queue) -> None:
+    writing = writer(url, txnAppId=f"test-{uuid.uuid4()}", txnVersion="1")
+    message = writing.write(iter([batch(1, 2, 3)]))
+    with psycopg.connect(url) as connection:
+        connection.execute("TRUNCATE pgqueue_staging")
+
+    with pytest.raises(StagingLost, match="0 of 3"):
+        writing.commit([message])
+
+    again = writing.write(iter([batch(1, 2, 3)]))
+    writing.commit([again])
+    assert sent() == [1, 2, 3]
+
+
+def test_rows_of_a_job_that_died_are_swept_away(url: str, orders: Queue) -> None:
+    writer(url).write(iter([batch(1, 2)]))
+
+    with planning.connect(url) as connection:
+        assert sweep(connection) == 0
+        assert sweep(connection, older_than="0 seconds") == 2
+
+
+def test_rows_keep_the_order_of_a_sorted_frame(
+    spark: Any, url: str, orders: Queue, sql: Callable[..., Any]
+) -> None:
+    frame = spark.range(ROWS).orderBy(f.desc("id")).selectExpr("to_json(struct(id)) AS body")
+
+    save(frame, url)
+
+    rows = Message.objects.filter(queue=orders).order_by("id")
+    assert [message.body["id"] for message in rows] == list(reversed(range(ROWS)))
