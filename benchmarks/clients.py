@@ -56,13 +56,21 @@ class Clients:
             self._hire()
         for place, (pipe, _) in enumerate(self._pool[:number]):
             pipe.send((task, seconds, {**options, "place": place}))
-        for pipe, _ in self._pool[:number]:
-            _received(pipe)
+        self._answers(number)
         for pipe, _ in self._pool[:number]:
             pipe.send("go")
 
     def finish(self, number: int) -> list[Share]:
-        return [_received(pipe) for pipe, _ in self._pool[:number]]
+        return self._answers(number)
+
+    def _answers(self, number: int) -> list[Any]:
+        answers = [pipe.recv() for pipe, _ in self._pool[:number]]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                # The others are out of step, and may wait for a word that does not come.
+                self.close()
+                raise answer
+        return answers
 
     def _hire(self) -> None:
         ours, theirs = self._context.Pipe()
@@ -77,13 +85,6 @@ class Clients:
             process.terminate()
             process.join()
         self._pool.clear()
-
-
-def _received(pipe: Any) -> Any:
-    answer = pipe.recv()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def _serve(pipe: Any) -> None:

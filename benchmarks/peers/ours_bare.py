@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
+from functools import cache
 from typing import Any
+
+from django.db import connection
 
 from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue import arguments, queries
-from django_pgqueue.models import Queue
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Receipt
 
-LEASE = dt.timedelta(seconds=30)
 PLAIN = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"priority": 0}
 
 
@@ -40,7 +41,7 @@ class Queues(ours.Queues):
         return len(self.cursor.fetchall())
 
     def cycle(self, queue: str, batch: int) -> int:
-        self.cursor.execute(self.sql("read", queue), _read(batch))
+        self.cursor.execute(*_read_statement(queue, batch))
         rows = self.cursor.fetchall()
         if not rows:
             return 0
@@ -48,14 +49,24 @@ class Queues(ours.Queues):
         return len(self.cursor.fetchall())
 
 
-def _read(batch: int) -> dict[str, Any]:
-    return {
-        "vt": LEASE,
-        "qty": batch,
-        "conditional": None,
-        "worker": None,
-        "max_deliveries": None,
-    }
+class _Caught(Exception):
+    pass
+
+
+@cache
+def _read_statement(queue: str, batch: int) -> tuple[Any, ...]:
+    """What the manager would run, caught on its way to the server."""
+
+    def catch(execute: Any, statement: str, params: Any, *rest: Any) -> Any:
+        raise _Caught(statement, params)
+
+    Queue.objects.resolve(queue, None)  # which may ask the server, too
+    with connection.execute_wrapper(catch):
+        try:
+            Message.objects.read(queue, qty=batch)
+        except _Caught as caught:
+            return caught.args
+    raise AssertionError("the read ran no statement")
 
 
 def _archive(rows: list[tuple[Any, ...]]) -> dict[str, Any]:

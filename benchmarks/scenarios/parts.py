@@ -37,8 +37,10 @@ def bare_queues(cursor_factory: Any) -> ours_bare.Queues:
 def django_without_fsync() -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute(NO_FSYNC)
-        yield
-        cursor.execute("RESET synchronous_commit")
+        try:
+            yield
+        finally:
+            cursor.execute("RESET synchronous_commit")
 
 
 def microseconds(step: Callable[[], int], repeats: int) -> float:
