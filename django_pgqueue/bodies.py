@@ -27,6 +27,23 @@ from django_pgqueue.errors import InvalidArgument
 
 pydantic: Any = import_module("pydantic") if find_spec("pydantic") else None
 
+# From Python 3.14 on annotations are evaluated when asked for, and one that was imported for type
+# checking only must not keep us from the others.
+_LAZILY: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    _LAZILY["annotation_format"] = annotationlib.Format.FORWARDREF
+
+    def _annotations(function: Any) -> dict[str, Any]:
+        return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
+
+else:
+
+    def _annotations(function: Any) -> dict[str, Any]:
+        return getattr(function, "__annotations__", {})
+
+
 __all__ = ["Call"]
 
 _FILLED_IN = ("message", "context")
@@ -91,7 +108,7 @@ class Call:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = [
         parameter
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in inspect.signature(function, **_LAZILY).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
@@ -109,7 +126,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _hint(function: Callable[..., Any], name: str) -> Any:
     function = inspect.unwrap(function)
     try:
-        annotation = function.__annotations__.get(name)
+        annotation = _annotations(function).get(name)
         # This one alone: another that cannot be resolved must not take the check away.
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         return typing.get_type_hints(alone, getattr(function, "__globals__", {})).get(name)
