@@ -10,9 +10,11 @@ from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.rollup import Rollup, RollupRun
+from django_pgqueue.models.topic import Binding
 
 __all__ = [
     "ArchivedMessage",
+    "Binding",
     "BoundQueue",
     "Deferred",
     "ExportRun",

@@ -6,15 +6,15 @@ from django_pgqueue.models.operations.base import MessageT
 from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
 from django_pgqueue.models.operations.measuring import Measuring
-from django_pgqueue.models.operations.sending import Sending
 from django_pgqueue.models.operations.settling import Settling
+from django_pgqueue.models.operations.topics import Topics
 
 __all__ = ["MessageManager"]
 
 
 class MessageManager(
     Lifecycle[MessageT],
-    Sending[MessageT],
+    Topics[MessageT],
     Groups[MessageT],
     Settling[MessageT],
     Measuring[MessageT],

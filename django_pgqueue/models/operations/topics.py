@@ -1,0 +1,200 @@
+"""Topics: publish under a key, and let bindings say which queues get a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connections, models, transaction
+
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models.operations.base import MessageT, twin
+from django_pgqueue.models.operations.sending import Sending
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.models.topic import Binding
+from django_pgqueue.topics import Router, routing_key, topic_pattern
+from django_pgqueue.types import Delay
+
+__all__ = ["ROUTING_KEY", "Topics"]
+
+#: The header in which a consumer finds the key that a message was published under.
+ROUTING_KEY = "x-routing-key"
+
+# What a process knows of the bindings: their fingerprint, the router, and the queues by pattern.
+_routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
+
+
+class Topics(Sending[MessageT]):
+    """Bind, unbind and publish."""
+
+    def bind(self, pattern: str, queue: str | Queue, *, using: str | None = None) -> bool:
+        """Send what is published under a key that the pattern matches to a queue, too.
+
+        Takes effect at the next publish, everywhere. False when it was bound already.
+
+        >>> Message.objects.bind("github.push.#", "builds")
+        True
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        pattern = topic_pattern(pattern)
+        found = self.resolve(queue, using)
+        _, created = Binding.objects.using(found.alias).get_or_create(
+            pattern=pattern, queue_id=found.pk
+        )
+        return created
+
+    def unbind(self, pattern: str, queue: str | Queue, *, using: str | None = None) -> bool:
+        """Take a binding back; False when there is none.
+
+        >>> Message.objects.unbind("github.push.#", "builds")
+        True
+
+        Raises QueueNotFound.
+        """
+        found = self.resolve(queue, using)
+        bindings = Binding.objects.using(found.alias)
+        deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
+        return deleted > 0
+
+    def list_bindings(
+        self, queue: str | Queue | None = None, *, using: str | None = None
+    ) -> list[Binding]:
+        """Every binding, or those of one queue, by pattern.
+
+        >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
+        [('github.push.#', 'builds')]
+        """
+        alias = self.resolve(queue, using).alias if queue else Queue.objects.database(using)
+        bindings = Binding.objects.using(alias).select_related("queue")
+        if queue is not None:
+            bindings = bindings.filter(queue_id=self.resolve(queue, using).pk)
+        return list(bindings.order_by("pattern", "queue__name"))
+
+    def test_routing(self, key: str, *, using: str | None = None) -> dict[str, list[str]]:
+        """Where a key would go: the names of the queues, and the patterns that match.
+
+        >>> Message.objects.test_routing("github.push.main")
+        {'builds': ['github.push.#']}
+
+        Raises InvalidArgument.
+        """
+        routed: dict[str, list[str]] = {}
+        for queue, patterns in self._route(key, using):
+            routed[queue.name] = sorted(patterns)
+        return routed
+
+    def publish(
+        self,
+        key: str,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: str | None = None,
+        dedup_key: str | None = None,
+        using: str | None = None,
+    ) -> dict[str, int]:
+        """Send one copy to each queue that is bound to the key; ids by the queues' names.
+
+        All or none, in the caller's transaction if there is one. A queue gets one copy however
+        many of its patterns match; where none match nothing is sent. The key travels in the
+        header ``x-routing-key``.
+
+        >>> Message.objects.publish("github.push.main", {"commits": 3})
+        {'builds': 7}
+
+        Raises InvalidArgument, InvalidMessage.
+        """
+        routed = self._route(key, using)
+        headers = _with_key(headers, key)
+        sent: dict[str, int] = {}
+        if routed:
+            with transaction.atomic(using=routed[0][0].alias):
+                for queue, _patterns in routed:
+                    sent[queue.name] = self.send(
+                        queue,
+                        body,
+                        headers=headers,
+                        delay=delay,
+                        priority=priority,
+                        group=group,
+                        dedup_key=dedup_key,
+                    )
+        return sent
+
+    def publish_batch(
+        self,
+        key: str,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        dedup_key: Sequence[str | None] | None = None,
+        using: str | None = None,
+    ) -> dict[str, list[int]]:
+        """:meth:`publish` many messages under one key; lists of ids by the queues' names.
+
+        >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
+        {'builds': [8, 9]}
+        """
+        routed = self._route(key, using)
+        if headers is None or isinstance(headers, dict):
+            with_key: Any = _with_key(headers, key)
+        else:
+            with_key = [_with_key(each, key) for each in headers]
+        sent: dict[str, list[int]] = {}
+        if routed:
+            with transaction.atomic(using=routed[0][0].alias):
+                for queue, _patterns in routed:
+                    sent[queue.name] = self.send_batch(
+                        queue,
+                        bodies,
+                        headers=with_key,
+                        delay=delay,
+                        priority=priority,
+                        group=group,
+                        dedup_key=dedup_key,
+                    )
+        return sent
+
+    def _route(self, key: str, using: str | None) -> list[tuple[Queue, list[str]]]:
+        """The queues that a key goes to, by name, each with the patterns that say so."""
+        key = routing_key(key)
+        alias = Queue.objects.database(using or self._db)
+        place = alias, str(connections[alias].settings_dict["NAME"])
+        bindings = Binding.objects.using(alias)
+        # Ids are never used again, so these three tell any two sets of bindings apart.
+        now = bindings.aggregate(
+            number=models.Count("pk"), last=models.Max("pk"), total=models.Sum("pk")
+        )
+        known = _routes.get(place)
+        if known is None or known[0] != now:
+            queues: dict[str, list[Queue]] = {}
+            for binding in bindings.select_related("queue").order_by("queue__name"):
+                queues.setdefault(binding.pattern, []).append(binding.queue)
+            known = now, Router(queues), queues
+            if not connections[alias].in_atomic_block:
+                _routes[place] = known
+        _, router, queues = known
+        routed: dict[str, tuple[Queue, list[str]]] = {}
+        for pattern in router.match(key):
+            for queue in queues[pattern]:
+                routed.setdefault(queue.name, (queue, []))[1].append(pattern)
+        return [routed[name] for name in sorted(routed)]
+
+    abind = twin(bind)
+    aunbind = twin(unbind)
+    alist_bindings = twin(list_bindings)
+    atest_routing = twin(test_routing)
+    apublish = twin(publish)
+    apublish_batch = twin(publish_batch)
+
+
+def _with_key(headers: Any, key: str) -> dict[str, Any]:
+    if headers is not None and not isinstance(headers, dict):
+        raise InvalidArgument(f"headers must be a dict or None, not {headers!r}")
+    return {ROUTING_KEY: key, **(headers or {})}

@@ -1,0 +1,110 @@
+"""Topic routing as in AMQP: which patterns a routing key matches. No I/O.
+
+A key is words joined by dots: ``github.push.main``. In a pattern ``*`` stands for one word and
+``#`` for any number of words, none too.
+
+>>> router = Router(["logs.#", "*.error", "logs.*.eu"])
+>>> sorted(router.match("logs.error"))
+['*.error', 'logs.#']
+>>> sorted(router.match("logs"))
+['logs.#']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from django.core.exceptions import ValidationError
+
+from django_pgqueue.errors import InvalidArgument
+
+__all__ = ["Router", "routing_key", "topic_pattern", "validate_topic_pattern"]
+
+LONGEST = 255
+
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_PATTERN = re.compile(r"(\*|#|[A-Za-z0-9_-]+)(\.(\*|#|[A-Za-z0-9_-]+))*", re.ASCII)
+
+
+def routing_key(key: object) -> str:
+    """A valid routing key, as it is. Raises InvalidArgument."""
+    if not isinstance(key, str) or len(key) > LONGEST or not _KEY.fullmatch(key):
+        raise InvalidArgument(
+            f"{key!r} is not a routing key: use words of A-Z a-z 0-9 _ - joined by dots, "
+            f"{LONGEST} characters at most"
+        )
+    return key
+
+
+def topic_pattern(pattern: object) -> str:
+    """A valid pattern, as it is. Raises InvalidArgument."""
+    if not isinstance(pattern, str) or len(pattern) > LONGEST or not _PATTERN.fullmatch(pattern):
+        raise InvalidArgument(
+            f"{pattern!r} is not a topic pattern: use words of A-Z a-z 0-9 _ -, * for one word "
+            f"and # for any number of words, joined by dots, {LONGEST} characters at most"
+        )
+    return pattern
+
+
+def validate_topic_pattern(pattern: str) -> None:
+    """:func:`topic_pattern` as a validator of model and form fields."""
+    try:
+        topic_pattern(pattern)
+    except InvalidArgument as error:
+        raise ValidationError(str(error)) from error
+
+
+class _Node:
+    """What may follow the words so far, and the pattern that may end here."""
+
+    __slots__ = ("next", "pattern")
+
+    def __init__(self) -> None:
+        self.next: dict[str, _Node] = {}
+        self.pattern: str | None = None
+
+
+class Router:
+    """Many patterns as one tree of words, so that a key is compared with all of them at once.
+
+    >>> Router(["a.*", "a.#"]).match("a.b") == {"a.*", "a.#"}
+    True
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._root = _Node()
+        for pattern in patterns:
+            node = self._root
+            for word in topic_pattern(pattern).split("."):
+                if word not in node.next:
+                    node.next[word] = _Node()
+                node = node.next[word]
+                if word == "#":
+                    # "#" stays where it is while it takes words: once is as good as twice.
+                    node.next["#"] = node
+            node.pattern = pattern
+
+    def match(self, key: str) -> set[str]:
+        """The patterns that the key matches."""
+        here = self._without_a_word([self._root])
+        for word in routing_key(key).split("."):
+            found: dict[int, _Node] = {}
+            for node in here:
+                for step in (word, "*", "#"):
+                    if (after := node.next.get(step)) is not None:
+                        found[id(after)] = after
+            here = self._without_a_word(found.values())
+        return {node.pattern for node in here if node.pattern is not None}
+
+    @staticmethod
+    def _without_a_word(nodes: Iterable[_Node]) -> list[_Node]:
+        """Those, and those behind a # that takes no word."""
+        reached = {id(node): node for node in nodes}
+        waiting = list(reached.values())
+        while waiting:
+            after = waiting.pop().next.get("#")
+            if after is not None and id(after) not in reached:
+                reached[id(after)] = after
+                waiting.append(after)
+        return list(reached.values())
