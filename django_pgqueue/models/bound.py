@@ -75,6 +75,8 @@ class BoundQueue:
     archive = _bound(MessageManager.archive)
     delete = _bound(MessageManager.delete)
     set_vt = _bound(MessageManager.set_vt)
+    redrive = _bound(MessageManager.redrive)
+    replay = _bound(MessageManager.replay)
     metrics = _bound(MessageManager.metrics)
 
     acreate = twin(create)
@@ -95,6 +97,8 @@ class BoundQueue:
     aarchive = twin(archive)
     adelete = twin(delete)
     aset_vt = twin(set_vt)
+    aredrive = twin(redrive)
+    areplay = twin(replay)
     ametrics = twin(metrics)
 
 

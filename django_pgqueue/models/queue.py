@@ -11,7 +11,7 @@ from django.utils.functional import cached_property
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
-from django_pgqueue.errors import QueueBusy, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 
 __all__ = ["Queue"]
 
@@ -174,6 +174,7 @@ class Queue(models.Model):
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)
         alias = using or self.alias
+        self._refuse_loop(alias)
         is_new = self._state.adding
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
@@ -186,6 +187,20 @@ class Queue(models.Model):
                         partition_interval=self.partition_interval,
                     )
         type(self).objects.forget(self)
+
+    def _refuse_loop(self, alias: str) -> None:
+        """Dead letters must come to rest somewhere."""
+        passed = [self.name]
+        pk = self.dead_letter_queue_id
+        while pk is not None:
+            queue = type(self).objects.using(alias).get(pk=pk)
+            passed.append(queue.name)
+            if pk == self.pk:
+                raise InvalidArgument(
+                    f"dead letters would go round: {' -> '.join(passed)}. Leave one of these "
+                    f"queues without a dead_letter_queue"
+                )
+            pk = queue.dead_letter_queue_id
 
     def delete(
         self, using: str | None = None, keep_parents: bool = False

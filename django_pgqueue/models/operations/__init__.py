@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_pgqueue.models.operations.base import MessageT
+from django_pgqueue.models.operations.dead_letters import DeadLetters
 from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
 from django_pgqueue.models.operations.measuring import Measuring
@@ -17,6 +18,7 @@ class MessageManager(
     Topics[MessageT],
     Groups[MessageT],
     Settling[MessageT],
+    DeadLetters[MessageT],
     Measuring[MessageT],
 ):
     """Every operation, by topic. Each takes ``using=`` to name a database, and has an async
