@@ -134,7 +134,7 @@ class Consumer:
         self._watchdog.start()
         for subscription in self.subscriptions:
             if subscription.handler.is_async:
-                workers = AsyncWorkers(subscription, self._executions[subscription])
+                workers = AsyncWorkers(subscription, self._executions[subscription], self._watchdog)
                 self._workers.append(workers)
                 workers.start()
                 continue

@@ -164,6 +164,8 @@ class Execution:
     def _begin(self, messages: list[Message], thread: int | None) -> Running:
         """Announce the start, and listen to what the handler says of its messages."""
         running = self._subscription.begin(messages, thread)
+        if thread is not None and self._handler.timeout is not None:
+            running.connections = connections.all()
         for message in messages:
             message.on_outcome = running.say
             message.on_extend = self._extend

@@ -11,7 +11,7 @@ from django_pgqueue.models import Message
 from django_pgqueue.runtime.execution import Execution, interrupt
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.subscription import Running, Subscription
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.runtime.watchdog import Watchdog, cut
 from django_pgqueue.types import Receipt
 
 __all__ = ["LeaseKeeper"]
@@ -94,9 +94,14 @@ class LeaseKeeper(Loop):
             elif overdue > _GRACE and running.cancel is not None:
                 # It caught the cancellation: once more.
                 running.cancel()
-            elif overdue > _GRACE and not subscription.handler.locked:
-                # The row of a locked one is in its own transaction: nobody else can settle it.
-                self._abandon(subscription, running)
+            elif overdue > _GRACE:
+                if not subscription.handler.locked:
+                    # The row of a locked one is in its own transaction: only it can settle it.
+                    self._abandon(subscription, running)
+                # It may wait for an answer that never comes, and hold locks meanwhile.
+                for connection in running.connections:
+                    cut(connection)
+                running.connections = ()
 
     @staticmethod
     def _interrupt(running: Running) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Outcome
@@ -35,6 +36,8 @@ class Running:
     on_said: Callable[[Running, Message, Outcome], None] | None = None
     #: How to end it, on an event loop.
     cancel: Callable[[], None] | None = None
+    #: The connections of its thread, if its time is limited.
+    connections: Sequence[Any] = ()
     #: The handler has returned or raised.
     finished: bool = False
     failed: bool = False

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import connections
 
-__all__ = ["Watchdog"]
+__all__ = ["Watchdog", "cut"]
 
 
 class Watchdog(threading.Thread):
@@ -30,10 +30,13 @@ class Watchdog(threading.Thread):
         self._stopping = threading.Event()
 
     @contextlib.contextmanager
-    def over(self, owner: object, connection: Any = None) -> Iterator[None]:
-        """Whatever runs in this block gets so many seconds."""
+    def over(self, owner: object, *others: Any) -> Iterator[None]:
+        """Whatever runs in this block gets so many seconds.
+
+        After that this thread's connections are cut, or ``others`` in place of them.
+        """
         # Django's connections belong to their thread: they are collected in it.
-        watched: list[Any] = [connection] if connection is not None else list(connections.all())
+        watched: list[Any] = list(others or connections.all())
         self._watched[id(owner)] = time.monotonic() + self._seconds, watched
         try:
             yield
@@ -50,11 +53,12 @@ class Watchdog(threading.Thread):
                 if now > deadline:
                     self._watched.pop(owner, None)
                     for connection in watched:
-                        _cut(getattr(connection, "connection", connection))
+                        cut(connection)
 
 
-def _cut(connection: Any) -> None:
-    """Shut the socket down under a psycopg connection; its own thread sees it as closed."""
+def cut(connection: Any) -> None:
+    """Shut the socket down under a connection; its own thread sees it as closed."""
+    connection = getattr(connection, "connection", connection)
     with contextlib.suppress(Exception):
         descriptor = os.dup(connection.fileno())
         with socket.socket(fileno=descriptor) as duplicate:

@@ -142,7 +142,8 @@ class LockedWorker(threading.Thread):
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
-        queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
+        with self._watchdog.over(self):
+            queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
         subscription.queue = queue
         if queue.paused or not self._reserve(subscription):
             return False
@@ -185,10 +186,13 @@ class LockedWorker(threading.Thread):
 class AsyncWorkers(threading.Thread):
     """An event loop on which the async handlers of one subscription run, many at once."""
 
-    def __init__(self, subscription: Subscription, execution: Execution) -> None:
+    def __init__(
+        self, subscription: Subscription, execution: Execution, watchdog: Watchdog
+    ) -> None:
         super().__init__(name=f"pgqueue-async-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
+        self._watchdog = watchdog
 
     def run(self) -> None:
         asyncio.run(self._work_together())
@@ -203,14 +207,17 @@ class AsyncWorkers(threading.Thread):
                 loop.call_soon_threadsafe(filled.set)
 
         self._subscription.on_filled = wake
+        theirs = await sync_to_async(connections.all)()
         housekeeping = loop.create_task(self._look_after_connections())
         try:
             await asyncio.gather(
-                *(self._work(loop, filled) for _ in range(self._subscription.workers))
+                *(self._work(loop, filled, theirs) for _ in range(self._subscription.workers))
             )
         finally:
             self._subscription.on_filled = None
             housekeeping.cancel()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(sync_to_async(connections.close_all)(), 1.0)
 
     async def _look_after_connections(self) -> None:
         """What Django does between requests, in the thread where async code's queries run."""
@@ -218,7 +225,9 @@ class AsyncWorkers(threading.Thread):
             await asyncio.sleep(_HOUSEKEEPING)
             await sync_to_async(close_old_connections)()
 
-    async def _work(self, loop: asyncio.AbstractEventLoop, filled: asyncio.Event) -> None:
+    async def _work(
+        self, loop: asyncio.AbstractEventLoop, filled: asyncio.Event, theirs: Sequence[Any]
+    ) -> None:
         subscription, handler = self._subscription, self._subscription.handler
         size = handler.batch_size if handler.batch else 1
         while not subscription.stopping:
@@ -228,8 +237,10 @@ class AsyncWorkers(threading.Thread):
                 run = loop.create_task(self._execution.arun(messages))
                 await asyncio.wait([run])
                 if (running := run.result()) is not None and running.failed:
-                    # So that the next one does not find a broken connection.
-                    await sync_to_async(close_old_connections)()
+                    # So that the next one does not find a broken connection. After a timeout the
+                    # thread of all async queries may wait for an answer that never comes.
+                    with self._watchdog.over(run, *(theirs if running.timed_out else [None])):
+                        await sync_to_async(close_old_connections)()
                 continue
             filled.clear()
             if not subscription.buffer:
