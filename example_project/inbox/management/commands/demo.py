@@ -52,7 +52,7 @@ class Command(BaseCommand):
             type=_at_least(1),
             metavar="N",
             help="Deliveries to send; payloads repeat, each time as a new delivery "
-            "(default: every payload four times).",
+            "(default: a file of yours once, the ones of the project four times).",
         )
         parser.add_argument("--consumers", type=_at_least(1), default=2, metavar="N")
         parser.add_argument(
@@ -92,7 +92,8 @@ class Command(BaseCommand):
 
     def play(self, options: dict[str, Any]) -> Outcome:
         bodies = self.load(options["payloads"])
-        total = options["count"] or 4 * len(bodies)
+        rounds = 4 if options["payloads"] == payloads.SHIPPED else 1
+        total = options["count"] or rounds * len(bodies)
         stays = self.stdout.isatty() and not options["exit"]
         call_command("migrate", verbosity=0, interactive=False)
 
