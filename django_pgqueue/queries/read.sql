@@ -65,12 +65,9 @@ FROM lease l CROSS JOIN LATERAL (
     SELECT body, headers FROM {message} m
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
 UNION ALL
-SELECT id, NULL, NULL, NULL, NULL, NULL, read_ct, NULL, NULL, NULL
-FROM due WHERE exhausted AND NOT blocked
+SELECT CASE WHEN blocked THEN -1 ELSE id END, NULL, NULL, NULL, NULL, NULL, read_ct, NULL, NULL, NULL
+FROM due WHERE exhausted OR blocked
 UNION ALL
 SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM recheck
-UNION ALL
-SELECT -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-WHERE EXISTS (SELECT FROM due WHERE blocked)
 ORDER BY priority DESC, id
