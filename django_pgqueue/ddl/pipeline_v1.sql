@@ -16,7 +16,8 @@ CREATE UNLOGGED TABLE pgqueue_staging (
     body jsonb
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
-CREATE INDEX pgqueue_staging_token_idx ON pgqueue_staging (token);
+-- One task's rows in their order, without a sort.
+CREATE INDEX pgqueue_staging_idx ON pgqueue_staging (token, seq);
 
 -- The last version that each application has written: the same one again changes nothing.
 CREATE TABLE pgqueue_spark_txn (

@@ -11,7 +11,7 @@ is recognised and changes nothing.
 
 from __future__ import annotations
 
-import io
+import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pyarrow import csv
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -37,6 +37,9 @@ __all__ = ["BatchWriter", "StreamWriter", "sweep"]
 #: Rows staged for longer belong to a job that is gone.
 ORPHANED_AFTER = "1 day"
 
+#: Of queues that name none; as in the operations.
+DEDUP_WINDOW = dt.timedelta(minutes=5)
+
 _TARGETS = {
     "body": "body",
     "queue": "queue",
@@ -47,6 +50,8 @@ _TARGETS = {
     "group_key": "group_key",
     "dedup_key": "dedup_key",
 }
+# What COPY's text format gives a meaning of its own; the backslash first.
+_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _TEXT = {"body", "queue", "headers", "group", "group_key", "dedup_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 
@@ -80,10 +85,10 @@ class _Writer:
         # One transaction: a task that fails or dies has staged nothing.
         with psycopg.connect(self.options.url) as connection:
             connection.execute("SELECT set_config('pgqueue.token', %s, false)", [token])
-            copying = f"COPY pgqueue_staging ({', '.join(self.targets)}) FROM STDIN (FORMAT csv)"
+            copying = f"COPY pgqueue_staging ({', '.join(self.targets)}) FROM STDIN"
             with connection.cursor() as cursor, cursor.copy(copying) as copy:
                 for batch in iterator:
-                    copy.write(_csv(batch))
+                    copy.write(_lines(batch))
                     rows += batch.num_rows
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         partition = context.partitionId() if context else 0
@@ -97,7 +102,14 @@ class _Writer:
     def _publish(self, messages: list[Any], app_id: str | None, version: int | None) -> None:
         staged = [message for message in messages if message is not None]
         with planning.connect(self.options.url) as connection:
-            publish(connection, staged, self.options.queue, app_id, version)
+            publish(
+                connection,
+                staged,
+                self.options.queue,
+                app_id,
+                version,
+                has_keys="dedup_key" in self.targets,
+            )
             sweep(connection)
 
 
@@ -124,36 +136,88 @@ def publish(
     queue: str | None,
     app_id: str | None,
     version: int | None,
+    *,
+    has_keys: bool = False,
 ) -> int:
-    """Send staged rows, all or none; returns how many. Zero if this version was written before."""
+    """Send staged rows, all or none; returns how many. Zero if this version was written before.
+
+    With dedup keys, what its key says was sent before is left out, as by ``send_batch``.
+    """
     ordered = sorted(staged, key=lambda message: message.partition)
     tokens = [message.token for message in ordered]
     expected = sum(message.rows for message in ordered)
-    sent = 0
+    found = sent = 0
     with connection.transaction():
+        # Without statistics of rows this young: the index has them in their order.
+        connection.execute("SET LOCAL enable_seqscan = off")
+        connection.execute("SET LOCAL enable_bitmapscan = off")
         if app_id is None or _is_new(connection, app_id, version, expected):
-            for queue_id, name in _queues_of(connection, tokens, queue):
-                sent += connection.execute(
-                    INSERT.format(queue_id=int(queue_id)),
-                    {"tokens": tokens, "queue": queue, "name": name},
-                ).rowcount
-            if sent != expected:
-                raise StagingLost(sent, expected)
+            for target in _queues_of(connection, tokens, queue):
+                params = {"tokens": tokens, "queue": queue, **target}
+                if has_keys:
+                    row = connection.execute(SEND_ONCE.format_map(target), params).fetchone()
+                    assert row is not None
+                    found, sent = found + row[0], sent + row[1]
+                    continue
+                for token in tokens:
+                    sending = SEND.format_map(target)
+                    count = connection.execute(sending, {**params, "token": token}).rowcount
+                    found, sent = found + count, sent + count
+            if found != expected:
+                raise StagingLost(found, expected)
         connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
     return sent
 
 
-# The trigger of the queue's own table makes the rows readable and wakes consumers.
-INSERT = """
-INSERT INTO pgqueue_message_q{queue_id}
-    (queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
-SELECT {queue_id},
-       CASE WHEN s.delay > 0 THEN statement_timestamp() + s.delay * interval '1 second' END,
-       coalesce(s.priority, 0), s.group_key, s.dedup_key, s.headers, s.body
+_ROWS = """
+SELECT s.delay, coalesce(s.priority, 0) AS priority, s.group_key, s.dedup_key, s.headers, s.body
 FROM pgqueue_staging s
 WHERE s.token = ANY(%(tokens)s::uuid[])
   AND (%(queue)s::text IS NOT NULL OR lower(s.queue) = lower(%(name)s))
 ORDER BY array_position(%(tokens)s::uuid[], s.token), s.seq
+"""
+_DUE = "CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END"
+
+_ROWS_OF_ONE = """
+SELECT s.delay, coalesce(s.priority, 0) AS priority, s.group_key, s.dedup_key, s.headers, s.body
+FROM pgqueue_staging s
+WHERE s.token = %(token)s::uuid
+  AND (%(queue)s::text IS NOT NULL OR lower(s.queue) = lower(%(name)s))
+ORDER BY s.seq
+"""
+
+# The trigger of the queue's own table makes the rows readable and wakes consumers.
+SEND = f"""
+INSERT INTO pgqueue_message_q{{id}}
+    (queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
+SELECT {{id}}, {_DUE}, priority, group_key, dedup_key, headers, body FROM ({_ROWS_OF_ONE}) staged
+"""
+
+SEND_ONCE = f"""
+WITH staged AS MATERIALIZED (
+    SELECT nextval('pgqueue_message_id_seq') AS id, * FROM ({_ROWS}) ordered
+),
+claimed AS (
+    INSERT INTO {{dedup}} AS d (queue_id, dedup_key, id, until)
+    SELECT DISTINCT ON (dedup_key) {{id}}, dedup_key, id,
+           statement_timestamp() + %(window)s::interval
+    FROM staged WHERE dedup_key IS NOT NULL
+    ORDER BY dedup_key, id
+    ON CONFLICT (queue_id, dedup_key) DO UPDATE
+    SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id ELSE d.id END,
+        until = CASE WHEN d.until <= statement_timestamp() THEN excluded.until ELSE d.until END
+    RETURNING dedup_key, id
+),
+sent AS (
+    INSERT INTO pgqueue_message_q{{id}}
+        (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
+    SELECT s.id, {{id}}, {_DUE}, s.priority, s.group_key, s.dedup_key, s.headers, s.body
+    FROM staged s LEFT JOIN claimed c USING (dedup_key)
+    WHERE c.id IS NULL OR c.id = s.id
+    ORDER BY s.id
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM staged), (SELECT count(*) FROM sent)
 """
 
 
@@ -177,8 +241,8 @@ def _is_new(
 
 def _queues_of(
     connection: psycopg.Connection[Any], tokens: list[str], queue: str | None
-) -> list[tuple[int, str]]:
-    """The queues that staged rows go to, as (id, name)."""
+) -> list[dict[str, Any]]:
+    """The queues that staged rows go to."""
     if queue is not None:
         wanted = [queue]
     else:
@@ -189,8 +253,9 @@ def _queues_of(
             )
         ]
     found = connection.execute(
-        "SELECT id, name FROM pgqueue_queue WHERE lower(name) = ANY(%s) ORDER BY id",
-        [[name.lower() for name in wanted if name]],
+        "SELECT id, name, unlogged, coalesce(dedup_window, %s) FROM pgqueue_queue "
+        "WHERE lower(name) = ANY(%s) ORDER BY id",
+        [DEDUP_WINDOW, [name.lower() for name in wanted if name]],
     ).fetchall()
     missing = {name and name.lower() for name in wanted} - {row[1].lower() for row in found}
     if missing:
@@ -198,7 +263,15 @@ def _queues_of(
             f"Nothing was sent: there is no queue {', '.join(map(repr, missing))}. "
             f"Create it first, or correct the column or option queue."
         )
-    return [(row[0], row[1]) for row in found]
+    return [
+        {
+            "id": int(pk),
+            "name": name,
+            "dedup": f"pgqueue_dedup{'_unlogged' if unlogged else ''}",
+            "window": window,
+        }
+        for pk, name, unlogged, window in found
+    ]
 
 
 def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER) -> int:
@@ -209,11 +282,21 @@ def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER)
     ).rowcount
 
 
-def _csv(batch: pa.RecordBatch) -> bytes:
-    """As COPY takes it: an empty field is NULL, an empty text is quoted."""
-    out = io.BytesIO()
-    csv.write_csv(batch, out, csv.WriteOptions(include_header=False, quoting_style="all_valid"))
-    return out.getvalue()
+def _lines(batch: pa.RecordBatch) -> memoryview:
+    """As COPY takes it, without a Python object for any row."""
+    columns = []
+    for column in batch.columns:
+        text = column if pa.types.is_string(column.type) else column.cast(pa.string())
+        for character, escaped in _ESCAPES:
+            text = pc.replace_substring(text, character, escaped)
+        columns.append(text.fill_null("\\N"))
+    joined = columns[0]
+    if len(columns) > 1:
+        joined = pc.binary_join_element_wise(*columns, "\t")
+    lines = pc.binary_join_element_wise(joined, "\n", "")
+    # One after the other in memory already.
+    length = pc.sum(pc.binary_length(lines)).as_py() or 0
+    return memoryview(lines.buffers()[2])[:length]
 
 
 def _check(schema: StructType, options: Options) -> None:

@@ -161,6 +161,20 @@ def test_batch_replayed_with_another_partitioning_is_not_sent_again(
     assert staged(url) == 0
 
 
+def test_key_that_was_sent_before_is_not_sent_again(spark: Any, url: str, orders: Queue) -> None:
+    Message.objects.send("orders", {"id": 0}, dedup_key="a")
+    frame = spark.createDataFrame(
+        [('{"id": 1}', "a"), ('{"id": 2}', "b"), ('{"id": 2}', "b"), ('{"id": 3}', None)],
+        "body string, dedup_key string",
+    )
+
+    save(frame, url)
+    save(frame.where("dedup_key IS NOT NULL"), url)
+
+    assert sent() == [0, 2, 3]
+    assert staged(url) == 0
+
+
 def test_overwriting_a_queue_is_refused(url: str, orders: Queue, bodies: Any) -> None:
     with pytest.raises(Exception, match="A queue cannot be overwritten"):
         bodies.write.format("pgqueue").mode("overwrite").options(url=url, queue="orders").save()
