@@ -46,10 +46,14 @@ class Quarantine:
                 each.give_back(each.take_all())
             self._wait(_PATIENCE, lambda: not any(each.running for each in self._subscriptions))
             self._settler.flush()
+            held = self._renew(subscription, suspect)
         except BaseException:
             # Its lease runs out.
             subscription.count(fetched=-1)
             raise
+        if not held:
+            subscription.count(fetched=-1)
+            return
         if self.stopping:
             subscription.give_back([suspect])
             return
@@ -58,6 +62,15 @@ class Quarantine:
         self._wait(_PATIENCE, lambda: subscription.started > before)
         self._wait(_PROBATION, lambda: not subscription.running)
         self._settler.flush()
+
+    @staticmethod
+    def _renew(subscription: Subscription, suspect: Message) -> bool:
+        """Waiting for the others may have cost its lease; whether it is still ours."""
+        now = time.monotonic()
+        if Message.objects.set_vt(subscription.queue, suspect.receipt, subscription.vt).lost:
+            return False
+        suspect.lease_until = now + subscription.vt
+        return True
 
     def _wait(self, seconds: float, until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds

@@ -245,6 +245,29 @@ def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> N
     assert max(company.values()) > 1
 
 
+def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def work(message: Message) -> None:
+        if message.body == "long":
+            begun.set()
+            finish.wait(30)
+
+    committed_orders.send("long")
+    consume(work, visibility_timeout=1, max_workers=2)
+    begun.wait(10)
+    suspect = committed_orders.send("suspect", delay=3600)
+    committed_orders.set_vt(suspect, 0)
+    # As if a consumer had died of it.
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgqueue_deferred SET read_ct = 3 WHERE id = %s", [suspect])
+
+    until(lambda: suspect in outcomes(), 20)
+    finish.set()
+
+
 # Presence and rescue
 
 
