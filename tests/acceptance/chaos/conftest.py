@@ -19,7 +19,13 @@ from tests.acceptance.chaos.world import World
 @pytest.fixture(scope="session")
 def chaos_server() -> Iterator[EmbeddedServer]:
     directory = tempfile.mkdtemp(prefix="chaos-")
-    server = EmbeddedServer(directory, settings={"fsync": "off", "log_min_messages": "fatal"})
+    settings = {
+        "fsync": "off",
+        "log_min_messages": "fatal",
+        # A client that fell silent says no goodbye: only the server can free what it had locked.
+        "idle_in_transaction_session_timeout": "6s",
+    }
+    server = EmbeddedServer(directory, settings=settings)
     server.start()
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("CREATE DATABASE chaos")
