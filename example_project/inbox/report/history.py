@@ -1,0 +1,68 @@
+"""What the lake tells about the webhooks: repositories, events, latency by hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgqueue.spark import lake
+
+__all__ = ["History", "ask"]
+
+MOST = 15
+
+
+@dataclass(frozen=True)
+class History:
+    """Small tables, each a list of rows as dicts."""
+
+    total: int
+    failed: int
+    events: list[dict[str, Any]]
+    repositories: list[dict[str, Any]]
+    hours: list[dict[str, Any]]
+
+
+def ask(spark: Any, path: str) -> History:
+    """The history in a lake of the inbox's archive."""
+    deliveries = (
+        lake.read(spark, path)
+        .where("queue = 'github'")
+        .selectExpr(
+            "state",
+            "get_json_object(headers, '$.event') AS event",
+            "get_json_object(body, '$.action') AS action",
+            "get_json_object(body, '$.repository.full_name') AS repository",
+            "date_trunc('hour', archived_at) AS hour",
+            "(unix_micros(archived_at) - unix_micros(enqueued_at)) / 1e6 AS seconds",
+        )
+        .cache()
+    )
+    deliveries.createOrReplaceTempView("deliveries")
+
+    def rows(sql: str) -> list[dict[str, Any]]:
+        return [row.asDict() for row in spark.sql(sql).collect()]
+
+    (totals,) = rows(
+        "SELECT count(*) AS total, count_if(state = 'FAILED') AS failed FROM deliveries"
+    )
+    try:
+        return History(
+            **totals,
+            events=rows(
+                "SELECT event, count(*) AS deliveries, count(DISTINCT action) AS actions "
+                f"FROM deliveries GROUP BY event ORDER BY deliveries DESC, event LIMIT {MOST}"
+            ),
+            repositories=rows(
+                "SELECT repository, count(*) AS deliveries, count(DISTINCT event) AS events "
+                "FROM deliveries WHERE repository IS NOT NULL GROUP BY repository "
+                f"ORDER BY deliveries DESC, repository LIMIT {MOST}"
+            ),
+            hours=rows(
+                "SELECT hour, count(*) AS deliveries, percentile(seconds, 0.5) AS p50, "
+                "percentile(seconds, 0.95) AS p95, max(seconds) AS slowest "
+                "FROM deliveries GROUP BY hour ORDER BY hour"
+            ),
+        )
+    finally:
+        deliveries.unpersist()
