@@ -82,6 +82,7 @@ class CreateQueue(Operation):
         """The queues as this point of the migrations knows them, where they are kept at all."""
         model = apps.get_model("django_pgqueue", "Queue")
         alias = schema_editor.connection.alias
-        if not router.allow_migrate_model(alias, model):
+        connection = schema_editor.connection
+        if not (router.allow_migrate_model(alias, model) and model._meta.can_migrate(connection)):
             return None
         return model._base_manager.using(alias)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
+
+from django.db.migrations import RunSQL
 
 __all__ = [
     "GROUPS_V1",
@@ -13,7 +16,25 @@ __all__ = [
     "TABLES_V1_REVERSE",
     "TRIGGER_V1",
     "TRIGGER_V1_REVERSE",
+    "RunPostgreSQL",
 ]
+
+
+class RunPostgreSQL(RunSQL):
+    """RunSQL that leaves the databases of other vendors alone, as models with
+    ``required_db_vendor`` do."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
 
 
 def _read(name: str) -> str:

@@ -120,9 +120,9 @@ class Migration(migrations.Migration):
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
-                migrations.RunSQL(statements.TABLES_V1, statements.TABLES_V1_REVERSE),
-                migrations.RunSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
-                migrations.RunSQL(statements.GROUPS_V1, statements.GROUPS_V1_REVERSE),
+                statements.RunPostgreSQL(statements.TABLES_V1, statements.TABLES_V1_REVERSE),
+                statements.RunPostgreSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
+                statements.RunPostgreSQL(statements.GROUPS_V1, statements.GROUPS_V1_REVERSE),
             ],
             state_operations=[
                 migrations.CreateModel(

@@ -68,7 +68,7 @@ class Migration(migrations.Migration):
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
-                migrations.RunSQL(statements.PIPELINE_V1, statements.PIPELINE_V1_REVERSE),
+                statements.RunPostgreSQL(statements.PIPELINE_V1, statements.PIPELINE_V1_REVERSE),
             ],
             state_operations=[
                 migrations.CreateModel(
