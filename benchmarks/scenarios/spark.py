@@ -1,0 +1,249 @@
+"""The pipeline: reading into Spark, exporting a lake, writing from Spark.
+
+Needs PySpark and Java, and is left out without them. Spark's own JDBC reader is measured where its
+driver is installed (Debian's libpostgresql-jdbc-java) and the server listens on TCP, which the
+benchmark's own does not: give one by DATABASE_URL.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from psycopg.conninfo import make_conninfo
+
+from benchmarks import database
+from benchmarks.scenarios import Goal, Measure, scenario
+
+JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
+AVAILABLE = shutil.which("java") is not None and all(
+    find_spec(name) for name in ("pyspark", "pyarrow", "adbc_driver_postgresql")
+)
+
+# A history of three days, written past the trigger: it is over, and nobody reads it.
+FILL = """
+WITH sent AS (
+    INSERT INTO {message} (enqueued_at, queue_id, body)
+    SELECT now() - interval '3 days' + n * interval '3 days' / %(count)s, {queue_id},
+           jsonb_build_object('x', repeat('y', 192))
+    FROM generate_series(1, %(count)s) n
+    RETURNING id, enqueued_at
+)
+INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, archived_at, queue_id,
+                       read_ct, attempts, state)
+SELECT id, enqueued_at, enqueued_at + interval '1 s', enqueued_at + interval '1 s',
+       enqueued_at + interval '2 s', {queue_id}, 1, 1, 'COMPLETED'
+FROM sent
+"""
+
+
+@cache
+def session() -> Any:
+    """One for all, as a warm cluster would be."""
+    from django_pgqueue.spark.session import local_session
+
+    jars = {"spark__driver__extraClassPath": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {}
+    return local_session("benchmark", memory="1g", **jars)
+
+
+def url() -> str:
+    given = {key: str(value) for key, value in database.parameters().items() if value}
+    return make_conninfo(**given)
+
+
+def history(bench: Any) -> tuple[str, int, Any]:
+    """A queue with an archive and nothing else; its name, its size and its tables."""
+    from django_pgqueue.models import Queue
+
+    count = bench.amount(50_000, 1_000_000, 10_000_000)
+    _, name = bench.queue("ours")
+    queue = Queue.objects.get(name=name)
+    bench.sql("SET session_replication_role = replica")
+    bench.sql(FILL.format_map(queue.tables), {"count": count})
+    bench.sql("RESET session_replication_role")
+    bench.settle()
+    return name, count, queue.tables
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    started = time.monotonic()
+    action()
+    return time.monotonic() - started
+
+
+def jdbc(query: str, tables: dict[str, Any], bounds: tuple[int, int]) -> Any:
+    where = database.parameters()
+    return (
+        session()
+        .read.format("jdbc")
+        .options(
+            url=f"jdbc:postgresql://{where['host']}:{where['port']}/{where['dbname']}",
+            driver="org.postgresql.Driver",
+            user=where["user"],
+            password=where.get("password", ""),
+            dbtable=query.format_map(tables),
+            fetchsize="10000",
+            partitionColumn="id",
+            lowerBound=str(bounds[0]),
+            upperBound=str(bounds[1]),
+            numPartitions="4",
+        )
+        .load()
+    )
+
+
+def reads(bench: Any, columns: str, query: str) -> dict[str, Measure]:
+    """Every column of every row into the JVM, which then forgets it."""
+    name, count, tables = history(bench)
+    source = session().read.format("pgqueue").options(url=url(), subscribe=name, columns=columns)
+
+    def materialise(frame: Any) -> float:
+        action = frame.write.format("noop").mode("overwrite").save
+        return count / seconds(action)
+
+    def ours() -> float:
+        return materialise(source.load())
+
+    measures: dict[str, Measure] = {"ours": ours}
+    ours()  # warm: Spark's own first steps are not what is compared
+    if JDBC_DRIVER.exists() and not str(database.parameters()["host"]).startswith("/"):
+        bounds = bench.sql(f"SELECT min(id), max(id) FROM {tables['archive']}")[0]
+
+        def theirs() -> float:
+            return materialise(jdbc(query, tables, bounds))
+
+        theirs()
+        measures["Spark's JDBC"] = theirs
+    return measures
+
+
+def spark_read_archive(bench: Any) -> dict[str, Measure]:
+    columns = "id,enqueued_at,first_read_at,last_read_at,archived_at,archive_xid,read_ct,attempts"
+    query = f"(SELECT {columns}, state, error, result::text FROM {{archive}}) rows"
+    return reads(bench, f"{columns},state,error,result", query)
+
+
+def spark_read_bodies(bench: Any) -> dict[str, Measure]:
+    query = (
+        "(SELECT a.id, a.state, a.archived_at, m.body::text FROM {archive} a "
+        "JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at) rows"
+    )
+    return reads(bench, "id,state,archived_at,body", query)
+
+
+def spark_export(bench: Any) -> dict[str, Measure]:
+    """Archive with bodies → Parquet by date, in a session that is warm."""
+    from django_pgqueue.models import Lake
+    from django_pgqueue.spark.export import export
+
+    name, _, tables = history(bench)
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-lake-"))
+    bench.on_close(shutil.rmtree, folder, True)
+
+    def ours() -> float:
+        lake = folder / "ours"
+        shutil.rmtree(lake, ignore_errors=True)
+        Lake.objects.filter(path=str(lake)).delete()
+        return seconds(lambda: export(session(), url(), str(lake), queues=[name]))
+
+    measures: dict[str, Measure] = {"ours": ours}
+    ours()
+    if find_spec("duckdb"):
+        measures["DuckDB through ADBC"] = lambda: seconds(
+            lambda: by_duckdb(tables, folder / "duckdb")
+        )
+    return measures
+
+
+def by_duckdb(tables: dict[str, Any], folder: Path) -> None:
+    import adbc_driver_postgresql.dbapi as adbc
+    import duckdb
+
+    from django_pgqueue.spark import columns
+
+    shutil.rmtree(folder, ignore_errors=True)
+    selected = columns.select(columns.ARCHIVE, columns.ARCHIVE, "'orders'::text")
+    with adbc.connect(url()) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {selected}, to_char(a.archived_at AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS date "
+            f"FROM {tables['archive']} a JOIN {tables['message']} m "
+            f"ON m.id = a.id AND m.enqueued_at = a.enqueued_at"
+        )
+        rows = cursor.fetch_record_batch()  # noqa: F841  DuckDB finds it by its name
+        duckdb.sql(
+            f"COPY (SELECT * FROM rows) TO '{folder}' "
+            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY (queue, date))"
+        )
+
+
+def spark_write(bench: Any) -> dict[str, Measure]:
+    """Rows that lie in Parquet → a queue, beside the same bodies by a bare COPY."""
+    count = bench.amount(20_000, 500_000)
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-rows-"))
+    bench.on_close(shutil.rmtree, folder, True)
+    body = "to_json(struct(repeat('y', 192) AS x)) AS body"
+    session().range(count).selectExpr(body).write.mode("overwrite").parquet(str(folder / "rows"))
+    line = '{"x": "' + "y" * 192 + '"}\n'
+
+    def ours() -> float:
+        _, name = bench.queue("ours")
+        rows = session().read.parquet(str(folder / "rows"))
+        writer = rows.write.format("pgqueue").mode("append").options(url=url(), queue=name)
+        return seconds(writer.save)
+
+    def bare() -> float:
+        from django_pgqueue.models import Queue
+
+        _, name = bench.queue("ours")
+        tables = Queue.objects.get(name=name).tables
+        block = line * 1000
+
+        def copy() -> None:
+            with (
+                database.connect() as connection,
+                connection.cursor() as cursor,
+                cursor.copy(
+                    f"COPY {tables['message']} (body, queue_id) FROM STDIN (DELIMITER '|')"
+                ) as copying,
+            ):
+                whole = block.replace("\n", f"|{tables['queue_id']}\n")
+                for _ in range(count // 1000):
+                    copying.write(whole)
+
+        return seconds(copy)
+
+    ours()
+    return {"ours": ours, "bare COPY into the queue": bare}
+
+
+if AVAILABLE:
+    scenario(
+        "Read the archive into Spark, without bodies",
+        unit="rows/s",
+        baseline="Spark's JDBC",
+        goals=(Goal("ours", "Spark's JDBC", at_least=1.0),),
+    )(spark_read_archive)
+    scenario(
+        "Read the archive into Spark, with bodies",
+        unit="rows/s",
+        baseline="Spark's JDBC",
+        goals=(Goal("ours", "Spark's JDBC", at_least=1.0),),
+    )(spark_read_bodies)
+    scenario(
+        "Archive to Parquet, in a warm session",
+        unit="s",
+        baseline="DuckDB through ADBC",
+        goals=(Goal("ours", "DuckDB through ADBC", at_most=1.2),),
+    )(spark_export)
+    scenario(
+        "Write rows from Spark into a queue",
+        unit="s",
+        baseline="bare COPY into the queue",
+        goals=(Goal("ours", "bare COPY into the queue", at_most=1.6),),
+    )(spark_write)
