@@ -1,9 +1,97 @@
-"""``manage.py pgqueue_replay``: the job on a local Spark session."""
+"""``manage.py pgqueue_replay``: send messages again, from the archive or from a lake."""
 
 from __future__ import annotations
 
-from django_pgqueue.management.jobs import JobCommand
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_pgqueue.management.base import QueueCommand, amount, json_value
+from django_pgqueue.management.jobs import url_of
+from django_pgqueue.models import Message
+from django_pgqueue.spark import cli
+from django_pgqueue.spark.errors import PipelineError
+from django_pgqueue.types import State
 
 
-class Command(JobCommand):
-    job = "replay"
+class Command(QueueCommand):
+    help = (
+        "Send messages of a queue again, as new ones: from its archive in the database, or with "
+        "--lake from what was exported, on a local Spark session."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("source", nargs="?", metavar="queue", help="whose messages they are")
+        archive = parser.add_argument_group("from the archive")
+        archive.add_argument(
+            "--state", choices=(str(State.COMPLETED), str(State.FAILED)), help="only these"
+        )
+        archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
+        archive.add_argument(
+            "--filter",
+            type=json_value,
+            metavar="JSON",
+            help='only messages whose body contains it, as {"customer": 7}',
+        )
+        lake = parser.add_argument_group("from a lake (--to and --rate from the archive too)")
+        cli.arguments("replay", _Optional(lake))
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        options["queue"] = options["source"] or options["queue"]
+        if options["path"] is not None:
+            self._from_lake(alias, options)
+        else:
+            self._from_archive(alias, options)
+
+    def _from_archive(self, alias: str, options: dict[str, Any]) -> None:
+        if options["queue"] is None:
+            raise CommandError("Say which queue, or with --lake which lake.")
+        if options["where"] != "true" or options["dry_run"] or options["replay_id"] is not None:
+            raise CommandError(
+                "--where, --dry-run and --id are for a lake (--lake PATH); the archive has "
+                "--state, --ids and --filter."
+            )
+        queue = Message.objects.resolve(options["queue"], alias)
+        chosen = {key: options[key] for key in ("ids", "state", "filter")}
+        some = any(value is not None for value in chosen.values())
+        total = None if some else Message.objects.metrics(queue).archived
+        with self.progress("sent again", total) as progress:
+
+            def show(done: int) -> None:
+                self.so_far = (
+                    f"Sent {amount(done)} again, in the order of their ids; another call "
+                    f"would send these once more."
+                )
+                progress.show(done)
+
+            sent = Message.objects.replay(
+                queue, to=options["to"], rate=options["rate"], progress=show, **chosen
+            )
+        to = Message.objects.resolve(options["to"] or queue, alias).name
+        self.answer(
+            options,
+            {"queue": queue.name, "to": to, "replayed": sent},
+            [f"Sent {amount(sent)} of queue {queue.name!r} again, to queue {to!r}."],
+        )
+
+    def _from_lake(self, alias: str, options: dict[str, Any]) -> None:
+        for key in ("state", "ids", "filter"):
+            if options[key] is not None:
+                raise CommandError(f"--{key} is for the archive; a lake has --where.")
+        if options["json"]:
+            raise CommandError("--json is for the archive; leave it out with --lake.")
+        try:
+            cli.run("replay", url_of(alias), options, self.stdout.write)
+        except PipelineError as error:
+            raise CommandError(str(error)) from error
+
+
+class _Optional:
+    """Adds arguments of which none is required: there is the archive besides the lake."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def add_argument(self, *names: str, **settings: Any) -> None:
+        self._group.add_argument(*names, **{**settings, "required": False})

@@ -1,0 +1,210 @@
+"""What the commands for people share: a database, JSON for scripts, tables, questions."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import Error, OperationalError, connections
+
+from django_pgqueue.errors import PgQueueError
+from django_pgqueue.management.progress import Progress
+from django_pgqueue.models import Queue
+
+__all__ = [
+    "QueueCommand",
+    "age",
+    "amount",
+    "duration",
+    "json_value",
+    "loads",
+    "positive",
+    "table",
+]
+
+UNDEFINED_TABLE = "42P01"
+#: What a shell says of a process that Ctrl-C ended.
+INTERRUPTED = 130
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+
+
+class QueueCommand(BaseCommand):
+    """A command on queues: says in ``run`` what it does, and here how it fails.
+
+    Results go to stdout, what is only for the person in front of it to stderr.
+    """
+
+    #: What is done already, for when the rest cannot be.
+    so_far = ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--database",
+            choices=tuple(connections),
+            help="alias of the queues' database (default: as configured)",
+        )
+        parser.add_argument("--json", action="store_true", help="the result as JSON, for scripts")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        alias = Queue.objects.database(options["database"])
+        try:
+            self.run(alias, options)
+        except PgQueueError as error:
+            raise CommandError(f"{error} {self.so_far}".strip()) from error
+        except Error as error:
+            raise CommandError(f"{_advice(error, alias)} {self.so_far}".strip()) from error
+        except KeyboardInterrupt:
+            text = f"Interrupted. {self.so_far}".strip()
+            raise CommandError(text, returncode=INTERRUPTED) from None
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def answer(self, options: Mapping[str, Any], result: Any, lines: Iterable[str]) -> None:
+        """Print the result for a script, or the lines for a person."""
+        if options["json"]:
+            self.stdout.write(json.dumps(result, cls=DjangoJSONEncoder))
+        else:
+            for line in lines:
+                self.stdout.write(line)
+
+    def note(self, text: str) -> None:
+        """A word to the person, which is no result."""
+        self.stderr.write(text, style_func=str)
+
+    def progress(self, verb: str, total: int | None = None) -> Progress:
+        return Progress(self.stderr, verb, total)
+
+    @staticmethod
+    def add_no_input(parser: CommandParser) -> None:
+        parser.add_argument(
+            "--no-input",
+            "--noinput",
+            action="store_false",
+            dest="interactive",
+            help="do it without asking",
+        )
+
+    def ask(self, question: str) -> str:
+        self.stderr.write(f"{question} ", style_func=str, ending="")
+        self.stderr.flush()
+        answer = sys.stdin.readline()
+        if not answer:
+            raise CommandError(
+                "There is nobody to answer, and nothing was changed. "
+                "Say --no-input to do it without asking."
+            )
+        return answer.strip()
+
+
+def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with aligned columns: each has a heading, and ``<`` or ``>`` for its side.
+
+    >>> table({"queue": "<", "ready": ">"}, [["orders", "7"], ["mails", "12"]])
+    ['queue   ready', 'orders      7', 'mails      12']
+    """
+    cells = [list(columns), *([_printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}"
+            for cell, side, width in zip(row, columns.values(), widths, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _printable(text: str) -> str:
+    # A message must not be able to steer the terminal that it is looked at on.
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def amount(number: int, *, exact: bool = True) -> str:
+    """So many messages.
+
+    >>> amount(1), amount(20_000, exact=False)
+    ('1 message', 'about 20,000 messages')
+    """
+    return f"{'' if exact else 'about '}{number:,} message{'' if number == 1 else 's'}"
+
+
+def age(seconds: float | None) -> str:
+    """A span of time in its largest unit.
+
+    >>> age(0.4), age(75), age(7300), age(200_000), age(None)
+    ('0 s', '1 min', '2 h', '2 d', '-')
+    """
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:,.0f} {unit}"
+    return f"{max(seconds, 0) // 1:.0f} s"
+
+
+def duration(text: str) -> dt.timedelta:
+    """Seconds, or a number with a unit.
+
+    >>> duration("90"), duration("1.5h")
+    (datetime.timedelta(seconds=90), datetime.timedelta(seconds=5400))
+    """
+    found = _DURATION.fullmatch(text)
+    try:
+        if found is not None:
+            return dt.timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    except OverflowError:
+        pass
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a duration: write 30 or 30s, 10m, 2h, 7d or 1w"
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number, 1 or more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return number
+
+
+def loads(text: str) -> Any:
+    """JSON as the standard has it. Raises ValueError, also for NaN and what nests too deeply."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
+
+
+def json_value(text: str) -> Any:
+    """:func:`loads` for the parser of a command."""
+    try:
+        return loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} has no JSON form")
+
+
+def _advice(error: Error, alias: str) -> str:
+    text = str(error).strip()
+    if getattr(error.__cause__, "sqlstate", None) == UNDEFINED_TABLE:
+        return (
+            f"{text.splitlines()[0]}. Make the tables first: manage.py migrate --database {alias}"
+        )
+    if isinstance(error, OperationalError):
+        return f"{text}\nSee whether the server of DATABASES[{alias!r}] is up, and try again."
+    return text

@@ -1,0 +1,49 @@
+"""``manage.py pgqueue_drop``: drop a queue with all it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_pgqueue.management.base import QueueCommand, amount
+from django_pgqueue.models import Message, Queue
+
+
+class Command(QueueCommand):
+    help = "Drop a queue with its messages and its archive. Asks for its name to be typed."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        self.add_no_input(parser)
+        parser.add_argument("queue")
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        queue = Queue.objects.using(alias).named(options["queue"]).first()
+        if queue is None:
+            raise CommandError(
+                f"There is no queue {options['queue']!r} in database {alias!r}: nothing to drop. "
+                f"manage.py pgqueue_queues shows those there are."
+            )
+        sources = list(queue.sources.values_list("name", flat=True))
+        if sources:
+            raise CommandError(
+                f"Queue {queue.name!r} takes the dead letters of {', '.join(sources)}: give "
+                f"these another dead_letter_queue first, or none."
+            )
+        held = Message.objects.metrics(queue)
+        if options["interactive"]:
+            answer = self.ask(
+                f"Queue {queue.name!r} in database {alias!r} has "
+                f"{amount(held.length, exact=held.exact)}, and in its archive "
+                f"{amount(held.archived, exact=held.exact)}. All of them go for good.\n"
+                f"Type the name of the queue to drop it:"
+            )
+            if answer != queue.name:
+                raise CommandError("Nothing was dropped.")
+        Message.objects.drop_queue(queue)
+        self.answer(
+            options,
+            {"queue": queue.name, "dropped": True},
+            [f"Dropped queue {queue.name!r}."],
+        )

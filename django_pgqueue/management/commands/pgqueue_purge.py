@@ -1,0 +1,37 @@
+"""``manage.py pgqueue_purge``: empty a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_pgqueue.management.base import QueueCommand, amount
+from django_pgqueue.models import Message
+
+
+class Command(QueueCommand):
+    help = "Delete every message in a queue, ready, delayed or in flight. The archive stays."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        self.add_no_input(parser)
+        parser.add_argument("queue")
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        queue = Message.objects.resolve(options["queue"], alias)
+        if options["interactive"]:
+            held = Message.objects.metrics(queue)
+            answer = self.ask(
+                f"Delete {amount(held.length, exact=held.exact)} of queue {queue.name!r} in "
+                f"database {alias!r} for good? Type yes:"
+            )
+            if answer != "yes":
+                raise CommandError("Nothing was purged.")
+        self.so_far = "What was deleted so far stays deleted; say it again for the rest."
+        purged = Message.objects.purge(queue)
+        self.answer(
+            options,
+            {"queue": queue.name, "purged": purged},
+            [f"Deleted {amount(purged)} of queue {queue.name!r}."],
+        )

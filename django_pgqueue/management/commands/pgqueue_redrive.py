@@ -1,0 +1,52 @@
+"""``manage.py pgqueue_redrive``: send dead letters back to work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from django_pgqueue.management.base import QueueCommand, amount, json_value
+from django_pgqueue.models import Message
+
+
+class Command(QueueCommand):
+    help = "Send the messages of a dead-letter queue back to the queues they came from."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("queue", help="the dead-letter queue")
+        parser.add_argument("--to", metavar="QUEUE", help="all to this one instead")
+        parser.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
+        parser.add_argument(
+            "--filter",
+            type=json_value,
+            metavar="JSON",
+            help='only messages whose body contains it, as {"customer": 7}',
+        )
+        parser.add_argument(
+            "--rate", type=float, metavar="N", help="messages a second (default: no limit)"
+        )
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        queue = Message.objects.resolve(options["queue"], alias)
+        chosen = {key: options[key] for key in ("ids", "filter")}
+        some = any(value is not None for value in chosen.values())
+        total = None if some else Message.objects.metrics(queue).length
+        with self.progress("sent back", total) as progress:
+
+            def show(done: int) -> None:
+                self.so_far = f"{amount(done)} went back; say it again for the rest."
+                progress.show(done)
+
+            went = Message.objects.redrive(
+                queue, to=options["to"], rate=options["rate"], progress=show, **chosen
+            )
+        left = Message.objects.metrics(queue).length
+        lines = [f"Sent {amount(went)} of queue {queue.name!r} back."]
+        if left and not some:
+            lines.append(
+                f"There: {amount(left)}, held by a consumer, from no queue (--to QUEUE takes "
+                f"those), or new."
+            )
+        self.answer(options, {"queue": queue.name, "redriven": went, "left": left}, lines)

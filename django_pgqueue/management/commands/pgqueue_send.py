@@ -1,0 +1,156 @@
+"""``manage.py pgqueue_send``: send one message, or a line of JSON each from stdin."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, BinaryIO
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidMessage
+from django_pgqueue.management.base import (
+    QueueCommand,
+    amount,
+    duration,
+    json_value,
+    loads,
+    positive,
+)
+from django_pgqueue.models import Message, Queue
+
+#: More bad lines of one batch than these are only counted.
+MOST_SHOWN = 20
+
+Line = tuple[int, bytes]
+
+
+class Command(QueueCommand):
+    help = (
+        "Send a message, or many: without a body, each line of stdin is one, as JSON. Lines go "
+        "in batches, each sent as a whole or not at all."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("queue")
+        parser.add_argument("body", nargs="?", help="as JSON (default: lines of stdin)")
+        parser.add_argument("--headers", type=json_value, metavar="JSON", help="of every message")
+        parser.add_argument(
+            "--delay", type=duration, default=0, metavar="TIME", help="hidden so long, as 30 or 2h"
+        )
+        parser.add_argument(
+            "--priority", type=int, default=0, metavar="N", help="-100 to 100, higher first"
+        )
+        parser.add_argument("--group", help="the FIFO group of every message")
+        parser.add_argument(
+            "--batch", type=positive, default=1000, metavar="N", help="lines (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--skip-bad", action="store_true", help="send the good lines of a batch with bad ones"
+        )
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        queue = Message.objects.resolve(options["queue"], alias)
+        if options["body"] is None:
+            self._send_lines(queue, options)
+        else:
+            self._send_one(queue, options)
+
+    def _send_one(self, queue: Queue, options: dict[str, Any]) -> None:
+        try:
+            body = loads(options["body"])
+        except ValueError as error:
+            raise CommandError(
+                f"The body is not JSON: {error}. Text wants quotes that the shell leaves, "
+                f"as '\"hello\"'."
+            ) from error
+        pk = Message.objects.send(queue, body, **_envelope(options))
+        self.answer(
+            options,
+            {"queue": queue.name, "id": pk},
+            [f"Sent message {pk} to queue {queue.name!r}."],
+        )
+
+    def _send_lines(self, queue: Queue, options: dict[str, Any]) -> None:
+        stream = sys.stdin.buffer
+        if stream.isatty():
+            self.note("Type a JSON body a line; Ctrl-D ends.")
+        size = _size(stream)
+        sent, read, last = 0, 0, 0
+        bad: list[tuple[int, str]] = []
+        with self.progress("sent") as progress:
+            for batch in _batches(enumerate(stream, 1), options["batch"]):
+                bodies, wrong = _sort(batch)
+                bad += wrong
+                if wrong and not options["skip_bad"]:
+                    break
+                if bodies:
+                    sent += len(Message.objects.send_batch(queue, bodies, **_envelope(options)))
+                last = batch[-1][0]
+                self.so_far = (
+                    f"Sent {amount(sent)}, of the lines up to {last}; "
+                    f"go on from line {last + 1} (tail -n +{last + 1})."
+                )
+                read += sum(len(line) for _, line in batch)
+                progress.show(sent, share=read / size if size else None)
+        for number, reason in bad[:MOST_SHOWN]:
+            self.note(f"line {number}: {reason}")
+        if len(bad) > MOST_SHOWN:
+            self.note(f"... and {len(bad) - MOST_SHOWN:,} more bad lines")
+        failed = bool(bad) and not options["skip_bad"]
+        result = {
+            "queue": queue.name,
+            "sent": sent,
+            "bad": [{"line": number, "error": reason} for number, reason in bad],
+        }
+        lines = [f"Sent {amount(sent)} to queue {queue.name!r}."]
+        if bad and not failed:
+            lines.append(f"Skipped bad lines: {len(bad):,}.")
+        self.answer(options, result, lines)
+        if failed:
+            raise CommandError(
+                f"Bad lines from {batch[0][0]} to {batch[-1][0]}: {len(bad):,}. None of that "
+                f"batch was sent. Mend them and go on from line {last + 1} "
+                f"(tail -n +{last + 1}), or say --skip-bad."
+            )
+
+
+def _envelope(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: options[key] for key in ("headers", "delay", "priority", "group")}
+
+
+def _size(stream: BinaryIO) -> int | None:
+    """How many bytes are to come, where that is known."""
+    try:
+        status = os.fstat(stream.fileno())
+        return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None
+
+
+def _batches(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
+    iterator = iter(lines)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _sort(batch: list[Line]) -> tuple[list[Any], list[tuple[int, str]]]:
+    """The bodies of a batch, and what is wrong with which lines. Empty lines are nothing."""
+    bodies, wrong = [], []
+    for number, line in batch:
+        try:
+            text = line.decode("utf-8-sig").strip()
+            if text:
+                body = loads(text)
+                arguments.json_text(body)
+                bodies.append(body)
+        except InvalidMessage as error:
+            wrong.append((number, str(error)))
+        except ValueError as error:
+            wrong.append((number, f"not JSON: {error}"))
+    return bodies, wrong

@@ -1,0 +1,72 @@
+"""How far a long work is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from types import TracebackType
+
+from django.core.management.base import OutputWrapper
+
+__all__ = ["Progress"]
+
+_DRAW_EVERY = 0.1
+_SAY_EVERY = 10.0
+_WIDTH = 24
+
+
+class Progress:
+    """Use it in a ``with``: the bar is gone afterwards, and the result can be printed.
+
+    Without a total, or a share said at each step, it counts.
+    """
+
+    def __init__(self, out: OutputWrapper, verb: str, total: int | None = None) -> None:
+        self._out = out
+        self._verb = verb
+        self._total = total
+        self._live = out.isatty()
+        self._started = time.monotonic()
+        self._next = self._started + (0.0 if self._live else _SAY_EVERY)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._write("\r\x1b[K", ending="")
+
+    def show(self, done: int, share: float | None = None) -> None:
+        """So many are done, which is this share of the whole."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (_DRAW_EVERY if self._live else _SAY_EVERY)
+        if share is None and self._total:
+            share = done / self._total
+        line = self._line(done, share, now - self._started)
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"\r\x1b[K{line[:width]}", ending="")
+        else:
+            self._write(line)
+
+    def _line(self, done: int, share: float | None, seconds: float) -> str:
+        of = f" of {self._total:,}" if self._total else ""
+        line = f"{done:,}{of} {self._verb}, {done / max(seconds, 1e-6):,.0f}/s"
+        if share is None:
+            return line
+        share = min(share, 1.0)
+        filled = int(share * _WIDTH)
+        left = seconds / share - seconds if share else 0.0
+        bar = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {share:4.0%}"
+        return f"{bar}  {line}, {left:,.0f} s left"
+
+    def _write(self, text: str, ending: str | None = None) -> None:
+        self._out.write(text, style_func=str, ending=ending)
+        self._out.flush()

@@ -1,0 +1,45 @@
+"""Call a command as a shell does, and hear what it says."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, NamedTuple
+
+import pytest
+from django.core.management import CommandError, call_command
+
+__all__ = ["Said", "Terminal", "call", "call_json", "type_in"]
+
+
+class Terminal(io.StringIO):
+    """Text that was written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Said(NamedTuple):
+    out: str
+    err: str
+
+
+def call(command: str, *arguments: object, terminal: bool = False) -> Said:
+    """What the command wrote to stdout and stderr."""
+    out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
+    try:
+        call_command(command, *map(str, arguments), stdout=out, stderr=err)
+    except CommandError as error:
+        error.said = Said(out.getvalue(), err.getvalue())  # type: ignore[attr-defined]
+        raise
+    return Said(out.getvalue(), err.getvalue())
+
+
+def call_json(command: str, *arguments: object) -> Any:
+    return json.loads(call(command, *arguments, "--json").out)
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
+    """What the command will find on its stdin."""
+    data = text.encode() if isinstance(text, str) else text
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))

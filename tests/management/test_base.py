@@ -1,0 +1,123 @@
+"""What the commands share: how they fail, tables, spans of time, progress."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import doctest
+import io
+from typing import Any
+
+import pytest
+from django.core.management import CommandError
+from django.core.management.base import OutputWrapper
+from django.db import OperationalError, connections
+
+from django_pgqueue.management import base, progress
+from django_pgqueue.management.progress import Progress
+from django_pgqueue.models import Message
+from tests.management.calling import Terminal, call, call_json
+
+COMMANDS = [
+    ("pgqueue_queues", ["nothing"]),
+    ("pgqueue_send", ["nothing", "1"]),
+    ("pgqueue_peek", ["nothing"]),
+    ("pgqueue_purge", ["nothing"]),
+    ("pgqueue_drop", ["nothing"]),
+    ("pgqueue_redrive", ["nothing"]),
+    ("pgqueue_replay", ["nothing"]),
+    ("pgqueue_create", ["orders", "--dead-letter-queue", "nothing"]),
+]
+
+
+@pytest.mark.parametrize(("command", "arguments"), COMMANDS)
+def test_a_queue_that_does_not_exist_is_said(db: None, command: str, arguments: list[str]) -> None:
+    with pytest.raises(CommandError, match="There is no queue 'nothing' in database 'default'"):
+        call(command, *arguments)
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_each_works_on_the_database_that_is_named() -> None:
+    call("pgqueue_create", "orders", "--database", "other")
+    call("pgqueue_send", "orders", "7", "--database", "other")
+
+    [queue] = call_json("pgqueue_queues", "--database", "other")
+    [message] = call_json("pgqueue_peek", "orders", "--database", "other")
+
+    assert (queue["queue_name"], queue["length"], message["body"]) == ("orders", 1, 7)
+    assert call_json("pgqueue_queues") == []
+    assert call_json("pgqueue_purge", "orders", "--database", "other", "--no-input")["purged"] == 1
+    call("pgqueue_drop", "orders", "--database", "other", "--no-input")
+    assert Message.objects.list_queues(using="other") == []
+
+
+def test_a_database_that_does_not_exist_is_refused_with_those_that_do(db: None) -> None:
+    with pytest.raises(CommandError, match=r"invalid choice: 'nowhere'.*default"):
+        call("pgqueue_queues", "--database", "nowhere")
+
+
+def test_missing_tables_are_said_with_the_way_to_make_them(db: None) -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
+
+    with pytest.raises(CommandError, match=r"manage\.py migrate --database default"):
+        call("pgqueue_queues")
+
+
+def test_a_database_that_does_not_answer_is_said(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(Message.objects, "metrics_all", refuse)
+
+    with pytest.raises(CommandError, match=r"connection refused\nSee whether the server"):
+        call("pgqueue_queues")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("90s", 90), ("1.5h", 5400), ("10m", 600), ("2d", 172_800)],
+)
+def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: int) -> None:
+    assert base.duration(text) == dt.timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "1y", "1 h", "9" * 400 + "w", "٣"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a duration: write 30"):
+        base.duration(text)
+
+
+def test_a_table_lets_no_message_steer_the_terminal() -> None:
+    assert base.table({"group": "<"}, [["\x1b[2Jé\n"]]) == ["group", "?[2Jé?"]
+
+
+def test_examples_in_docstrings_hold() -> None:
+    failed, tried = doctest.testmod(base)
+
+    assert tried
+    assert not failed
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
+    out = Terminal()
+
+    with Progress(OutputWrapper(out), "sent", total=40) as bar:
+        bar.show(10)
+
+    drawn, wiped = out.getvalue().split("\r\x1b[K")[1:]
+    assert drawn.startswith(f"[{'#' * 6}{'.' * 18}]  25%  10 of 40 sent, ")
+    assert wiped == ""
+
+
+def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    out = io.StringIO()
+
+    with Progress(OutputWrapper(out), "sent") as plain:
+        for done in range(0, 3100, 100):  # a second each
+            plain.show(done)
+            now += 1
+
+    assert out.getvalue() == "1,000 sent, 100/s\n2,000 sent, 100/s\n3,000 sent, 100/s\n"

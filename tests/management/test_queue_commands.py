@@ -1,0 +1,273 @@
+"""``pgqueue_queues``, ``pgqueue_create``, ``pgqueue_purge`` and ``pgqueue_drop``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+from django.core.management import CommandError
+from django.db import OperationalError, connections
+
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.management.calling import call, call_json, type_in
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let ``--watch`` do something in each pause, and press Ctrl-C in the last."""
+
+    def during(*steps: Callable[[], object]) -> None:
+        left = list(steps)
+
+        def pause(seconds: float) -> None:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop(0)()
+
+        monkeypatch.setattr(time, "sleep", pause)
+
+    return during
+
+
+# Queues
+
+
+def test_every_queue_is_a_line_with_its_counts_and_ages(orders: BoundQueue) -> None:
+    Message.objects.create_queue("mails", dead_letter_queue="orders", unlogged=True)
+    Queue.objects.filter(name="mails").update(paused=True)
+    orders.send_batch([1, 2, 3])
+    orders.send(4, delay=60)
+    orders.read()
+
+    headings, mails, held = call("pgqueue_queues").out.splitlines()
+
+    assert headings.split()[:4] == ["queue", "length", "ready", "in"]
+    assert held.split()[:7] == ["orders", "4", "2", "1", "1", "0", "2"]
+    assert mails.endswith("paused, unlogged, dead letters to orders")
+    assert mails.split()[:9] == ["mails", *"000000", "-", "-"]
+
+
+def test_the_same_can_be_had_as_json(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    [found] = call_json("pgqueue_queues", "orders")
+
+    assert (found["queue_name"], found["ready"], found["archived"]) == ("orders", 1, 0)
+    assert (found["paused"], found["dead_letter_queue"], found["exact"]) == (False, None, True)
+    assert 0 <= found["oldest_age"] < 60
+
+
+def test_only_the_queues_named_are_shown(orders: BoundQueue) -> None:
+    Message.objects.create_queue("mails")
+
+    assert [found["queue_name"] for found in call_json("pgqueue_queues", "MAILS")] == ["mails"]
+
+
+def test_without_queues_it_says_how_to_make_one(db: None) -> None:
+    assert "manage.py pgqueue_create NAME" in call("pgqueue_queues").out
+
+
+def test_watching_looks_again_until_ctrl_c(orders: BoundQueue, looks: Callable[..., None]) -> None:
+    looks(lambda: orders.send(1))
+
+    first, second = call("pgqueue_queues", "--watch", "--json").out.splitlines()
+
+    assert (json.loads(first)[0]["ready"], json.loads(second)[0]["ready"]) == (0, 1)
+
+
+def test_watching_draws_over_the_last_look_on_a_terminal(
+    orders: BoundQueue, looks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("LINES", "4")
+    for number in range(5):
+        Message.objects.create_queue(f"queue-with-a-longer-name-{number}")
+    looks(lambda: None)
+
+    cleared, first, second = call("pgqueue_queues", "--watch", "1", terminal=True).out.split(
+        "\x1b[H"
+    )
+
+    assert cleared == "\x1b[2J"
+    lines = first.removesuffix("\x1b[J").replace("\x1b[K", "").splitlines()
+    assert len(lines) == 3  # the moment, the headings, and what does not fit
+    assert lines[-1] == "... and 6 more"
+    assert max(map(len, lines)) < 30
+    assert second.count("\n") == first.count("\n") + 1  # Ctrl-C has a line of its own
+
+
+def test_watching_survives_a_database_that_is_away(
+    orders: BoundQueue, looks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Message.objects.metrics_all
+
+    def away(using: str) -> None:
+        monkeypatch.setattr(Message.objects, "metrics_all", measure)
+        raise OperationalError("connection refused\nand more")
+
+    monkeypatch.setattr(Message.objects, "metrics_all", away)
+    closed: list[bool] = []
+    monkeypatch.setattr(connections["default"], "close", lambda: closed.append(True))
+    looks(lambda: None)
+
+    out = call("pgqueue_queues", "--watch").out
+
+    assert closed
+    assert "No answer from the database: connection refused\n" in out
+    assert "orders" in out
+
+
+@pytest.mark.parametrize("pause", ["0", "often", "nan", "1e9"])
+def test_watching_needs_a_pause_that_makes_sense(db: None, pause: str) -> None:
+    with pytest.raises(CommandError, match="seconds to a day"):
+        call("pgqueue_queues", "--watch", pause)
+
+
+# Create
+
+
+def test_a_queue_is_made_with_every_setting(db: None) -> None:
+    Message.objects.create_queue("dead")
+
+    made = call_json(
+        "pgqueue_create",
+        "orders",
+        *("--visibility-timeout", "60", "--max-deliveries", "5", "--dead-letter-queue", "dead"),
+        *("--retention", "30d", "--partition-interval", "1d", "--dedup-window", "10m"),
+        *("--unlogged", "--no-notify"),
+    )
+
+    queue = Queue.objects.get(name="orders")
+    assert (queue.visibility_timeout, queue.max_deliveries) == (60, 5)
+    assert queue.dead_letter_queue == Queue.objects.get(name="dead")
+    assert (queue.retention, queue.partition_interval) == (dt.timedelta(30), dt.timedelta(1))
+    assert queue.dedup_window == dt.timedelta(minutes=10)
+    assert (queue.unlogged, queue.notify) == (True, False)
+    assert (made["created"], made["dead_letter_queue"], made["retention"]) == (True, "dead", 2592e3)
+
+
+def test_without_options_it_has_the_defaults(db: None) -> None:
+    assert call("pgqueue_create", "orders").out == "Made queue 'orders'.\n"
+
+    queue = Queue.objects.get(name="orders")
+    assert (queue.visibility_timeout, queue.notify, queue.unlogged) == (30, True, False)
+
+
+def test_one_that_exists_stays_and_what_differs_is_said(orders: BoundQueue) -> None:
+    out = call("pgqueue_create", "Orders", "--max-deliveries", "5", "--visibility-timeout", "30")
+
+    assert out.out.splitlines() == [
+        "Queue 'orders' exists already.",
+        "It stays with max_deliveries none, not 5: change it in the admin, or by saving the Queue.",
+    ]
+    assert Queue.objects.get(name="orders").max_deliveries is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["or ders"], "'or ders' is not a queue name"),
+        (["mails", "--visibility-timeout", "0"], "'0' is not a whole number, 1 or more"),
+        (["mails", "--retention", "soon"], "'soon' is not a duration: write 30"),
+        (["orders", "--unlogged"], "exists with unlogged=False, not True"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(
+    orders: BoundQueue, arguments: list[str], words: str
+) -> None:
+    with pytest.raises(CommandError, match=words):
+        call("pgqueue_create", *arguments)
+
+    assert Queue.objects.count() == 1
+
+
+# Purge
+
+
+def test_purge_asks_and_deletes_what_is_in_the_queue(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.send_batch([1, 2])
+    orders.archive(orders.read())
+    type_in(monkeypatch, "yes\n")
+
+    said = call("pgqueue_purge", "orders")
+
+    assert (
+        said.err == "Delete 1 message of queue 'orders' in database 'default' for good? Type yes: "
+    )
+    assert said.out == "Deleted 1 message of queue 'orders'.\n"
+    assert (orders.metrics().length, orders.metrics().archived) == (0, 1)
+
+
+@pytest.mark.parametrize("answer", ["no\n", "\n", "y\n"])
+def test_any_other_answer_purges_nothing(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    orders.send(1)
+    type_in(monkeypatch, answer)
+
+    with pytest.raises(CommandError, match="Nothing was purged"):
+        call("pgqueue_purge", "orders")
+
+    assert orders.metrics().length == 1
+
+
+def test_with_nobody_to_ask_it_says_what_to_do(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.send(1)
+    type_in(monkeypatch, "")
+
+    with pytest.raises(CommandError, match=r"nothing was changed\. Say --no-input"):
+        call("pgqueue_purge", "orders")
+
+    assert orders.metrics().length == 1
+
+
+def test_purge_without_input_asks_nothing(orders: BoundQueue) -> None:
+    orders.send_batch([1, 2])
+
+    assert call_json("pgqueue_purge", "orders", "--no-input") == {"queue": "orders", "purged": 2}
+
+
+# Drop
+
+
+def test_drop_wants_the_name_typed(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.send(1)
+    type_in(monkeypatch, "orders\n")
+
+    said = call("pgqueue_drop", "orders")
+
+    assert "has 1 message, and in its archive 0 messages. All of them go for good." in said.err
+    assert said.out == "Dropped queue 'orders'.\n"
+    assert not Queue.objects.exists()
+
+
+def test_another_name_or_yes_drops_nothing(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(monkeypatch, "yes\n")
+
+    with pytest.raises(CommandError, match="Nothing was dropped"):
+        call("pgqueue_drop", "orders")
+
+    assert Queue.objects.exists()
+
+
+def test_drop_without_input_asks_nothing(orders: BoundQueue) -> None:
+    assert call_json("pgqueue_drop", "orders", "--no-input") == {"queue": "orders", "dropped": True}
+    assert not Queue.objects.exists()
+
+
+def test_a_dead_letter_queue_in_use_is_not_dropped(orders: BoundQueue) -> None:
+    Message.objects.create_queue("mails", dead_letter_queue="orders")
+
+    with pytest.raises(CommandError, match="takes the dead letters of mails: give"):
+        call("pgqueue_drop", "orders", "--no-input")
+
+    assert Queue.objects.count() == 2
