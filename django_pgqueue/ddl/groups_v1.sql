@@ -14,36 +14,46 @@ CREATE FUNCTION pgqueue_next_head{twin}(
 ) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
+    follower record;
     successor record;
+    last bigint;
     now_ms bigint;
     woken_ms bigint;
 BEGIN
-    -- What one batch leased together with the old head is still out: the group goes on after it.
-    IF batch IS NOT NULL THEN
-        SELECT id, priority INTO successor FROM pgqueue_deferred{twin}
-        WHERE id = ANY(batch) ORDER BY id LIMIT 1;
-        IF FOUND THEN
-            UPDATE pgqueue_group{twin} SET head = successor.id, priority = successor.priority
-            WHERE queue_id = queue_number AND group_key = group_name;
-            RETURN;
-        END IF;
-    END IF;
-
     -- An operator may remove the one that is next at this very moment: then look again.
     LOOP
+        -- What one batch leased together with the old head is still out: the group goes on after
+        -- it, and before that with what comes earlier, because it was set back in line. The queue
+        -- counts: a follower that died is in another one, with its id.
+        last := 9223372036854775807;
+        IF batch IS NOT NULL THEN
+            SELECT id, priority INTO follower FROM pgqueue_deferred{twin}
+            WHERE id = ANY(batch) AND queue_id + 0 = queue_number ORDER BY id LIMIT 1;
+            IF FOUND THEN
+                last := follower.id;
+            ELSE
+                batch := NULL;
+            END IF;
+        END IF;
+
         DELETE FROM pgqueue_waiting{twin}
         WHERE ctid = (SELECT ctid FROM pgqueue_waiting{twin}
-                      WHERE queue_id = queue_number AND group_key = group_name
+                      WHERE queue_id = queue_number AND group_key = group_name AND id < last
                       ORDER BY id LIMIT 1)
         RETURNING * INTO successor;
         EXIT WHEN FOUND;
         PERFORM FROM pgqueue_waiting{twin}
-        WHERE queue_id = queue_number AND group_key = group_name LIMIT 1;
-        IF NOT FOUND THEN
+        WHERE queue_id = queue_number AND group_key = group_name AND id < last LIMIT 1;
+        CONTINUE WHEN FOUND;
+
+        IF batch IS NOT NULL THEN
+            UPDATE pgqueue_group{twin} SET head = follower.id, priority = follower.priority
+            WHERE queue_id = queue_number AND group_key = group_name;
+        ELSE
             DELETE FROM pgqueue_group{twin}
             WHERE queue_id = queue_number AND group_key = group_name;
-            RETURN;
         END IF;
+        RETURN;
     END LOOP;
 
     IF successor.read_ct = 0
@@ -61,7 +71,7 @@ BEGIN
     END IF;
 
     UPDATE pgqueue_group{twin}
-    SET head = successor.id, priority = successor.priority, followers = NULL
+    SET head = successor.id, priority = successor.priority, followers = batch
     WHERE queue_id = queue_number AND group_key = group_name;
 
     -- As a send does, for the consumers that sleep.

@@ -1,12 +1,16 @@
 -- Lease what waits behind heads that this reader just leased, as long as nothing in between has
--- to wait: a delay, a message at its last delivery, a lock of somebody else's. Either group by
--- group or in rounds. The heads are fenced and locked, so the line behind them stands still.
+-- to wait: a delay, a message at its last delivery, a lock of somebody else's, a follower that is
+-- still out from an earlier batch. Either group by group or in rounds. The heads are fenced and
+-- locked, so the line behind them stands still.
 WITH head AS MATERIALIZED (
-    SELECT d.group_key, array_position(%(ids)s::bigint[], d.id) AS place, g.followers
+    SELECT d.group_key, array_position(%(ids)s::bigint[], d.id) AS place
     FROM {deferred} d JOIN {group} g
       ON g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = d.id
     WHERE d.id = ANY(%(ids)s::bigint[]) AND d.queue_id + 0 = {queue_id}
       AND d.id || ':' || d.read_ct = ANY(%(receipts)s::text[])
+      AND (SELECT o.id FROM {deferred} o
+           WHERE o.id = ANY(g.followers) AND o.id <> g.head AND o.queue_id + 0 = {queue_id}
+           LIMIT 1) IS NULL
     FOR UPDATE SKIP LOCKED
 ),
 line AS MATERIALIZED (
@@ -47,8 +51,7 @@ leased AS (
 ),
 noted AS (
     UPDATE {group} g
-    SET followers = ARRAY(SELECT d.id FROM {deferred} d WHERE d.id = ANY(h.followers)
-                          UNION ALL SELECT l.id FROM leased l WHERE l.group_key = h.group_key)
+    SET followers = ARRAY(SELECT l.id FROM leased l WHERE l.group_key = h.group_key)
     FROM head h
     WHERE g.queue_id = {queue_id} AND g.group_key = h.group_key
       AND h.group_key IN (SELECT group_key FROM leased)

@@ -366,6 +366,48 @@ def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(
     assert [(m.body, m.read_ct) for m in again] == [("a1", 2), ("a2", 2), ("a3", 2)]
 
 
+def test_a_batch_does_not_go_on_behind_what_an_earlier_one_still_holds(orders: BoundQueue) -> None:
+    send_line(orders, "a", 4)
+    head, *_held = orders.read_grouped(qty=3)
+    Message.objects.retry("orders", {head.receipt: 0})
+
+    assert bodies(orders.read_grouped(qty=10)) == ["a1"]
+
+
+def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders: BoundQueue, sql: Sql) -> None:
+    send_line(orders, "a", 4)
+    orders.read_grouped(qty=3)
+    wait_out(sql)
+
+    assert bodies(orders.read_grouped(qty=2)) in (["a1"], ["a1", "a2"])
+
+
+def test_a_follower_that_was_set_back_comes_before_those_still_leased(
+    orders: BoundQueue, sql: Sql
+) -> None:
+    send_line(orders, "a", 4)
+    first, second, third = orders.read_grouped(qty=3)
+    Message.objects.retry("orders", {second.receipt: 0})
+    assert orders.read(qty=10) == []  # sets it back in line
+    orders.archive(first)
+    orders.set_vt(third, 0)
+
+    assert bodies(orders.read(qty=10)) == ["a2"]
+
+
+def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db: None) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    orders = BoundQueue("orders")
+    send_line(orders, "a")
+    head, follower = orders.read_grouped(qty=2)
+    Message.objects.fail("orders", {follower.receipt: "no"})
+    assert bodies(Message.objects.read("dead")) == ["a2"]
+    orders.archive(head)
+
+    assert bodies(orders.read(qty=10)) == ["a3"]
+
+
 def test_plain_and_grouped_reads_never_give_out_the_same_message(orders: BoundQueue) -> None:
     for group in "abcd":
         send_line(orders, group)
