@@ -33,13 +33,14 @@ waiting AS (
     FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = {queue_id}
           ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w
 ),
--- Groups whose head the next read will bring up.
+-- Groups whose head the next read will bring up, to be read at once or later.
 begun AS (
-    SELECT count(*) AS counted
+    SELECT count(*) FILTER (WHERE first.later IS NOT true) AS counted,
+           count(*) FILTER (WHERE first.later) AS later
     FROM (SELECT DISTINCT group_key
           FROM (SELECT group_key FROM {recheck} WHERE queue_id = {queue_id}
                 ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
-    CROSS JOIN LATERAL (SELECT id FROM {waiting} w
+    CROSS JOIN LATERAL (SELECT vt > statement_timestamp() AS later FROM {waiting} w
                         WHERE w.queue_id = {queue_id} AND w.group_key = g.group_key
                         ORDER BY id LIMIT 1) first
     LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
@@ -48,7 +49,7 @@ begun AS (
 )
 SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
                               ORDER BY priority DESC, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
-       w.counted AS waiting, b.counted AS begun,
+       w.counted AS waiting, b.counted AS begun, b.later AS begun_later,
        d.counted AS deferred, d.due, d.in_flight, d.delayed,
        extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest, w.oldest))::float AS oldest_age,
        extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest, w.newest))::float AS newest_age,

@@ -1,6 +1,6 @@
 -- Every queue in one statement, for when there are too many to ask one by one. Counts are exact
 -- up to a limit for each queue; ages are those of the first and the last in line.
-SELECT q.place, q.name, r.ready, w.counted, b.counted, d.counted, d.due, d.in_flight, d.delayed,
+SELECT q.place, q.name, r.ready, w.counted, b.counted, b.later, d.counted, d.due, d.in_flight, d.delayed,
        extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest, w.oldest))::float AS oldest_age,
        extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest, w.newest))::float
            AS newest_age,
@@ -23,11 +23,12 @@ CROSS JOIN LATERAL (
     FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = q.id
           ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
 CROSS JOIN LATERAL (
-    SELECT count(*) AS counted
+    SELECT count(*) FILTER (WHERE first.later IS NOT true) AS counted,
+           count(*) FILTER (WHERE first.later) AS later
     FROM (SELECT DISTINCT group_key
           FROM (SELECT group_key FROM {recheck} WHERE queue_id = q.id
                 ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
-    CROSS JOIN LATERAL (SELECT id FROM {waiting} w
+    CROSS JOIN LATERAL (SELECT vt > statement_timestamp() AS later FROM {waiting} w
                         WHERE w.queue_id = q.id AND w.group_key = g.group_key
                         ORDER BY id LIMIT 1) first
     LEFT JOIN LATERAL (SELECT true AS found FROM {group} h

@@ -88,6 +88,7 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
         ready,
         waiting,
         begun,
+        begun_later,
         deferred,
         due,
         in_flight,
@@ -112,7 +113,8 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
     elif deferred > limit:
         # Past the limit only the delayed ones can be many: sorted by vt they come last.
         delayed += uncounted
-    ready, waiting = ready + begun, waiting - begun
+    ready, delayed = ready + begun, delayed + begun_later
+    waiting -= begun + begun_later
     length = ready + waiting + due + in_flight + delayed
     return Metrics(
         queue_name=name,

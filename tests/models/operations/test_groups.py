@@ -10,6 +10,8 @@ from asgiref.sync import async_to_sync
 
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models.operations.measuring import FEW
+from django_pgqueue.types import Metrics
 from tests.actors import Actor, begin, call, commit, execute, rollback
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -447,6 +449,27 @@ def test_metrics_and_peek_count_a_group_that_nobody_has_read_yet(orders: BoundQu
     orders.read()
     metrics = orders.metrics()
     assert (metrics.length, metrics.visible, metrics.waiting, metrics.in_flight) == (6, 1, 4, 1)
+
+
+def test_metrics_count_the_delayed_first_of_a_group_that_nobody_has_read_as_delayed(
+    orders: BoundQueue,
+) -> None:
+    orders.send("a1", group="a", delay=60)
+    orders.send("a2", group="a")
+
+    for measured in (orders.metrics, lambda: many_metrics()["orders"]):
+        before = measured()
+        assert (before.length, before.visible, before.delayed, before.waiting) == (2, 0, 1, 1)
+    assert orders.read() == []
+    after = orders.metrics()
+    assert (after.length, after.visible, after.delayed, after.waiting) == (2, 0, 1, 1)
+
+
+def many_metrics() -> dict[str, Metrics]:
+    """Metrics of all queues in one statement, as there are many."""
+    for number in range(FEW):
+        Message.objects.create_queue(f"queue-{number}")
+    return {metrics.queue_name: metrics for metrics in Message.objects.metrics_all()}
 
 
 def test_a_batch_of_groups_needs_a_number(orders: BoundQueue) -> None:
