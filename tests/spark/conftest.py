@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from django_pgqueue.management.jobs import url_of
@@ -88,6 +90,18 @@ def finish(url: str) -> Callable[..., list[int]]:
         return archive_all(name)
 
     return send_and_archive
+
+
+def wait_for_commits(url: str) -> None:
+    """Until nothing on the server is older than what is archived, as autovacuum may be."""
+    until = time.monotonic() + 60
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(
+            "SELECT max(archive_xid) >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint "
+            "FROM pgqueue_archive"
+        ).fetchone() == (True,):
+            assert time.monotonic() < until, "another transaction stays open"
+            time.sleep(0.02)
 
 
 def archive_all(name: str) -> list[int]:

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from django_pgqueue.models import Lake, Message
 from example_project.inbox.report import plots
-from tests.spark.conftest import archive_all
+from tests.spark.conftest import archive_all, wait_for_commits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +30,7 @@ def webhooks(url: str) -> str:
             headers={"event": event},
         )
     archive_all("github")
+    wait_for_commits(url)
     return url
 
 

@@ -100,13 +100,13 @@ def test_executor_killed_in_the_middle_changes_nothing(
             start_new_session=True,
         )
         try:
-            until = time.monotonic() + 120
+            until = time.monotonic() + 300
             while not any(notes.iterdir()):
                 assert time.monotonic() < until, log.read_text()[-3000:]
                 assert driver.poll() is None, log.read_text()[-3000:]
                 time.sleep(0.05)
             os.kill(executors_under(driver.pid)[0], signal.SIGKILL)
-            told, _ = driver.communicate(timeout=180)
+            told, _ = driver.communicate(timeout=300)
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)

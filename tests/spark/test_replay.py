@@ -13,6 +13,7 @@ import pytest
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.spark.export import export
 from django_pgqueue.spark.replay import load, replay
+from tests.spark.conftest import wait_for_commits
 
 Finish = Callable[..., list[int]]
 
@@ -25,6 +26,7 @@ def lake(spark: Any, url: str, finish: Finish, tmp_path: Path) -> str:
     failing = Message.objects.read("orders", qty=4)
     Message.objects.fail("orders", {message.receipt: "no" for message in failing})
     path = str(tmp_path / "lake")
+    wait_for_commits(url)
     export(spark, url, path)
     return path
 

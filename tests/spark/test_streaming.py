@@ -19,7 +19,7 @@ from django_pgqueue.spark.offsets import Offset, Snapshot
 from django_pgqueue.spark.options import Options
 from django_pgqueue.spark.stream import ArchiveStream
 from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import archive_all
+from tests.spark.conftest import archive_all, wait_for_commits
 from tests.spark.traffic import Traffic
 
 Finish = Callable[..., list[int]]
@@ -222,6 +222,7 @@ def test_stream_and_lake_have_each_message_once_while_writers_are_rude(
         query.stop()
     archive_all("orders")
     stream.catch_up(maxOffsetsPerTrigger="1000")
+    wait_for_commits(url)
     export(spark, url, lake)
 
     archived = sorted(ArchivedMessage.objects.values_list("id", flat=True))
