@@ -63,7 +63,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def url(committed: None) -> Iterator[str]:
+def url(committed: None, spark: Any) -> Iterator[str]:
     """How Spark reaches the tests' database. Queues and lakes made in a test are gone after it."""
     yield url_of("default")
     for model in (Lake, Rollup, RollupRun):
