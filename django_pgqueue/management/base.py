@@ -6,8 +6,11 @@ import argparse
 import datetime as dt
 import json
 import re
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -23,6 +26,7 @@ __all__ = [
     "age",
     "amount",
     "duration",
+    "interrupts_held",
     "json_value",
     "loads",
     "positive",
@@ -104,6 +108,29 @@ class QueueCommand(BaseCommand):
                 "Say --no-input to do it without asking."
             )
         return answer.strip()
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C takes effect at the end of the block; a second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = False
+
+    def hold(number: int, frame: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from django.core.management import CommandError
+from django.db import OperationalError
 from psycopg.conninfo import conninfo_to_dict
 
 from django_pgqueue.management.jobs import url_of
@@ -139,21 +142,62 @@ def test_of_very_many_bad_lines_the_rest_is_counted(
     assert said.err.splitlines()[-1] == "... and 5 more bad lines"
 
 
-def test_ctrl_c_tells_where_to_go_on(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    type_in(monkeypatch, "1\n2\n3\n4\n")
+@pytest.fixture
+def press(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Press Ctrl-C so often when a batch has been sent, and its answer is on the way."""
     send_batch = Message.objects.send_batch
 
-    def interrupt(queue: Any, bodies: list[Any], **rest: Any) -> list[int]:
-        if bodies == [3, 4]:
-            raise KeyboardInterrupt
-        return send_batch(queue, bodies, **rest)
+    def times(number: int) -> None:
+        def send(*arguments: Any, **options: Any) -> list[int]:
+            ids = send_batch(*arguments, **options)
+            for _ in range(number):
+                signal.raise_signal(signal.SIGINT)
+            return ids
 
-    monkeypatch.setattr(Message.objects, "send_batch", interrupt)
+        monkeypatch.setattr(Message.objects, "send_batch", send)
 
-    with pytest.raises(CommandError, match=r"Sent 2 messages.* from line 3") as caught:
+    return times
+
+
+def test_ctrl_c_lets_a_batch_end_and_tells_where_to_go_on(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, press: Callable[[int], None]
+) -> None:
+    type_in(monkeypatch, "1\n2\n3\n4\n")
+    press(1)
+
+    with pytest.raises(CommandError, match="Sent 2 messages") as caught:
+        call("pgqueue_send", "orders", "--batch", "2")
+
+    assert str(caught.value).endswith("go on from line 3 (tail -n +3).")
+    assert caught.value.returncode == 130
+    assert bodies(orders) == [1, 2]
+
+
+def test_a_second_ctrl_c_ends_it_at_once_and_says_what_is_unsure(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, press: Callable[[int], None]
+) -> None:
+    type_in(monkeypatch, "1\n2\n3\n4\n")
+    press(2)
+
+    with pytest.raises(CommandError, match="Lines 1 to 2 may have been sent or not") as caught:
         call("pgqueue_send", "orders", "--batch", "2")
 
     assert caught.value.returncode == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_lost_connection_leaves_its_batch_unsure(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(monkeypatch, "1\n2\n")
+
+    def lose(*arguments: Any, **options: Any) -> list[int]:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(Message.objects, "send_batch", lose)
+
+    with pytest.raises(CommandError, match="Lines 1 to 2 may have been sent or not"):
+        call("pgqueue_send", "orders")
 
 
 def test_a_terminal_shows_how_far_it_is(

@@ -60,7 +60,7 @@ class Command(QueueCommand):
 
             def show(done: int) -> None:
                 self.so_far = (
-                    f"Sent {amount(done)} again, in the order of their ids; another call "
+                    f"Sent {amount(done)} again or more, in the order of their ids; another call "
                     f"would send these once more."
                 )
                 progress.show(done)

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import InterfaceError, OperationalError
 
 from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidMessage
@@ -17,6 +18,7 @@ from django_pgqueue.management.base import (
     QueueCommand,
     amount,
     duration,
+    interrupts_held,
     json_value,
     loads,
     positive,
@@ -89,13 +91,15 @@ class Command(QueueCommand):
                 bad += wrong
                 if wrong and not options["skip_bad"]:
                     break
-                if bodies:
-                    sent += len(Message.objects.send_batch(queue, bodies, **_envelope(options)))
-                last = batch[-1][0]
-                self.so_far = (
-                    f"Sent {amount(sent)}, of the lines up to {last}; "
-                    f"go on from line {last + 1} (tail -n +{last + 1})."
-                )
+                # An interrupt waits, so that the line to go on from is sure.
+                with interrupts_held():
+                    if bodies:
+                        sent += self._send_batch(queue, bodies, batch, options)
+                    last = batch[-1][0]
+                    self.so_far = (
+                        f"Sent {amount(sent)}, of the lines up to {last}; "
+                        f"go on from line {last + 1} (tail -n +{last + 1})."
+                    )
                 read += sum(len(line) for _, line in batch)
                 progress.show(sent, share=read / size if size else None)
         for number, reason in bad[:MOST_SHOWN]:
@@ -118,6 +122,17 @@ class Command(QueueCommand):
                 f"batch was sent. Mend them and go on from line {last + 1} "
                 f"(tail -n +{last + 1}), or say --skip-bad."
             )
+
+    def _send_batch(
+        self, queue: Queue, bodies: list[Any], batch: list[Line], options: dict[str, Any]
+    ) -> int:
+        try:
+            return len(Message.objects.send_batch(queue, bodies, **_envelope(options)))
+        except (KeyboardInterrupt, InterfaceError, OperationalError):
+            # The commit may have been done, and only its answer lost.
+            unsure = f"Lines {batch[0][0]} to {batch[-1][0]} may have been sent or not"
+            self.so_far = f"{self.so_far} {unsure}: look before you go on.".strip()
+            raise
 
 
 def _envelope(options: dict[str, Any]) -> dict[str, Any]:
