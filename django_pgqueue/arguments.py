@@ -21,6 +21,7 @@ __all__ = [
     "json_text",
     "key",
     "moment",
+    "newest",
     "priority",
     "quantity",
     "queue_name",
@@ -199,6 +200,15 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INT8
+
+
+def newest(receipts: Sequence[Receipt]) -> set[Receipt]:
+    """The receipts that may be good: of several for one message only the last delivery's.
+
+    >>> newest([Receipt(7, 1), Receipt(7, 2), Receipt(8, 1)]) == {Receipt(7, 2), Receipt(8, 1)}
+    True
+    """
+    return set({receipt.id: receipt for receipt in sorted(receipts)}.values())
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, Any]:

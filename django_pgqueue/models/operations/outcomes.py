@@ -132,13 +132,24 @@ class Outcomes(Operations[MessageT]):
     ) -> Settled:
         if not receipts:
             return Settled()
+        good = arguments.newest(receipts)
+        if len(good) < len(receipts):
+            # A consumer whose lease ran out may settle two deliveries of a message at once.
+            places = {receipt: place for place, receipt in enumerate(receipts) if receipt in good}
+            chosen = {
+                name: [value[place] for place in places.values()] if type(value) is list else value
+                for name, value in params.items()
+            }
+            done = self._conclude(operation, queue, using, list(places), chosen, tables)
+            lost = [receipt for receipt in receipts if receipt not in good]
+            return Settled(done, lost=[*lost, *done.lost])
         _, rows = self._run(
             operation, queue, using, {**params, **arguments.fence(receipts)}, tables
         )
-        done = {row[0] for row in rows}
+        found = {row[0] for row in rows}
         return Settled(
-            [receipt.id for receipt in receipts if receipt.id in done],
-            lost=[receipt for receipt in receipts if receipt.id not in done],
+            [receipt.id for receipt in receipts if receipt.id in found],
+            lost=[receipt for receipt in receipts if receipt.id not in found],
         )
 
     acomplete = twin(complete)

@@ -103,11 +103,12 @@ class Settling(Operations[MessageT]):
         receipts, ids = arguments.targets(receipts_or_ids)
         found = self.resolve(queue, using)
         done: list[int] = []
-        if receipts:
-            _, rows = self._run(operation, found, None, {**params, **arguments.fence(receipts)})
+        good = arguments.newest(receipts)
+        if good:
+            _, rows = self._run(operation, found, None, {**params, **arguments.fence(list(good))})
             done += sorted(row[0] for row in rows)
         settled = set(done)
-        lost: list[Receipt | int] = [r for r in receipts if r.id not in settled]
+        lost: list[Receipt | int] = [r for r in receipts if r.id not in settled or r not in good]
         missing = ids
         # A bare id may be on its way from ready to leased at this moment: its delete waits for
         # that and finds nothing in the old place. A second look finds it in the new one.

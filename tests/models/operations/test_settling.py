@@ -413,3 +413,23 @@ def test_a_timeout_that_is_none_is_refused(orders: BoundQueue, vt: Any) -> None:
 def test_settling_in_an_unknown_queue_says_so(db: None, operation: str) -> None:
     with pytest.raises(QueueNotFound):
         settle(BoundQueue("nowhere"), operation, 1)
+
+
+@pytest.mark.parametrize("operation", ["archive", "delete", "complete", "retry", "fail"])
+def test_of_two_receipts_of_one_message_the_old_one_is_lost(
+    orders: BoundQueue, operation: str
+) -> None:
+    orders.send(1)
+    [old] = orders.read(vt=0)
+    [new] = orders.read()
+    values = {
+        "retry": {old.receipt: 3600, new.receipt: 0},
+        "fail": {old.receipt: "", new.receipt: ""},
+    }
+
+    done = getattr(Message.objects, operation)(
+        "orders", values.get(operation, [old.receipt, new.receipt])
+    )
+
+    assert (done, done.lost) == ([new.id], [old.receipt])
+    assert orders.metrics().delayed == 0
