@@ -1,0 +1,765 @@
+"""Any operations in any order, on the queue and on a plain Python model of it.
+
+After each step every message is where the model says, and nowhere else. The model knows the
+promises; where they leave something open (which of several due at the same moment comes first) it
+takes what the queue did, after a look whether that was allowed. `tests/README.md` says how to run
+it for longer, and how to come back to a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_pgqueue.models import Message
+from django_pgqueue.types import Receipt
+from tests.conftest import run_sql
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "45"))
+STEPS = int(os.environ.get("MODEL_STEPS", "40"))
+SEED = os.environ.get("MODEL_SEED")
+
+# No lease and no delay runs out by itself during a test; time passes when a rule says so.
+LONG = 36_000
+MAX_DELIVERIES = 3
+
+queues = st.sampled_from(["main", "main", "dead"])
+groups = st.sampled_from([None, "a", "a", "b"])
+priorities = st.sampled_from([0, 0, 0, 7, -7])
+quantities = st.integers(1, 5)
+keys = st.sampled_from([None, None, None, "k", "l"])
+picks = st.integers(0, 999)
+some = st.lists(picks, min_size=1, max_size=3)
+
+
+@dataclass
+class Entry:
+    """A live message, as the model sees it."""
+
+    id: int
+    queue: str
+    body: Any
+    priority: int
+    group: str | None
+    #: ready, deferred or waiting (behind the head of its group, or for a read to make it one).
+    place: str
+    #: Neither leased nor delayed, or not any more.
+    due: bool = True
+    leased: bool = False
+    read_ct: int = 0
+    attempts: int = 0
+    #: Where it died, if it did.
+    source: str | None = None
+
+    def copy_to(self, queue: str) -> Entry:
+        """As it arrives in another queue: deliveries are counted anew."""
+        return Entry(self.id, queue, self.body, self.priority, self.group, place="", source="main")
+
+    @property
+    def line(self) -> tuple[str, str | None]:
+        return self.queue, self.group
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return -self.priority, self.id
+
+    @property
+    def exhausted(self) -> bool:
+        return self.queue == "main" and self.read_ct >= MAX_DELIVERIES
+
+    @property
+    def state(self) -> str:
+        if self.leased:
+            return "PROCESSING"
+        if self.read_ct > 0:
+            return "RETRYABLE"
+        return "PENDING" if self.place == "ready" else "SCHEDULED"
+
+
+@dataclass
+class Line:
+    """A FIFO group that has a head, and what was leased behind it in one batch."""
+
+    head: int
+    batch: set[int] = field(default_factory=set)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.live: dict[int, Entry] = {}
+        self.archive: dict[int, tuple[str, str]] = {}
+        self.gone: set[int] = set()
+        self.lines: dict[tuple[str, str | None], Line] = {}
+        self.dedup: dict[tuple[str, str], int] = {}
+
+    def within(self, queue: str, place: str | None = None) -> list[Entry]:
+        return [
+            e
+            for e in self.live.values()
+            if e.queue == queue and (place is None or e.place == place)
+        ]
+
+    def waiting(self, line: tuple[str, str | None]) -> list[Entry]:
+        """Those that wait in a group, first the next."""
+        return sorted(
+            (e for e in self.live.values() if e.line == line and e.place == "waiting"),
+            key=lambda e: e.id,
+        )
+
+    def still_out(self, line: tuple[str, str | None]) -> list[int]:
+        """What a batch leased behind the head, and is not back in line."""
+        return sorted(
+            pk
+            for pk in self.lines[line].batch
+            if pk in self.live
+            and self.live[pk].line == line
+            and self.live[pk].place == "deferred"
+            and pk != self.lines[line].head
+        )
+
+    def holder(self, queue: str, receipt: Receipt) -> Entry | None:
+        """The message that a receipt is good for."""
+        entry = self.live.get(receipt.id)
+        if entry is None or (entry.queue, entry.place) != (queue, "deferred"):
+            return None
+        return entry if entry.read_ct == receipt.read_ct else None
+
+    def arrive(self, entry: Entry) -> None:
+        if entry.group is not None:
+            entry.place = "waiting"
+        else:
+            entry.place = "ready" if entry.due else "deferred"
+        self.live[entry.id] = entry
+
+    def leave(self, entries: Iterable[Entry]) -> None:
+        """They go, all at once; the heads among them are followed by the next."""
+        leaving = list(entries)
+        for entry in leaving:
+            del self.live[entry.id]
+        for entry in leaving:
+            line = self.lines.get(entry.line)
+            if line is not None and line.head == entry.id:
+                self.succeed(entry.line)
+
+    def succeed(self, name: tuple[str, str | None]) -> None:
+        out, behind = self.still_out(name), self.waiting(name)
+        if out and not (behind and behind[0].id < out[0]):
+            self.lines[name].head = out[0]
+        elif behind:
+            self.raise_head(behind[0], set(out))
+        else:
+            del self.lines[name]
+
+    def raise_head(self, entry: Entry, batch: Iterable[int] = ()) -> None:
+        self.lines[entry.line] = Line(entry.id, set(batch))
+        entry.place = "ready" if entry.due and entry.read_ct == 0 else "deferred"
+
+    def begin_groups(self, queue: str) -> None:
+        """What a read does first: every group gets a head."""
+        for group in sorted({e.group for e in self.within(queue, "waiting") if e.group}):
+            if (queue, group) not in self.lines:
+                self.raise_head(self.waiting((queue, group))[0])
+
+    def is_first(self, entry: Entry) -> bool:
+        """Without a group, or the head of its group."""
+        if entry.group is None:
+            return True
+        line = self.lines.get(entry.line)
+        return line is not None and line.head == entry.id
+
+    def readable(self, queue: str) -> list[Entry]:
+        return [
+            e
+            for e in self.within(queue)
+            if e.place != "waiting" and e.due and self.is_first(e) and not e.exhausted
+        ]
+
+    def open_behind(self, head: Entry) -> list[Entry]:
+        """What a grouped read may give out behind a head, in order."""
+        if self.still_out(head.line):
+            return []
+        found = []
+        for entry in self.waiting(head.line):
+            if not entry.due or entry.exhausted:
+                break
+            found.append(entry)
+        return found
+
+    def lease(self, entry: Entry) -> None:
+        entry.place, entry.due, entry.leased = "deferred", False, True
+        entry.read_ct += 1
+
+    def die(self, entries: list[Entry]) -> None:
+        """Dead-lettered with their ids; in a queue without dead letters archived as FAILED."""
+        self.leave(entries)
+        for entry in entries:
+            if entry.queue == "main":
+                self.arrive(entry.copy_to("dead"))
+            else:
+                self.archive[entry.id] = entry.queue, "FAILED"
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Each rule does one thing to the queue and to the model, and compares what it said."""
+
+    number = 0
+
+    @initialize()
+    def start(self) -> None:
+        QueueMachine.number += 1
+        self.names = {
+            "main": f"model-{os.getpid()}-{self.number}",
+            "dead": f"model-{os.getpid()}-{self.number}-dead",
+        }
+        dead = Message.objects.create_queue(self.names["dead"], visibility_timeout=LONG)
+        main = Message.objects.create_queue(
+            self.names["main"],
+            visibility_timeout=LONG,
+            dead_letter_queue=dead,
+            max_deliveries=MAX_DELIVERIES,
+        )
+        self.ids = {main.pk: "main", dead.pk: "dead"}
+        self.model = Model()
+        self.receipts: list[tuple[str, Receipt]] = []
+        self.sent = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "names"):
+            Message.objects.drop_queue(self.names["main"])
+            Message.objects.drop_queue(self.names["dead"])
+
+    # Sending
+
+    def expect_sent(
+        self, queue: str, pk: int, key: str | None, body: Any, due: bool, **facts: Any
+    ) -> None:
+        if key is not None:
+            first = self.model.dedup.setdefault((queue, key), pk)
+            assert pk == first, "a dedup key returns the id of the first"
+            if pk in self.model.live or pk in self.model.archive or pk in self.model.gone:
+                return
+        known = [*self.model.live, *self.model.archive, *self.model.gone]
+        assert pk > max(known, default=0)
+        self.model.arrive(Entry(pk, queue, body, due=due, place="", **facts))
+
+    @rule(queue=queues, group=groups, priority=priorities, key=keys, later=st.booleans())
+    def send(
+        self, queue: str, group: str | None, priority: int, key: str | None, later: bool
+    ) -> None:
+        self.sent += 1
+        pk = Message.objects.send(
+            self.names[queue],
+            self.sent,
+            delay=LONG if later else 0,
+            priority=priority,
+            group=group,
+            dedup_key=key,
+        )
+        self.expect_sent(queue, pk, key, self.sent, not later, priority=priority, group=group)
+
+    @rule(
+        queue=queues,
+        each=st.lists(st.tuples(groups, keys), min_size=1, max_size=6),
+        priority=priorities,
+        later=st.sampled_from([False, False, True]),
+    )
+    def send_batch(
+        self, queue: str, each: list[tuple[str | None, str | None]], priority: int, later: bool
+    ) -> None:
+        bodies = [self.sent + place for place in range(1, len(each) + 1)]
+        self.sent += len(each)
+        pks = Message.objects.send_batch(
+            self.names[queue],
+            bodies,
+            delay=LONG if later else 0,
+            priority=priority,
+            group=[group for group, _ in each],
+            dedup_key=[key for _, key in each],
+        )
+        assert len(pks) == len(each)
+        for pk, body, (group, key) in zip(pks, bodies, each, strict=True):
+            self.expect_sent(queue, pk, key, body, not later, priority=priority, group=group)
+
+    # Reading
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """Every live message, from the tables themselves."""
+        columns = [
+            "id",
+            "place",
+            "queue",
+            "due",
+            "vt",
+            "state",
+            "read_ct",
+            "attempts",
+            "priority",
+            "group_key",
+        ]
+        rows = run_sql(
+            "SELECT id, 'ready', queue_id, true, NULL, 'PENDING', 0, 0, priority, group_key"
+            " FROM pgqueue_ready WHERE queue_id = ANY(%(ids)s)"
+            " UNION ALL SELECT id, 'deferred', queue_id, vt <= statement_timestamp(), vt, state,"
+            " read_ct, attempts, priority, group_key"
+            " FROM pgqueue_deferred WHERE queue_id = ANY(%(ids)s)"
+            " UNION ALL SELECT id, 'waiting', queue_id,"
+            " coalesce(vt <= statement_timestamp(), true), vt, NULL, read_ct, attempts, priority,"
+            " group_key FROM pgqueue_waiting WHERE queue_id = ANY(%(ids)s)",
+            {"ids": list(self.ids)},
+        )
+        found = {row[0]: dict(zip(columns, row, strict=True)) for row in rows}
+        assert len(found) == len(rows), f"a message is in two places: {sorted(rows)}"
+        return found
+
+    def expect_put_right(self, queue: str) -> None:
+        """What a read did besides: set back whose lease ran out behind a head, bury the dead."""
+        rows = self.rows()
+        for entry in self.model.within(queue, "deferred"):
+            row = rows.get(entry.id)
+            if row is None or self.ids[row["queue"]] != queue:
+                continue
+            # Set back, or set back and brought up again as the next head.
+            again = entry.leased and row["state"] == "RETRYABLE"
+            if row["place"] == "waiting" or again:
+                assert entry.due, "only what is due is set back in line"
+                assert not self.model.is_first(entry), "and no head"
+                entry.place, entry.leased = "waiting", False
+        dead = [
+            entry
+            for entry in self.model.within(queue)
+            if entry.id in rows and self.ids[rows[entry.id]["queue"]] != queue
+        ]
+        while dead:
+            # One that follows another becomes the head when that is gone.
+            first = next((e for e in dead if self.model.is_first(e)), None)
+            assert first is not None, f"not the head of its group, and dead-lettered: {dead}"
+            assert first.exhausted, "dead-lettered before its deliveries ran out"
+            assert first.due, "dead-lettered while somebody held it"
+            dead.remove(first)
+            self.model.die([first])
+
+    def expect_order(self, messages: list[Message]) -> None:
+        """In a group nothing is given out while an earlier message is not done.
+
+        What died and came back is not looked at: it stands behind a head of a higher id.
+        """
+        together = {message.id for message in messages}
+        for message in messages:
+            mine = self.model.live[message.id]
+            for other in self.model.live.values():
+                if other.id >= mine.id or other.group is None or other.line != mine.line:
+                    continue
+                assert other.id in together or other.source or mine.source, (
+                    f"{mine} was given out before {other}"
+                )
+
+    def expect_delivery(self, message: Message, entry: Entry) -> None:
+        assert (message.body, message.priority, message.group) == (
+            entry.body,
+            entry.priority,
+            entry.group,
+        )
+
+    def expect_first_in_line(
+        self, taken: list[Entry], before: list[Entry], rows: dict[int, dict[str, Any]]
+    ) -> None:
+        """What was due was taken before what is fresh, each in its order.
+
+        ``before`` is what could be read when the read began; what came up during it (behind one
+        that was dead-lettered) may have come after or not.
+        """
+        chosen = {entry.id for entry in taken}
+        left = [entry for entry in before if entry.id not in chosen]
+        fresh = [e for e in taken if e.place == "ready" and e in before]
+        due = [e for e in taken if e.place == "deferred" and e in before]
+        left_due = [e for e in left if e.place == "deferred"]
+        assert not (fresh and left_due), "fresh ones were read though others were due"
+        for mine in due:
+            for other in left_due:
+                assert rows[mine.id]["vt"] <= rows[other.id]["vt"], "the longest due comes first"
+        for mine in fresh:
+            for other in left:
+                if other.place == "ready":
+                    assert mine.rank < other.rank, "by priority, then by id"
+
+    def before_read(self, queue: str) -> tuple[dict[int, dict[str, Any]], list[Entry]]:
+        rows = self.rows()
+        self.model.begin_groups(queue)
+        return rows, self.model.readable(queue)
+
+    @rule(queue=queues, qty=quantities)
+    def read(self, queue: str, qty: int) -> None:
+        rows, before = self.before_read(queue)
+
+        messages = Message.objects.read(self.names[queue], qty=qty)
+
+        self.expect_put_right(queue)
+        self.expect_order(messages)
+        readable = {entry.id: entry for entry in self.model.readable(queue)}
+        assert len(messages) <= qty
+        assert {message.id for message in messages} <= set(readable), "not to be given out now"
+        taken = [readable[message.id] for message in messages]
+        assert [e.id for e in taken] == [e.id for e in sorted(taken, key=lambda e: e.rank)]
+        self.expect_first_in_line(taken, before, rows)
+        assert len(messages) == min(qty, len(readable)), "there was more to read"
+        for message, entry in zip(messages, taken, strict=True):
+            self.expect_delivery(message, entry)
+            self.model.lease(entry)
+            assert message.read_ct == entry.read_ct
+            self.receipts.append((queue, message.receipt))
+
+    @rule(
+        queue=queues,
+        qty=st.integers(1, 8),
+        how=st.sampled_from(["read_grouped", "read_grouped_rr", "read_grouped_head"]),
+    )
+    def read_grouped(self, queue: str, qty: int, how: str) -> None:
+        rows, before = self.before_read(queue)
+
+        messages = getattr(Message.objects, how)(self.names[queue], qty=qty)
+
+        self.expect_put_right(queue)
+        self.expect_order(messages)
+        readable = {entry.id: entry for entry in self.model.readable(queue)}
+        assert len(messages) <= qty
+        assert len({message.id for message in messages}) == len(messages)
+        parts: dict[Any, list[Entry]] = {}
+        for message in messages:
+            entry = self.model.live[message.id]
+            parts.setdefault(entry.group or entry.id, []).append(entry)
+        heads = [part[0] for part in parts.values()]
+        assert {head.id for head in heads} <= set(readable), "not to be given out now"
+        self.expect_first_in_line(heads, before, rows)
+
+        behind = {head.id: self.model.open_behind(head) for head in heads if head.group}
+        for part in parts.values():
+            followers = behind.get(part[0].id, [])[: len(part) - 1]
+            assert part[1:] == followers, "in the order of the group, without a gap"
+        open_in = [1 + len(behind.get(head.id, ())) for head in heads]
+        lengths = [len(part) for part in parts.values()]
+        order = [message.id for message in messages]
+        if how == "read_grouped":
+            assert order == [e.id for part in parts.values() for e in part], "group by group"
+            for place, length in enumerate(lengths):
+                if length > 1:
+                    assert lengths[:place] == open_in[:place], "the first group's come first"
+        else:
+            rounds = [
+                [part[number].id for part in parts.values() if len(part) > number]
+                for number in range(max(lengths, default=0))
+            ]
+            assert order == [pk for each in rounds for pk in each], "in rounds"
+            for length, possible in zip(lengths, open_in, strict=True):
+                assert length >= min(possible, max(lengths) - 1), "a round was left out"
+        if how == "read_grouped_head":
+            assert max(lengths, default=1) == 1
+            assert len(messages) == min(qty, len(readable)), "there was more to read"
+        elif len(messages) < qty:
+            assert len(heads) == len(readable), "there was more to read"
+            assert lengths == open_in, "there was more to read in a group"
+
+        for part in parts.values():
+            if len(part) > 1:
+                self.model.lines[part[0].line].batch = {e.id for e in part[1:]}
+        for message in messages:
+            entry = self.model.live[message.id]
+            self.expect_delivery(message, entry)
+            self.model.lease(entry)
+            assert message.read_ct == entry.read_ct
+            self.receipts.append((queue, message.receipt))
+
+    @rule(queue=queues, qty=st.integers(1, 3))
+    def pop(self, queue: str, qty: int) -> None:
+        rows, before = self.before_read(queue)
+
+        messages = Message.objects.pop(self.names[queue], qty)
+
+        self.expect_put_right(queue)
+        popped = [self.model.live[message.id] for message in messages]
+        assert len(messages) <= qty
+        self.expect_first_in_line(popped, before, rows)
+        for message, entry in zip(messages, popped, strict=True):
+            self.expect_delivery(message, entry)
+        # Each is followed by the next of its group, which the same pop may take too.
+        todo = list(popped)
+        while todo:
+            first = next((entry for entry in todo if entry in self.model.readable(queue)), None)
+            assert first is not None, f"not to be given out now: {todo}"
+            todo.remove(first)
+            self.model.leave([first])
+            self.model.gone.add(first.id)
+        if len(messages) < qty:
+            assert all(entry in popped for entry in before), "there was more to pop"
+
+    # Settling by receipt
+
+    def chosen(self, numbers: list[int]) -> tuple[str, list[Receipt]]:
+        """Some receipts of one queue, old ones among them."""
+        queue = self.receipts[numbers[0] % len(self.receipts)][0]
+        mine = [receipt for name, receipt in self.receipts if name == queue]
+        return queue, list(dict.fromkeys(mine[-1 - number % len(mine)] for number in numbers))
+
+    def held(self, queue: str, receipts: list[Receipt], done: Any) -> list[Entry]:
+        """Those that the receipts are good for, if the queue says so too."""
+        newest = {receipt.id: receipt for receipt in sorted(receipts)}.values()
+        good = [receipt for receipt in newest if self.model.holder(queue, receipt)]
+        assert sorted(done) == sorted(receipt.id for receipt in good)
+        assert sorted(done.lost) == sorted(set(receipts) - set(good))
+        return [self.model.live[receipt.id] for receipt in good]
+
+    @precondition(lambda self: self.receipts)
+    @rule(numbers=some, how=st.sampled_from(["archive", "complete", "delete"]))
+    def ack(self, numbers: list[int], how: str) -> None:
+        queue, receipts = self.chosen(numbers)
+        done = getattr(Message.objects, how)(self.names[queue], receipts)
+        entries = self.held(queue, receipts, done)
+        self.model.leave(entries)
+        for entry in entries:
+            if how == "delete":
+                self.model.gone.add(entry.id)
+            else:
+                self.model.archive[entry.id] = queue, "COMPLETED"
+
+    @precondition(lambda self: self.receipts)
+    @rule(number=picks, later=st.booleans())
+    def nack(self, number: int, later: bool) -> None:
+        queue, [receipt] = self.chosen([number])
+        done = Message.objects.retry(self.names[queue], {receipt: LONG if later else 0})
+        for entry in self.held(queue, [receipt], done):
+            entry.due, entry.leased = not later, False
+            entry.attempts += 1
+
+    @precondition(lambda self: self.receipts)
+    @rule(number=picks)
+    def release(self, number: int) -> None:
+        queue, [receipt] = self.chosen([number])
+        if receipt.read_ct == 0:
+            return
+        done = Message.objects.release(self.names[queue], [receipt])
+        for entry in self.held(queue, [receipt], done):
+            entry.due, entry.leased = True, False
+            entry.read_ct -= 1
+
+    @precondition(lambda self: self.receipts)
+    @rule(number=picks, later=st.booleans())
+    def extend(self, number: int, later: bool) -> None:
+        queue, [receipt] = self.chosen([number])
+        done = Message.objects.set_vt(self.names[queue], receipt, LONG if later else 0)
+        for entry in self.held(queue, [receipt], done):
+            entry.due = not later
+
+    @precondition(lambda self: self.receipts)
+    @rule(numbers=some)
+    def fail(self, numbers: list[int]) -> None:
+        queue, receipts = self.chosen(numbers)
+        done = Message.objects.fail(self.names[queue], dict.fromkeys(receipts, "as told"))
+        self.model.die(self.held(queue, receipts, done))
+
+    # Whatever state they are in
+
+    @precondition(lambda self: self.model.live)
+    @rule(number=picks)
+    def time_passes(self, number: int) -> None:
+        """A lease or a delay runs out."""
+        delayed = sorted(pk for pk, entry in self.model.live.items() if not entry.due)
+        if not delayed:
+            return
+        pk = delayed[number % len(delayed)]
+        for table in ("pgqueue_deferred", "pgqueue_waiting"):
+            run_sql(
+                f"UPDATE {table} SET vt = statement_timestamp() - %s * interval '1 second'"
+                " WHERE id = %s AND vt IS NOT NULL",
+                [number, pk],
+            )
+        self.model.live[pk].due = True
+
+    @precondition(lambda self: self.model.live)
+    @rule(
+        numbers=some,
+        queue=queues,
+        how=st.sampled_from(["archive", "delete", "later", "now"]),
+    )
+    def operate(self, numbers: list[int], queue: str, how: str) -> None:
+        """An operator takes messages out by their ids, or moves them in time."""
+        known = sorted(self.model.live)
+        ids = list(dict.fromkeys(known[number % len(known)] for number in numbers))
+        if how in ("archive", "delete"):
+            done = getattr(Message.objects, how)(self.names[queue], ids)
+        else:
+            done = Message.objects.set_vt(self.names[queue], ids, LONG if how == "later" else 0)
+        entries = [self.model.live[pk] for pk in ids if self.model.live[pk].queue == queue]
+        assert sorted(done) == sorted(entry.id for entry in entries)
+        assert sorted(done.lost) == sorted(set(ids) - set(done))
+        if how in ("archive", "delete"):
+            self.model.leave(entries)
+        for entry in entries:
+            if how == "archive":
+                self.model.archive[entry.id] = queue, "COMPLETED"
+            elif how == "delete":
+                self.model.gone.add(entry.id)
+            else:
+                entry.due = how == "now"
+                if entry.place == "ready":
+                    entry.place = "deferred"
+
+    @rule()
+    def redrive(self) -> None:
+        back = [
+            entry
+            for entry in self.model.within("dead")
+            if entry.source == "main" and not (entry.leased and not entry.due)
+        ]
+        assert Message.objects.redrive(self.names["dead"]) == len(back)
+        self.model.leave(back)
+        for entry in back:
+            self.model.arrive(entry.copy_to("main"))
+
+    @rule(queue=queues, sure=st.integers(0, 3))
+    def purge(self, queue: str, sure: int) -> None:
+        if sure:  # seldom: an empty queue shows little
+            return
+        entries = self.model.within(queue)
+        assert Message.objects.purge(self.names[queue]) == len(entries)
+        self.model.leave(entries)
+        self.model.gone.update(entry.id for entry in entries)
+
+    # After each step
+
+    @invariant()
+    def everything_is_in_its_place_and_nowhere_else(self) -> None:
+        rows = self.rows()
+        found = {
+            pk: (
+                self.ids[row["queue"]],
+                row["place"],
+                row["due"],
+                row["state"],
+                row["read_ct"],
+                row["attempts"],
+                row["priority"],
+                row["group_key"],
+            )
+            for pk, row in rows.items()
+        }
+        expected = {
+            e.id: (
+                e.queue,
+                e.place,
+                e.due,
+                None if e.place == "waiting" else e.state,
+                e.read_ct,
+                e.attempts,
+                e.priority,
+                e.group,
+            )
+            for e in self.model.live.values()
+        }
+        assert found == expected
+        archived = run_sql(
+            "SELECT id, queue_id, state FROM pgqueue_archive WHERE queue_id = ANY(%s)",
+            [list(self.ids)],
+        )
+        assert len(archived) == len({row[0] for row in archived})
+        assert {pk: (self.ids[q], state) for pk, q, state in archived} == self.model.archive
+        bodies = run_sql(
+            "SELECT id, queue_id FROM pgqueue_message WHERE queue_id = ANY(%s) ORDER BY id",
+            [list(self.ids)],
+        )
+        held = {**{e.id: e.queue for e in self.model.live.values()}}
+        held |= {pk: queue for pk, (queue, _) in self.model.archive.items()}
+        assert [(pk, self.ids[q]) for pk, q in bodies] == sorted(held.items())
+        assert not self.model.gone & set(held)
+
+    @invariant()
+    def each_group_has_one_head_or_will_get_one(self) -> None:
+        heads = run_sql(
+            "SELECT queue_id, group_key, head FROM pgqueue_group WHERE queue_id = ANY(%s)",
+            [list(self.ids)],
+        )
+        found = {(self.ids[queue], group): head for queue, group, head in heads}
+        assert found == {name: line.head for name, line in self.model.lines.items()}
+        outside: dict[tuple[str, str | None], list[int]] = {}
+        for entry in self.model.live.values():
+            if entry.group and entry.place != "waiting":
+                outside.setdefault(entry.line, []).append(entry.id)
+        for name, ids in outside.items():
+            allowed = {self.model.lines[name].head, *self.model.lines[name].batch}
+            assert set(ids) <= allowed, "two heads"
+        rechecks = run_sql(
+            "SELECT queue_id, group_key FROM pgqueue_recheck WHERE queue_id = ANY(%s)",
+            [list(self.ids)],
+        )
+        asked = {(self.ids[queue], group) for queue, group in rechecks}
+        waiting = {e.line for e in self.model.live.values() if e.place == "waiting"}
+        assert waiting - set(found) <= asked, "stranded: nobody will look at it"
+
+    @invariant()
+    def metrics_agree(self) -> None:
+        for queue, name in self.names.items():
+            metrics = Message.objects.metrics(name)
+            entries = self.model.within(queue)
+            deferred = self.model.within(queue, "deferred")
+            waiting = self.model.within(queue, "waiting")
+            begun = {
+                self.model.waiting(e.line)[0].id for e in waiting if e.line not in self.model.lines
+            }
+            begun_later = {pk for pk in begun if not self.model.live[pk].due}
+            due = sum(e.due for e in deferred)
+            ready = len(self.model.within(queue, "ready")) + len(begun - begun_later)
+            assert metrics.exact
+            assert (
+                metrics.length,
+                metrics.ready,
+                metrics.in_flight,
+                metrics.delayed,
+                metrics.waiting,
+                metrics.visible,
+                metrics.archived,
+            ) == (
+                len(entries),
+                ready,
+                sum(not e.due and e.leased for e in deferred),
+                sum(not e.due and not e.leased for e in deferred) + len(begun_later),
+                len(waiting) - len(begun),
+                ready + due,
+                sum(where == queue for where, _ in self.model.archive.values()),
+            )
+            assert (metrics.oldest_age is None) == (not entries)
+
+
+def run_machine(examples: int) -> None:
+    machine = seeded(int(SEED))(QueueMachine) if SEED else QueueMachine
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            derandomize=False,
+            print_blob=True,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_any_operations_in_any_order_do_what_the_model_does(committed: None) -> None:
+    run_machine(EXAMPLES)
