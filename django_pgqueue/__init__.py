@@ -6,12 +6,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from django_pgqueue.handlers import consumer
-    from django_pgqueue.models.bound import queue
-    from django_pgqueue.types import Receipt, State
+from typing import Any
 
 __all__ = ["Receipt", "State", "consumer", "queue"]
 

@@ -1,0 +1,10 @@
+"""What __init__.py looks up at first use, for type checkers: there it would close a circle."""
+
+from django_pgqueue.handlers import consumer as consumer
+from django_pgqueue.models.bound import queue as queue
+from django_pgqueue.types import Receipt as Receipt
+from django_pgqueue.types import State as State
+
+__all__ = ["Receipt", "State", "consumer", "queue"]
+
+__version__: str
