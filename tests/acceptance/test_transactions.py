@@ -389,7 +389,7 @@ def use_every_operation(actor: Actor) -> None:
     assert actor.do(call, "create_queue", "orders").name == "orders"
     actor.do(call, "create_queue", "daily", partition_interval=86400, unlogged=True)
     one = actor.do(call, "send", "orders", {"order": 1}, headers={"h": 1}, delay=-1)
-    batch = actor.do(call, "send_batch", "orders", [1, None, {"a": 1}], group="g")
+    batch = actor.do(call, "send_batch", "orders", [1, None, {"a": 1}])
     many = actor.do(call, "send_batch", "orders", list(range(600)))
     actor.do(begin)
     order = actor.do(save_and_send, "orders")
