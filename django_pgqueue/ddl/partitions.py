@@ -23,19 +23,10 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _STORAGE = "WITH (fillfactor = 100, autovacuum_vacuum_insert_scale_factor = 0.2)"
 
 
-def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
-    """What stands for the tables of one queue in the text of its queries.
-
-    >>> table_names(7)["message"], table_names(7, unlogged=True)["ready"]
-    ('pgqueue_message_q7', 'pgqueue_ready_unlogged')
-    """
-    number = int(queue_id)
+def shared_names(*, unlogged: bool) -> dict[str, Any]:
+    """What stands for the objects that all logged, or all unlogged, queues share."""
     twin = "_unlogged" if unlogged else ""
     return {
-        "queue_id": number,
-        "message": f"pgqueue_message_q{number}",
-        "archive": f"pgqueue_archive_q{number}",
-        "wake": f"pgqueue_wake_q{number}",
         "ready": f"pgqueue_ready{twin}",
         "deferred": f"pgqueue_deferred{twin}",
         "waiting": f"pgqueue_waiting{twin}",
@@ -43,19 +34,23 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
         "recheck": f"pgqueue_recheck{twin}",
         "dedup": f"pgqueue_dedup{twin}",
         "next_head": f"pgqueue_next_head{twin}",
+        "unlogged": str(unlogged).lower(),
     }
 
 
-def shared_names(*, unlogged: bool) -> dict[str, Any]:
-    """What stands for the tables that all logged, or all unlogged, queues share."""
-    twin = "_unlogged" if unlogged else ""
+def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
+    """What stands for the tables of one queue in the text of its queries.
+
+    >>> table_names(7)["message"], table_names(7, unlogged=True)["ready"]
+    ('pgqueue_message_q7', 'pgqueue_ready_unlogged')
+    """
+    number = int(queue_id)
     return {
-        "ready": f"pgqueue_ready{twin}",
-        "deferred": f"pgqueue_deferred{twin}",
-        "waiting": f"pgqueue_waiting{twin}",
-        "group": f"pgqueue_group{twin}",
-        "recheck": f"pgqueue_recheck{twin}",
-        "unlogged": str(unlogged).lower(),
+        **shared_names(unlogged=unlogged),
+        "queue_id": number,
+        "message": f"pgqueue_message_q{number}",
+        "archive": f"pgqueue_archive_q{number}",
+        "wake": f"pgqueue_wake_q{number}",
     }
 
 

@@ -129,12 +129,11 @@ class Fetcher(Loop):
 
         Returns whether there was one.
         """
+        subscription.count(fetched=len(messages))
         suspect = next(filter(is_suspect, messages), None)
         if suspect is None:
-            subscription.count(fetched=len(messages))
             subscription.fill(messages)
         else:
-            subscription.count(fetched=len(messages))
             messages.remove(suspect)
             self._quarantine.isolate(subscription, suspect, messages)
         return suspect is not None
