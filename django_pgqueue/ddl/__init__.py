@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from django_pgqueue.ddl.partitions import (
+    AHEAD,
+    Leaf,
     create_leaves,
+    create_slice,
     drop_leaves,
+    leaves,
     shared_names,
     table_names,
     time_slices,
 )
 
-__all__ = ["create_leaves", "drop_leaves", "shared_names", "table_names", "time_slices"]
+__all__ = [
+    "AHEAD",
+    "Leaf",
+    "create_leaves",
+    "create_slice",
+    "drop_leaves",
+    "leaves",
+    "shared_names",
+    "table_names",
+    "time_slices",
+]

@@ -8,9 +8,18 @@ make every queue wait.
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["create_leaves", "drop_leaves", "table_names", "time_slices"]
+__all__ = [
+    "Leaf",
+    "create_leaves",
+    "create_slice",
+    "drop_leaves",
+    "leaves",
+    "table_names",
+    "time_slices",
+]
 
 PARENTS = ("pgqueue_message", "pgqueue_archive")
 
@@ -21,6 +30,21 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 # A leaf is only ever appended to and pruned.
 _STORAGE = "WITH (fillfactor = 100, autovacuum_vacuum_insert_scale_factor = 0.2)"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A table of messages and the table of their outcomes, with no partitions below.
+
+    A slice has a span of time, from ``start`` to before ``end`` (None: without end). The default
+    leaf of a queue, and the only one of a queue without slices, has none.
+    """
+
+    message: str
+    archive: str
+    is_slice: bool = False
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
 
 
 def shared_names(*, unlogged: bool) -> dict[str, Any]:
@@ -82,25 +106,107 @@ def create_leaves(
     """
     drop_leaves(cursor, queue_id)
     number = int(queue_id)
+    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     cursor.execute(f"CREATE UNLOGGED SEQUENCE pgqueue_wake_q{number} AS bigint")
     for parent in PARENTS:
         leaf = f"{parent}_q{number}"
         if partition_interval is None:
-            kind = "UNLOGGED TABLE" if unlogged else "TABLE"
             cursor.execute(f"CREATE {kind} {leaf} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
         else:
-            _create_time_leaves(cursor, parent, leaf, unlogged, partition_interval)
+            cursor.execute(
+                f"CREATE TABLE {leaf} (LIKE {parent} INCLUDING ALL) "
+                f"PARTITION BY RANGE (enqueued_at)"
+            )
+            # It takes what no other does: a missing future leaf never fails a send.
+            cursor.execute(f"CREATE {kind} {leaf}_default (LIKE {leaf} INCLUDING ALL) {_STORAGE}")
+            if parent == "pgqueue_message":
+                _make_inserts_sends(cursor, f"{leaf}_default", number)
+            cursor.execute(f"ALTER TABLE {leaf} ATTACH PARTITION {leaf}_default DEFAULT")
         if parent == "pgqueue_message":
             _make_inserts_sends(cursor, leaf, number)
-        cursor.execute(f"ALTER TABLE {parent} ATTACH PARTITION {leaf} FOR VALUES IN ({number})")
     if partition_interval is not None:
-        # A statement fires the trigger of the table it names, and no other: each slice needs one.
+        cursor.execute("SELECT statement_timestamp()")
+        (now,) = cursor.fetchone()
+        for start, end in time_slices(now, partition_interval):
+            create_slice(cursor, number, start, end, unlogged=unlogged)
+    for parent in PARENTS:
         cursor.execute(
-            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass",
-            [f"pgqueue_message_q{number}"],
+            f"ALTER TABLE {parent} ATTACH PARTITION {parent}_q{number} FOR VALUES IN ({number})"
         )
-        for (slice_leaf,) in cursor.fetchall():
-            _make_inserts_sends(cursor, slice_leaf, number)
+
+
+def create_slice(
+    cursor: Any,
+    queue_id: int,
+    start: dt.datetime,
+    end: dt.datetime,
+    *,
+    unlogged: bool = False,
+    parents: tuple[str, str] | None = None,
+) -> Leaf:
+    """Make and attach the leaves of one span of time, for messages and for their outcomes.
+
+    Inside the caller's transaction, so that there are both or none. ``parents`` are the queue's
+    two partitioned tables, where they have other names than usual. Attaching takes SHARE UPDATE
+    EXCLUSIVE on them, which stops nobody, and for the moment of looking through the default
+    leaves ACCESS EXCLUSIVE on those: set ``lock_timeout``, and see to it that they are small.
+
+    Raises what PostgreSQL does: CheckViolation when a default leaf has rows of that span,
+    InvalidObjectDefinition when another slice overlaps it.
+    """
+    number = int(queue_id)
+    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
+    utc = start.astimezone(dt.timezone.utc)
+    made = []
+    for parent, usual in zip(parents or _queue_tables(number), _queue_tables(number), strict=True):
+        leaf = f"{usual}_p{utc:%Y%m%d%H%M%S}"
+        cursor.execute(f"CREATE {kind} {leaf} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+        if usual.startswith("pgqueue_message"):
+            # A statement fires the trigger of the table it names, and no other.
+            _make_inserts_sends(cursor, leaf, number)
+        cursor.execute(
+            f"ALTER TABLE {parent} ATTACH PARTITION {leaf} "
+            f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
+        )
+        made.append(leaf)
+    return Leaf(made[0], made[1], True, start, end)
+
+
+def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
+    """The leaves that a queue has now: its slices in the order of time, and its default leaf.
+
+    They are known by their bounds and not by their names. A slice of messages without a slice of
+    outcomes for the same span, as in the midst of a change, is left out.
+    """
+    message, archive = _queue_tables(queue_id)
+    cursor.execute(
+        "SELECT parent.relname, leaf.relname, bound = 'DEFAULT', "
+        "substring(bound FROM $$FROM \\('([^']+)'\\)$$)::timestamptz, "
+        "substring(bound FROM $$TO \\('([^']+)'\\)$$)::timestamptz "
+        "FROM pg_class parent "
+        "LEFT JOIN (pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid "
+        "CROSS JOIN LATERAL pg_get_expr(leaf.relpartbound, leaf.oid) AS b (bound)) "
+        "ON i.inhparent = parent.oid "
+        "WHERE parent.oid IN (to_regclass(%s), to_regclass(%s))",
+        [message, archive],
+    )
+    found: dict[str, dict[tuple[Any, ...], str]] = {message: {}, archive: {}}
+    for parent, leaf, is_default, start, end in cursor.fetchall():
+        if leaf is None:
+            found[parent][True, None, None] = parent
+        else:
+            found[parent][is_default, start, end] = leaf
+    both = found[message].keys() & found[archive].keys()
+    first = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
+    return [
+        Leaf(found[message][key], found[archive][key], not key[0], key[1], key[2])
+        for key in sorted(both, key=lambda key: (key[0], key[1] or first))
+    ]
+
+
+def _queue_tables(queue_id: int) -> tuple[str, str]:
+    message, archive = (f"{parent}_q{int(queue_id)}" for parent in PARENTS)
+    return message, archive
 
 
 def _make_inserts_sends(cursor: Any, leaf: str, queue_id: int) -> None:
@@ -109,27 +215,6 @@ def _make_inserts_sends(cursor: Any, leaf: str, queue_id: int) -> None:
         f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
         f"EXECUTE FUNCTION pgqueue_message_inserted('{queue_id}')"
     )
-
-
-def _create_time_leaves(
-    cursor: Any, parent: str, leaf: str, unlogged: bool, interval: dt.timedelta
-) -> None:
-    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
-    cursor.execute(
-        f"CREATE TABLE {leaf} (LIKE {parent} INCLUDING ALL) PARTITION BY RANGE (enqueued_at)"
-    )
-    # The default leaf takes what no other does: a missing future leaf never fails a send.
-    cursor.execute(f"CREATE {kind} {leaf}_default (LIKE {leaf} INCLUDING ALL) {_STORAGE}")
-    cursor.execute(f"ALTER TABLE {leaf} ATTACH PARTITION {leaf}_default DEFAULT")
-    cursor.execute("SELECT statement_timestamp()")
-    (now,) = cursor.fetchone()
-    for start, end in time_slices(now, interval):
-        slice_leaf = f"{leaf}_p{start:%Y%m%d%H%M%S}"
-        cursor.execute(f"CREATE {kind} {slice_leaf} (LIKE {leaf} INCLUDING ALL) {_STORAGE}")
-        cursor.execute(
-            f"ALTER TABLE {leaf} ATTACH PARTITION {slice_leaf} "
-            f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
-        )
 
 
 def drop_leaves(cursor: Any, queue_id: int) -> None:

@@ -1,0 +1,3 @@
+"""The tables of queues."""
+
+from __future__ import annotations
