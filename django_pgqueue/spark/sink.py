@@ -1,10 +1,10 @@
 """DataFrame → queue, each row once.
 
-A task stages its rows under a token of its own and tells the driver. The driver sends what the
-tasks that counted have staged, in one transaction: a second attempt, a speculative one or a
-replay of the whole batch with other partitions has other tokens, and is never sent. With
-``txnAppId`` and ``txnVersion``, which a stream has of itself, a version that was written before
-is recognised and changes nothing.
+A task stages its rows under a token of its own, as text that COPY takes, and tells the driver.
+The driver passes on what the tasks that counted have staged, in one COPY and one transaction: a
+second attempt, a speculative one or a replay of the whole batch with other partitions has other
+tokens, and is never sent. With ``txnAppId`` and ``txnVersion``, which a stream has of itself, a
+version that was written before is recognised and changes nothing.
 
 >>> df.write.format("pgqueue").mode("append").option("queue", "orders").save()
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,12 @@ ORPHANED_AFTER = "1 day"
 #: Of queues that name none; as in the operations.
 DEDUP_WINDOW = dt.timedelta(minutes=5)
 
+#: Bytes of lines in one staged row, whatever the size of the messages.
+PIECE = 64 * 1024
+
 _TARGETS = {
     "body": "body",
-    "queue": "queue",
+    "queue": "queue_id",
     "headers": "headers",
     "delay": "delay",
     "priority": "priority",
@@ -54,6 +57,7 @@ _TARGETS = {
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _TEXT = {"body", "queue", "headers", "group", "group_key", "dedup_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
+_LONGEST_KEY = 255
 
 
 @dataclass
@@ -63,6 +67,7 @@ class Staged(WriterCommitMessage):
     token: str
     rows: int
     partition: int
+    queues: frozenset[int]
     app_id: str | None
 
 
@@ -77,22 +82,30 @@ class _Writer:
             )
         _check(schema, options)
         self.options = options
-        self.targets = [_TARGETS[name] for name in schema.names]
+        self.names = [name for name in schema.names if name != "queue"]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
-        token, rows = str(uuid.uuid4()), 0
+        token, rows, place = uuid.uuid4(), 0, 0
+        used: set[int] = set()
         # One transaction: a task that fails or dies has staged nothing.
         with psycopg.connect(self.options.url) as connection:
-            connection.execute("SELECT set_config('pgqueue.token', %s, false)", [token])
-            copying = f"COPY pgqueue_staging ({', '.join(self.targets)}) FROM STDIN"
+            known = _known_queues(connection)
+            copying = "COPY pgqueue_staging (token, place, lines) FROM STDIN (FORMAT binary)"
             with connection.cursor() as cursor, cursor.copy(copying) as copy:
+                copy.set_types(["uuid", "int4", "bytea"])
                 for batch in iterator:
-                    copy.write(_lines(batch))
+                    queue_ids = _queue_ids(batch, known, self.options.queue)
+                    lines = _lines(_columns(batch, self.names), queue_ids)
+                    for start in range(0, len(lines), PIECE):
+                        copy.write_row((token, place, lines[start : start + PIECE]))
+                        place += 1
                     rows += batch.num_rows
+                    used.update(pc.unique(queue_ids).to_pylist())
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         partition = context.partitionId() if context else 0
-        return Staged(token, rows, partition, f"stream:{query}" if query else None)
+        app_id = f"stream:{query}" if query else None
+        return Staged(str(token), rows, partition, frozenset(used), app_id)
 
     def abort(self, messages: list[Any], *_: Any) -> None:
         tokens = [message.token for message in messages if message is not None]
@@ -101,16 +114,8 @@ class _Writer:
 
     def _publish(self, messages: list[Any], app_id: str | None, version: int | None) -> None:
         staged = [message for message in messages if message is not None]
-        with planning.connect(self.options.url) as connection:
-            publish(
-                connection,
-                staged,
-                self.options.queue,
-                app_id,
-                version,
-                has_keys="dedup_key" in self.targets,
-            )
-            sweep(connection)
+        columns = [*(_TARGETS[name] for name in self.names), "queue_id"]
+        publish(self.options.url, staged, columns, app_id, version)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -130,94 +135,157 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, app_id, batchId)
 
 
+# In the tasks
+
+
+def _known_queues(connection: psycopg.Connection[Any]) -> dict[str, int]:
+    rows = connection.execute("SELECT lower(name), id FROM pgqueue_queue")
+    return {name: int(pk) for name, pk in rows}
+
+
+def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) -> pa.Array:
+    """The queue of each row, by number."""
+    if queue is not None:
+        return pa.repeat(_found(known, queue), batch.num_rows)
+    names = batch.column("queue").dictionary_encode()
+    if names.null_count:
+        raise PipelineError("Nothing was sent: there is a row whose column queue is NULL.")
+    return pa.array([_found(known, name) for name in names.dictionary.to_pylist()]).take(
+        names.indices
+    )
+
+
+def _found(known: dict[str, int], name: str) -> int:
+    if name.lower() not in known:
+        raise PipelineError(
+            f"Nothing was sent: there is no queue {name!r}. Create it first, or correct the "
+            f"column or option queue."
+        )
+    return known[name.lower()]
+
+
+def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
+    """The columns as text, in what the table itself does not check."""
+    for name in names:
+        column = batch.column(name)
+        if name == "priority":
+            column = column.cast(pa.int16()).fill_null(0)
+        if name == "headers":
+            starts = pc.starts_with(pc.utf8_ltrim_whitespace(column), "{")
+            if pc.all(starts).as_py() is False:
+                raise PipelineError("Nothing was sent: headers are a JSON object, or NULL.")
+        if _TARGETS[name] in {"group_key", "dedup_key"}:
+            lengths = pc.utf8_length(column)
+            if pc.any(pc.or_(pc.less(lengths, 1), pc.greater(lengths, _LONGEST_KEY))).as_py():
+                raise PipelineError(
+                    f"Nothing was sent: column {name} has 1 to {_LONGEST_KEY} characters, or NULL."
+                )
+        yield column if pa.types.is_string(column.type) else column.cast(pa.string())
+
+
+def _lines(columns: Iterable[pa.Array], queue_ids: pa.Array) -> memoryview:
+    """As COPY takes it, without a Python object for any row."""
+    texts = []
+    for text in columns:
+        for character, escaped in _ESCAPES:
+            text = pc.replace_substring(text, character, escaped)
+        texts.append(text.fill_null("\\N"))
+    ends = pc.binary_join_element_wise(queue_ids.cast(pa.string()), "\n", "")
+    lines = pc.binary_join_element_wise(*texts, ends, "\t")
+    # One after the other in memory already.
+    length = pc.sum(pc.binary_length(lines)).as_py() or 0
+    return memoryview(lines.buffers()[2])[:length]
+
+
+# On the driver
+
+
 def publish(
-    connection: psycopg.Connection[Any],
+    url: str,
     staged: Sequence[Staged],
-    queue: str | None,
+    columns: Sequence[str],
     app_id: str | None,
     version: int | None,
-    *,
-    has_keys: bool = False,
-) -> int:
-    """Send staged rows, all or none; returns how many. Zero if this version was written before.
-
-    With dedup keys, what its key says was sent before is left out, as by ``send_batch``.
-    """
+) -> None:
+    """Send staged rows, all or none; none if this version was written before."""
     ordered = sorted(staged, key=lambda message: message.partition)
     tokens = [message.token for message in ordered]
     expected = sum(message.rows for message in ordered)
-    found = sent = 0
-    with connection.transaction():
-        # Without statistics of rows this young: the index has them in their order.
-        connection.execute("SET LOCAL enable_seqscan = off")
-        connection.execute("SET LOCAL enable_bitmapscan = off")
-        if app_id is None or _is_new(connection, app_id, version, expected):
-            for target in _queues_of(connection, tokens, queue):
-                params = {"tokens": tokens, "queue": queue, **target}
-                if has_keys:
-                    row = connection.execute(SEND_ONCE.format_map(target), params).fetchone()
-                    assert row is not None
-                    found, sent = found + row[0], sent + row[1]
-                    continue
-                for token in tokens:
-                    sending = SEND.format_map(target)
-                    count = connection.execute(sending, {**params, "token": token}).rowcount
-                    found, sent = found + count, sent + count
-            if found != expected:
-                raise StagingLost(found, expected)
-        connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
-    return sent
+    with planning.connect(url) as connection:
+        with connection.transaction():
+            if app_id is None or _is_new(connection, app_id, version, expected):
+                queues = _still_there(connection, {pk for told in ordered for pk in told.queues})
+                if not {"delay", "dedup_key"}.isdisjoint(columns):
+                    connection.execute(ARRIVED)
+                    _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
+                    for queue in queues:
+                        connection.execute(SEND_ONCE.format_map(queue), queue)
+                elif queues:
+                    # The trigger of a queue's own table need not look for the queues in the rows.
+                    table = "pgqueue_message" + (f"_q{queues[0]['id']}" if len(queues) == 1 else "")
+                    _copy(url, connection, tokens, expected, table, columns)
+            connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
+        sweep(connection)
 
 
-_ROWS = """
-SELECT s.delay, coalesce(s.priority, 0) AS priority, s.group_key, s.dedup_key, s.headers, s.body
-FROM pgqueue_staging s
-WHERE s.token = ANY(%(tokens)s::uuid[])
-  AND (%(queue)s::text IS NOT NULL OR lower(s.queue) = lower(%(name)s))
-ORDER BY array_position(%(tokens)s::uuid[], s.token), s.seq
+def _copy(
+    url: str,
+    connection: psycopg.Connection[Any],
+    tokens: list[str],
+    expected: int,
+    table: str,
+    columns: Sequence[str],
+) -> None:
+    """The lines as they are: a COPY writes page by page, and an INSERT row by row."""
+    reading = "SELECT lines FROM pgqueue_staging WHERE token = %s ORDER BY place"
+    with planning.connect(url) as reader, reader.transaction(), connection.cursor() as cursor:
+        with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
+            for token in tokens:
+                with reader.cursor("pgqueue_staging", binary=True) as pieces:
+                    for (lines,) in pieces.execute(reading, [token]):
+                        copy.write(lines)
+        if cursor.rowcount != expected:
+            raise StagingLost(cursor.rowcount, expected)
+
+
+ARRIVED = """
+CREATE TEMPORARY TABLE pgqueue_arrived (
+    place bigint GENERATED ALWAYS AS IDENTITY,
+    queue_id integer,
+    delay double precision CHECK (delay < 'Infinity' AND delay > '-Infinity'),
+    priority smallint DEFAULT 0,
+    group_key text,
+    dedup_key text,
+    headers jsonb,
+    body jsonb
+) ON COMMIT DROP
 """
-_DUE = "CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END"
 
-_ROWS_OF_ONE = """
-SELECT s.delay, coalesce(s.priority, 0) AS priority, s.group_key, s.dedup_key, s.headers, s.body
-FROM pgqueue_staging s
-WHERE s.token = %(token)s::uuid
-  AND (%(queue)s::text IS NOT NULL OR lower(s.queue) = lower(%(name)s))
-ORDER BY s.seq
-"""
-
-# The trigger of the queue's own table makes the rows readable and wakes consumers.
-SEND = f"""
-INSERT INTO pgqueue_message_q{{id}}
-    (queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
-SELECT {{id}}, {_DUE}, priority, group_key, dedup_key, headers, body FROM ({_ROWS_OF_ONE}) staged
-"""
-
-SEND_ONCE = f"""
-WITH staged AS MATERIALIZED (
-    SELECT nextval('pgqueue_message_id_seq') AS id, * FROM ({_ROWS}) ordered
+# What a key says was sent before is left out, as by send_batch. The trigger of the queue's own
+# table makes the rows readable and wakes consumers.
+SEND_ONCE = """
+WITH arrived AS MATERIALIZED (
+    SELECT nextval('pgqueue_message_id_seq') AS id, *
+    FROM (SELECT * FROM pgqueue_arrived WHERE queue_id = {id} ORDER BY place) ordered
 ),
 claimed AS (
-    INSERT INTO {{dedup}} AS d (queue_id, dedup_key, id, until)
-    SELECT DISTINCT ON (dedup_key) {{id}}, dedup_key, id,
+    INSERT INTO {dedup} AS d (queue_id, dedup_key, id, until)
+    SELECT DISTINCT ON (dedup_key) {id}, dedup_key, id,
            statement_timestamp() + %(window)s::interval
-    FROM staged WHERE dedup_key IS NOT NULL
+    FROM arrived WHERE dedup_key IS NOT NULL
     ORDER BY dedup_key, id
     ON CONFLICT (queue_id, dedup_key) DO UPDATE
     SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id ELSE d.id END,
         until = CASE WHEN d.until <= statement_timestamp() THEN excluded.until ELSE d.until END
     RETURNING dedup_key, id
-),
-sent AS (
-    INSERT INTO pgqueue_message_q{{id}}
-        (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
-    SELECT s.id, {{id}}, {_DUE}, s.priority, s.group_key, s.dedup_key, s.headers, s.body
-    FROM staged s LEFT JOIN claimed c USING (dedup_key)
-    WHERE c.id IS NULL OR c.id = s.id
-    ORDER BY s.id
-    RETURNING 1
 )
-SELECT (SELECT count(*) FROM staged), (SELECT count(*) FROM sent)
+INSERT INTO pgqueue_message_q{id}
+    (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
+SELECT a.id, {id}, CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
+       a.priority, a.group_key, a.dedup_key, a.headers, a.body
+FROM arrived a LEFT JOIN claimed c USING (dedup_key)
+WHERE c.id IS NULL OR c.id = a.id
+ORDER BY a.id
 """
 
 
@@ -239,38 +307,16 @@ def _is_new(
     )
 
 
-def _queues_of(
-    connection: psycopg.Connection[Any], tokens: list[str], queue: str | None
-) -> list[dict[str, Any]]:
-    """The queues that staged rows go to."""
-    if queue is not None:
-        wanted = [queue]
-    else:
-        wanted = [
-            name
-            for (name,) in connection.execute(
-                "SELECT DISTINCT queue FROM pgqueue_staging WHERE token = ANY(%s)", [tokens]
-            )
-        ]
-    found = connection.execute(
-        "SELECT id, name, unlogged, coalesce(dedup_window, %s) FROM pgqueue_queue "
-        "WHERE lower(name) = ANY(%s) ORDER BY id",
-        [DEDUP_WINDOW, [name.lower() for name in wanted if name]],
+def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[dict[str, Any]]:
+    rows = connection.execute(
+        "SELECT id, unlogged, coalesce(dedup_window, %s) FROM pgqueue_queue WHERE id = ANY(%s)",
+        [DEDUP_WINDOW, list(ids)],
     ).fetchall()
-    missing = {name and name.lower() for name in wanted} - {row[1].lower() for row in found}
-    if missing:
-        raise PipelineError(
-            f"Nothing was sent: there is no queue {', '.join(map(repr, missing))}. "
-            f"Create it first, or correct the column or option queue."
-        )
+    if len(rows) < len(ids):
+        raise PipelineError("Nothing was sent: a queue was dropped meanwhile.")
     return [
-        {
-            "id": int(pk),
-            "name": name,
-            "dedup": f"pgqueue_dedup{'_unlogged' if unlogged else ''}",
-            "window": window,
-        }
-        for pk, name, unlogged, window in found
+        {"id": pk, "dedup": f"pgqueue_dedup{'_unlogged' if unlogged else ''}", "window": window}
+        for pk, unlogged, window in rows
     ]
 
 
@@ -280,23 +326,6 @@ def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER)
         "DELETE FROM pgqueue_staging WHERE staged_at < statement_timestamp() - %s::interval",
         [older_than],
     ).rowcount
-
-
-def _lines(batch: pa.RecordBatch) -> memoryview:
-    """As COPY takes it, without a Python object for any row."""
-    columns = []
-    for column in batch.columns:
-        text = column if pa.types.is_string(column.type) else column.cast(pa.string())
-        for character, escaped in _ESCAPES:
-            text = pc.replace_substring(text, character, escaped)
-        columns.append(text.fill_null("\\N"))
-    joined = columns[0]
-    if len(columns) > 1:
-        joined = pc.binary_join_element_wise(*columns, "\t")
-    lines = pc.binary_join_element_wise(joined, "\n", "")
-    # One after the other in memory already.
-    length = pc.sum(pc.binary_length(lines)).as_py() or 0
-    return memoryview(lines.buffers()[2])[:length]
 
 
 def _check(schema: StructType, options: Options) -> None:

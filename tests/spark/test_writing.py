@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.spark import planning
-from django_pgqueue.spark.errors import StagingLost
+from django_pgqueue.spark.errors import PipelineError, StagingLost
 from django_pgqueue.spark.options import Options
 from django_pgqueue.spark.sink import BatchWriter, sweep
 
@@ -81,6 +82,34 @@ def test_rows_arrive_with_all_that_a_message_has(spark: Any, url: str, orders: Q
     assert Message.objects.metrics("mails").delayed == 1
     assert Message.objects.metrics("orders").ready == 2
     assert staged(url) == 0
+
+
+def test_rows_of_several_queues_each_go_to_theirs(spark: Any, url: str, orders: Queue) -> None:
+    Message.objects.create_queue("mails")
+    frame = spark.range(ROWS).selectExpr(
+        "IF(id % 2 = 0, 'Orders', 'mails') AS queue",
+        "to_json(struct(id)) AS body",
+        "id AS priority",
+    )
+
+    frame.where("id < 100").write.format("pgqueue").mode("append").option("url", url).save()
+
+    assert sent() == list(range(0, 100, 2))
+    assert Message.objects.metrics("mails").ready == 50
+    (first,) = Message.objects.read("mails")
+    assert (first.body, first.priority) == ({"id": 99}, 99)
+
+
+def test_body_arrives_whole_however_long_it_is(spark: Any, url: str, orders: Queue) -> None:
+    text = "a\\b\tc\n☃" * 50_000
+    frame = spark.createDataFrame(
+        [(json.dumps({"id": 1, "text": text}, indent="\t"),)], "body string"
+    )
+
+    save(frame, url)
+
+    (message,) = Message.objects.filter(queue=orders)
+    assert message.body == {"id": 1, "text": text}
 
 
 def test_task_that_fails_and_is_tried_again_sends_its_rows_once(
@@ -206,6 +235,37 @@ def test_frame_that_is_no_messages_is_refused(
         save(spark.range(2).selectExpr(*columns.split(", ")), url)
 
 
+@pytest.mark.parametrize(
+    ("column", "complaint"),
+    [
+        ("'' AS `group`", "1 to 255 characters"),
+        ("repeat('x', 256) AS dedup_key", "1 to 255 characters"),
+        ("'[1]' AS headers", "a JSON object"),
+        ("101 AS priority", "priority"),
+        ("double('Infinity') AS delay", "delay"),
+    ],
+)
+def test_row_that_is_no_message_is_refused(
+    spark: Any, url: str, orders: Queue, column: str, complaint: str
+) -> None:
+    frame = spark.range(2).selectExpr("'1' AS body", column)
+
+    with pytest.raises(Exception, match=complaint):
+        save(frame, url)
+
+    assert Message.objects.count() == 0
+    assert staged(url) == 0
+
+
+def test_queue_that_was_dropped_meanwhile_is_missed(url: str, orders: Queue) -> None:
+    writing = writer(url)
+    message = writing.write(iter([batch(1, 2)]))
+    Message.objects.drop_queue("orders")
+
+    with pytest.raises(PipelineError, match="dropped meanwhile"):
+        writing.commit([message])
+
+
 def test_staged_rows_that_a_crash_took_are_noticed(url: str, orders: Queue) -> None:
     writing = writer(url, txnAppId=f"test-{uuid.uuid4()}", txnVersion="1")
     message = writing.write(iter([batch(1, 2, 3)]))
@@ -225,7 +285,8 @@ def test_rows_of_a_job_that_died_are_swept_away(url: str, orders: Queue) -> None
 
     with planning.connect(url) as connection:
         assert sweep(connection) == 0
-        assert sweep(connection, older_than="0 seconds") == 2
+        assert sweep(connection, older_than="0 seconds") == 1
+    assert staged(url) == 0
 
 
 def test_rows_keep_the_order_of_a_sorted_frame(
