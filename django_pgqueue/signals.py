@@ -1,6 +1,7 @@
 """Every event, as a Django signal. Listeners run in the thread where it happened.
 
-A listener that raises is logged by Django and hurts nobody else. ``sender`` is the name of the
+A listener that raises is logged by Django and hurts nobody else; one of ``retention_due`` that does
+so has refused. ``sender`` is the name of the
 queue for what happens to messages, and the consumer process for what happens to it.
 
 ======================  ==========================================  =============================
@@ -20,6 +21,11 @@ leases_lost             somebody else has read these since          messages
 leases_extended         leases were prolonged                       count
 leases_rescued          a dead consumer's leases were given back    count, worker
 database_failed         an operation failed and will be retried     operation, error, wait
+retention_due           archived messages of a queue are about      queue, before
+                        to be removed; False refuses that, a
+                        datetime keeps what was archived since
+queue_maintained        leaves were made, old messages removed      queue, upkeep
+maintenance_failed      a consumer could not maintain a queue       queue, error
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       it was asked to stop                        consumer, reason
 consumer_stopped        it has stopped                              consumer
@@ -38,6 +44,7 @@ __all__ = [
     "leases_extended",
     "leases_lost",
     "leases_rescued",
+    "maintenance_failed",
     "message_finished",
     "message_started",
     "messages_completed",
@@ -47,6 +54,8 @@ __all__ = [
     "messages_fetched",
     "messages_released",
     "messages_retried",
+    "queue_maintained",
+    "retention_due",
 ]
 
 messages_fetched = Signal()
@@ -62,6 +71,9 @@ leases_lost = Signal()
 leases_extended = Signal()
 leases_rescued = Signal()
 database_failed = Signal()
+retention_due = Signal()
+queue_maintained = Signal()
+maintenance_failed = Signal()
 consumer_started = Signal()
 consumer_stopping = Signal()
 consumer_stopped = Signal()

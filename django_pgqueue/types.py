@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-__all__ = ["Delay", "Metrics", "Receipt", "Settled", "State"]
+__all__ = ["Delay", "Metrics", "Receipt", "Settled", "State", "Upkeep"]
 
 #: Seconds, a duration, or the aware moment itself.
 Delay = int | float | dt.timedelta | dt.datetime
@@ -97,3 +97,41 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, the moment as text: ready for JSON."""
         return {**self.__dict__, "scraped_at": self.scraped_at.isoformat()}
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What :meth:`maintain` did to one queue.
+
+    ``before`` is the moment before which archived messages were old enough to go; None without a
+    retention, or when a listener of ``retention_due`` ``refused``. Archived messages went with
+    their leaves (``dropped``, in ``leaves_dropped`` of them) or one by one (``pruned``); so many
+    more were ``held`` until they are exported. ``stragglers`` counts leaves of which all is old
+    and something still lives; ``busy``, steps that were left to the next time because others used
+    the tables. ``spans_in_default`` counts spans ahead that stay in the default leaf. ``keys`` are
+    dedup keys whose window was over.
+    """
+
+    queue_name: str
+    before: dt.datetime | None = None
+    refused: bool = False
+    leaves_made: int = 0
+    leaves_dropped: int = 0
+    dropped: int = 0
+    pruned: int = 0
+    held: int = 0
+    stragglers: int = 0
+    busy: int = 0
+    spans_in_default: int = 0
+    keys: int = 0
+    seconds: float = 0.0
+
+    @property
+    def removed(self) -> int:
+        """Archived messages that are gone, in either way."""
+        return self.dropped + self.pruned
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, the moment as text: ready for JSON."""
+        before = None if self.before is None else self.before.isoformat()
+        return {**self.__dict__, "before": before, "seconds": round(self.seconds, 3)}

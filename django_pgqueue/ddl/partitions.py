@@ -16,7 +16,11 @@ __all__ = [
     "create_leaves",
     "create_slice",
     "drop_leaves",
+    "drop_slice",
     "leaves",
+    "lock_slice_alone",
+    "lock_slices",
+    "missing_slices",
     "table_names",
     "time_slices",
 ]
@@ -92,6 +96,39 @@ def time_slices(
     return [(start, start + interval) for start in starts]
 
 
+def missing_slices(
+    found: list[Leaf],
+    now: dt.datetime,
+    interval: dt.timedelta,
+    not_before: dt.datetime | None = None,
+) -> list[tuple[dt.datetime, dt.datetime]]:
+    """The spans from now's on that no slice covers; parts of them where other slices lie across."""
+    taken = [(leaf.start, leaf.end) for leaf in found if leaf.is_slice]
+    return [
+        free
+        for start, end in time_slices(now, interval)
+        for free in _free_parts(max(start, not_before or start), end, taken)
+    ]
+
+
+def _free_parts(
+    start: dt.datetime,
+    end: dt.datetime,
+    taken: list[tuple[dt.datetime | None, dt.datetime | None]],
+) -> list[tuple[dt.datetime, dt.datetime]]:
+    """What is left of a span beside others, which are in order and do not overlap."""
+    free = []
+    for first, last in taken:
+        if first is not None and start < first:
+            free.append((start, min(first, end)))
+        start = max(start, last) if last is not None else end
+        if start >= end:
+            break
+    else:
+        free.append((start, end))
+    return [(first, last) for first, last in free if first < last]
+
+
 def create_leaves(
     cursor: Any,
     queue_id: int,
@@ -161,15 +198,41 @@ def create_slice(
     for parent, usual in zip(parents or _queue_tables(number), _queue_tables(number), strict=True):
         leaf = f"{usual}_p{utc:%Y%m%d%H%M%S}"
         cursor.execute(f"CREATE {kind} {leaf} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
-        if usual.startswith("pgqueue_message"):
-            # A statement fires the trigger of the table it names, and no other.
-            _make_inserts_sends(cursor, leaf, number)
+        made.append((parent, leaf))
+    # A statement fires the trigger of the table it names, and no other.
+    _make_inserts_sends(cursor, made[0][1], number)
+    for parent, leaf in made:
         cursor.execute(
             f"ALTER TABLE {parent} ATTACH PARTITION {leaf} "
             f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
         )
-        made.append(leaf)
-    return Leaf(made[0], made[1], True, start, end)
+    return Leaf(made[0][1], made[1][1], True, start, end)
+
+
+def lock_slices(cursor: Any, queue_id: int) -> None:
+    """Let one at a time change which slices a queue has, and hinder nobody else."""
+    message, archive = _queue_tables(queue_id)
+    cursor.execute(f"LOCK TABLE ONLY {message}, ONLY {archive} IN SHARE UPDATE EXCLUSIVE MODE")
+
+
+def lock_slice_alone(cursor: Any, queue_id: int, leaf: Leaf) -> bool:
+    """Take every lock that dropping a slice needs; False when it is no slice of the queue any more.
+
+    Until the end of the transaction nobody can use the queue's tables: set ``lock_timeout``, and
+    be quick.
+    """
+    default = [found for found in leaves(cursor, queue_id) if not found.is_slice]
+    message, archive = _queue_tables(queue_id)
+    tables = [f"ONLY {message}", f"ONLY {archive}"]
+    for each in [*default, leaf]:
+        tables += [each.message, each.archive]
+    cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
+    return leaf in leaves(cursor, queue_id)
+
+
+def drop_slice(cursor: Any, leaf: Leaf) -> None:
+    """Drop the leaves of one span, messages and outcomes."""
+    cursor.execute(f"DROP TABLE {leaf.message}, {leaf.archive}")
 
 
 def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
@@ -187,7 +250,9 @@ def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
         "LEFT JOIN (pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid "
         "CROSS JOIN LATERAL pg_get_expr(leaf.relpartbound, leaf.oid) AS b (bound)) "
         "ON i.inhparent = parent.oid "
-        "WHERE parent.oid IN (to_regclass(%s), to_regclass(%s))",
+        # One that is dropped at this moment has no bound any more.
+        "WHERE parent.oid IN (to_regclass(%s), to_regclass(%s)) "
+        "AND (leaf.oid IS NULL OR bound IS NOT NULL)",
         [message, archive],
     )
     found: dict[str, dict[tuple[Any, ...], str]] = {message: {}, archive: {}}

@@ -78,6 +78,7 @@ class BoundQueue:
     redrive = _bound(MessageManager.redrive)
     replay = _bound(MessageManager.replay)
     metrics = _bound(MessageManager.metrics)
+    maintain = _bound(MessageManager.maintain)
 
     acreate = twin(create)
     adrop = twin(drop)
@@ -100,6 +101,7 @@ class BoundQueue:
     aredrive = twin(redrive)
     areplay = twin(replay)
     ametrics = twin(metrics)
+    amaintain = twin(maintain)
 
 
 def queue(name: str, *, using: str | None = None) -> BoundQueue:

@@ -7,6 +7,7 @@ from django_pgqueue.models.operations.dead_letters import DeadLetters
 from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
 from django_pgqueue.models.operations.measuring import Measuring
+from django_pgqueue.models.operations.retention import Retention
 from django_pgqueue.models.operations.settling import Settling
 from django_pgqueue.models.operations.topics import Topics
 
@@ -20,6 +21,7 @@ class MessageManager(
     Settling[MessageT],
     DeadLetters[MessageT],
     Measuring[MessageT],
+    Retention[MessageT],
 ):
     """Every operation, by topic. Each takes ``using=`` to name a database, and has an async
     twin of the same name with an ``a`` in front.

@@ -1,0 +1,25 @@
+-- Whether a leaf holds a message that lives. Its ids say where to look: no index of the live ones
+-- knows their times, and beside an old leaf there are few of its ids left to go through.
+WITH ids AS MATERIALIZED (
+    SELECT min(id) AS first, max(id) AS last FROM {message}
+)
+SELECT EXISTS (
+    SELECT FROM {deferred}
+    WHERE id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
+      AND queue_id + 0 = {queue_id}
+      AND enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity') AND enqueued_at < %(end)s
+) OR EXISTS (
+    SELECT FROM generate_series(-100, 100) AS p (priority)
+    CROSS JOIN LATERAL (
+        SELECT FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND r.priority = p.priority::smallint
+          AND r.id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
+          AND r.enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity')
+          AND r.enqueued_at < %(end)s
+        LIMIT 1) r
+) OR EXISTS (
+    SELECT FROM {waiting}
+    WHERE queue_id = {queue_id}
+      AND id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
+      AND enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity') AND enqueued_at < %(end)s
+)
