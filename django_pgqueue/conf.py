@@ -1,15 +1,17 @@
 """Every setting, with its default and meaning: the keys of ``settings.PGQUEUE``.
 
-==================  =========  ==================================================================
-key                 default    meaning
-==================  =========  ==================================================================
-DATABASE            None       alias of the database that holds the queues; None: as the routers
-                               say. Set it together with ``django_pgqueue.routers.QueueRouter``.
-CACHE_SECONDS       5.0        how long a process trusts what it knows of a queue's settings
-COPY_THRESHOLD      500        from how many messages on ``send_batch`` goes by COPY
-EXACT_COUNT_LIMIT   10000      up to how many rows ``metrics`` counts one by one
-LOCK_SECONDS        30.0       how long ``drop_queue`` tries to get its locks
-==================  =========  ==================================================================
+===================  =========  =================================================================
+key                  default    meaning
+===================  =========  =================================================================
+DATABASE             None       alias of the database that holds the queues; None: as the routers
+                                say. Set it together with ``django_pgqueue.routers.QueueRouter``.
+CACHE_SECONDS        5.0        how long a process trusts what it knows of a queue's settings
+COPY_THRESHOLD       500        from how many messages on ``send_batch`` goes by COPY
+EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by one
+LOCK_SECONDS         30.0       how long ``drop_queue`` tries to get its locks
+MAINTENANCE_SECONDS  60.0       how often at most consumers look after leaves and retention; None:
+                                not at all, where ``manage.py pgqueue_maintain`` does
+===================  =========  =================================================================
 
 >>> PGQUEUE = {"DATABASE": "queues"}
 """
@@ -29,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "COPY_THRESHOLD": 500,
     "EXACT_COUNT_LIMIT": 10_000,
     "LOCK_SECONDS": 30.0,
+    "MAINTENANCE_SECONDS": 60.0,
 }
 
 

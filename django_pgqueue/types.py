@@ -109,7 +109,7 @@ class Upkeep:
     more were ``held`` until they are exported. ``stragglers`` counts leaves of which all is old
     and something still lives; ``busy``, steps that were left to the next time because others used
     the tables. ``spans_in_default`` counts spans ahead that stay in the default leaf. ``keys`` are
-    dedup keys whose window was over.
+    dedup keys whose window was over. ``error`` says why it failed, if it did.
     """
 
     queue_name: str
@@ -125,6 +125,7 @@ class Upkeep:
     spans_in_default: int = 0
     keys: int = 0
     seconds: float = 0.0
+    error: str = ""
 
     @property
     def removed(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.bound import BoundQueue, queue
+from django_pgqueue.models.caretaker import Caretaker
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
 from django_pgqueue.models.message import Message
@@ -16,6 +17,7 @@ __all__ = [
     "ArchivedMessage",
     "Binding",
     "BoundQueue",
+    "Caretaker",
     "Deferred",
     "ExportRun",
     "Lake",

@@ -30,6 +30,8 @@ def connect() -> None:
         (signals.leases_lost, lost),
         (signals.leases_rescued, rescued),
         (signals.database_failed, database_failed),
+        (signals.queue_maintained, maintained),
+        (signals.maintenance_failed, maintenance_failed),
         (signals.consumer_started, started),
         (signals.consumer_stopping, stopping),
         (signals.consumer_stopped, stopped),
@@ -148,6 +150,32 @@ def database_failed(
         _first_line(str(error)),
         extra={"operation": operation, "error": str(error), "delay": wait},
         # What the database says speaks for itself; anything else is a defect to be found.
+        exc_info=error if type(error).__module__.startswith("builtins") else None,
+    )
+
+
+def maintained(sender: str, upkeep: Any, **kwargs: Any) -> None:
+    did = upkeep.removed or upkeep.leaves_made or upkeep.leaves_dropped
+    logger.log(
+        logging.WARNING if upkeep.spans_in_default else logging.INFO if did else logging.DEBUG,
+        "%s: removed %s archived, %s leaves; made %s leaves%s, in %.1f s",
+        sender,
+        upkeep.removed,
+        upkeep.leaves_dropped,
+        upkeep.leaves_made,
+        f"; {upkeep.spans_in_default} stay in the default leaf" if upkeep.spans_in_default else "",
+        upkeep.seconds,
+        extra={"queue": sender, **upkeep.as_dict()},
+    )
+
+
+def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
+    logger.error(
+        "%s: maintenance failed: %s: %s",
+        sender,
+        type(error).__name__,
+        _first_line(str(error)),
+        extra={"queue": sender, "error": str(error)},
         exc_info=error if type(error).__module__.startswith("builtins") else None,
     )
 

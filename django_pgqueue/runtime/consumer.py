@@ -20,6 +20,7 @@ from django_pgqueue.runtime.health import HealthServer
 from django_pgqueue.runtime.leases import LeaseKeeper
 from django_pgqueue.runtime.listener import Listener
 from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.runtime.maintenance import Maintenance
 from django_pgqueue.runtime.options import Options
 from django_pgqueue.runtime.pools import give_back_pooled
 from django_pgqueue.runtime.presence import Presence
@@ -77,6 +78,7 @@ class Consumer:
             allowance=self._allowance,
         )
         self._leases = LeaseKeeper(self._executions, self._watchdog, self._replace_worker)
+        self.maintenance = Maintenance({s.queue.alias for s in self.subscriptions})
         self._workers: list[threading.Thread] = []
         self._listeners: list[Listener] = []
         self._deaf: set[str] = {s.queue.alias for s in self.subscriptions}
@@ -142,6 +144,8 @@ class Consumer:
                 self._start_worker(subscription)
         for loop in self.loops:
             loop.start()
+        if not self.options.drain:
+            self.maintenance.start()
         if self.options.listen:
             for alias in {s.queue.alias for s in self.subscriptions}:
                 listener = Listener(
@@ -242,6 +246,7 @@ class Consumer:
         self.presence.leaving = True
         self._quarantine.stopping = True
         self.fetcher.stop()
+        self.maintenance.stop()
         for listener in self._listeners:
             listener.stop()
         for subscription in self.subscriptions:
@@ -262,6 +267,8 @@ class Consumer:
         self.presence.stop()
         _end(self.presence)
         self._persist("leave", self.presence.leave, deadline)
+        _end(self.maintenance)
+        self._persist("leave", self.maintenance.leave, deadline)
         if self._health is not None:
             self._health.stop()
         self._watchdog.stop()

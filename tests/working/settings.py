@@ -15,3 +15,4 @@ INSTALLED_APPS = [
 DATABASES = {"default": DATABASES["default"]}  # noqa: F405
 # Further settings of the database, as JSON.
 DATABASES["default"].update(json.loads(os.environ.get("WORKING_DATABASE", "{}")))
+PGQUEUE = json.loads(os.environ.get("WORKING_PGQUEUE", "{}"))

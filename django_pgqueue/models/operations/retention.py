@@ -5,11 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 
 from django_pgqueue import ddl, queries, signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
@@ -93,18 +99,29 @@ class Retention(Operations[MessageT]):
 
     def maintain_all(
         self,
+        queues: Iterable[str | Queue] | None = None,
         *,
         patience: float = 1.0,
         stall: float = 0.1,
         progress: Callable[[int], None] | None = None,
         using: str | None = None,
     ) -> list[Upkeep]:
-        """:meth:`maintain` of every queue, by name; and what dead consumers left is given back.
+        """:meth:`maintain` of every queue, by name, or of those named.
+
+        Besides, what consumers held that are dead for ten minutes is given back. A queue that
+        fails does not keep the others from their turn: its ``error`` tells why.
 
         >>> [upkeep.queue_name for upkeep in Message.objects.maintain_all()]
         ['mails', 'orders']
+
+        Raises QueueNotFound, before anything is done, and InvalidArgument.
         """
         alias = Queue.objects.database(using or self._db)
+        chosen = (
+            list(Queue.objects.using(alias).order_by("name"))
+            if queues is None
+            else [self.resolve(queue, alias) for queue in queues]
+        )
         for worker, count in Process.objects.bury_dead(DEAD_AFTER, using=alias).items():
             signals.leases_rescued.send_robust("maintain", count=count, worker=worker)
         done: list[Upkeep] = []
@@ -114,12 +131,17 @@ class Retention(Operations[MessageT]):
             if progress is not None:
                 progress(removed + so_far)
 
-        for queue in Queue.objects.using(alias).order_by("name"):
+        for queue in chosen:
             try:
                 upkeep = self.maintain(queue, patience=patience, stall=stall, progress=show)
             except QueueNotFound:
                 continue  # dropped meanwhile
-            removed += upkeep.dropped + upkeep.pruned
+            except (InterfaceError, OperationalError):
+                raise  # the next one would fare no better
+            except DatabaseError as error:
+                signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
+                upkeep = Upkeep(queue_name=queue.name, error=str(error).strip())
+            removed += upkeep.removed
             done.append(upkeep)
         return done
 

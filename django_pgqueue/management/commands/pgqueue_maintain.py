@@ -1,0 +1,94 @@
+"""``manage.py pgqueue_maintain``: do once what consumers do in the background."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_pgqueue.management.base import QueueCommand, amount, table
+from django_pgqueue.models import Message
+from django_pgqueue.types import Upkeep
+
+
+class Command(QueueCommand):
+    help = (
+        "Remove archived messages whose queue's retention is over, and make leaves of time "
+        "ahead. Nothing that lives is touched."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("queues", nargs="*", metavar="queue", help="(default: all)")
+        parser.add_argument(
+            "--patience",
+            type=_seconds,
+            default=5.0,
+            metavar="SECONDS",
+            help="how long to try for a lock (default: %(default)g)",
+        )
+        parser.add_argument(
+            "--stall",
+            type=_seconds,
+            default=0.1,
+            metavar="SECONDS",
+            help="how long others may wait behind it at most (default: %(default)g)",
+        )
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        with self.progress("messages removed") as progress:
+
+            def show(removed: int) -> None:
+                self.so_far = f"{amount(removed)} went; say it again for the rest."
+                progress.show(removed)
+
+            upkeeps = Message.objects.maintain_all(
+                options["queues"] or None,
+                patience=options["patience"],
+                stall=options["stall"],
+                progress=show,
+                using=alias,
+            )
+        self.answer(options, [upkeep.as_dict() for upkeep in upkeeps], _lines(upkeeps))
+        failed = [upkeep for upkeep in upkeeps if upkeep.error]
+        if failed:
+            raise CommandError("\n".join(f"{each.queue_name}: {each.error}" for each in failed))
+
+
+def _lines(upkeeps: list[Upkeep]) -> list[str]:
+    columns = ["queue", "removed", "leaves dropped", "leaves made", "note"]
+    sides = ["<", ">", ">", ">", "<"]
+    return table(
+        dict(zip(columns, sides, strict=True)),
+        [
+            [
+                upkeep.queue_name,
+                f"{upkeep.removed:,}",
+                f"{upkeep.leaves_dropped}",
+                f"{upkeep.leaves_made}",
+                _note(upkeep),
+            ]
+            for upkeep in upkeeps
+        ],
+    )
+
+
+def _note(upkeep: Upkeep) -> str:
+    """What was not done, in words."""
+    notes = {
+        "failed": upkeep.error,
+        "refused by a listener": upkeep.refused,
+        f"{upkeep.held:,} wait for an export": upkeep.held,
+        f"{upkeep.stragglers} leaves have something that lives": upkeep.stragglers,
+        "others use the tables, try later": upkeep.busy,
+        f"{upkeep.spans_in_default} spans stay in the default leaf": upkeep.spans_in_default,
+    }
+    return ", ".join(note for note, applies in notes.items() if applies)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from error

@@ -1,0 +1,33 @@
+"""Which consumer process looks after leaves and retention."""
+
+from __future__ import annotations
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("django_pgqueue", "0004_binding")]
+
+    operations = [
+        migrations.CreateModel(
+            name="Caretaker",
+            fields=[
+                ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ("token", models.UUIDField()),
+                ("process", models.TextField()),
+                (
+                    "since",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("until", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "pgqueue_caretaker",
+                "required_db_vendor": "postgresql",
+            },
+        ),
+    ]

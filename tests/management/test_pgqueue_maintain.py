@@ -1,0 +1,118 @@
+"""``pgqueue_maintain``."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.core.management import CommandError
+
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue, queue
+from django_pgqueue.models.operations import retention
+from tests.actors import Actor, begin, commit
+from tests.actors import call as operate
+from tests.conftest import run_sql
+from tests.management.calling import call, call_json
+from tests.models.operations.test_retention import daily, done, leaf, plain, sent
+
+pytestmark = pytest.mark.django_db
+
+
+def test_each_queue_is_a_line_with_what_was_done(orders: BoundQueue) -> None:
+    found = daily()
+    leaf(found, 9)
+    done(found, sent(found, 3, 9), 8)
+    old = plain()
+    done(old, sent(old, 2, 9), 8)
+
+    headings, *lines = call("pgqueue_maintain").out.splitlines()
+
+    assert " ".join(headings.split()) == "queue removed leaves dropped leaves made note"
+    assert [line.split() for line in lines] == [
+        ["daily", "3", "1", "0"],
+        ["orders", "0", "0", "0"],
+        ["plain", "2", "0", "0"],
+    ]
+    assert not ArchivedMessage.objects.exists()
+
+
+def test_the_same_can_be_had_as_json_for_some_queues(orders: BoundQueue) -> None:
+    old = plain()
+    done(old, sent(old, 2, 9), 8)
+
+    [said] = call_json("pgqueue_maintain", "plain")
+
+    assert (said["queue_name"], said["pruned"], said["error"]) == ("plain", 2, "")
+    assert dt.datetime.fromisoformat(said["before"]).tzinfo is not None
+
+
+def test_what_was_in_the_way_is_said(actor: Actor) -> None:
+    found = daily()
+    leaf(found, 9)
+    actor.do(begin)
+    actor.do(operate, "send", "daily", 1)
+
+    said = call("pgqueue_maintain", "--patience", "0.1", "--stall", "0.01").out
+
+    assert said.splitlines()[1].endswith("others use the tables, try later")
+    actor.do(commit)
+
+
+def test_a_queue_that_fails_lets_the_others_have_their_turn(
+    orders: BoundQueue,
+) -> None:
+    first, last = plain("a"), plain("z")
+    for found in (first, last):
+        done(found, sent(found, 2, 9), 8)
+    # As for a role that does not own the table: it cannot be deleted from.
+    run_sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE 'permission denied' USING ERRCODE = '42501'; END$$"
+    )
+    run_sql(
+        f"CREATE TRIGGER refuse BEFORE DELETE ON {first.tables['archive']} "
+        "EXECUTE FUNCTION refuse()"
+    )
+
+    with pytest.raises(CommandError, match="a: permission denied") as raised:
+        call("pgqueue_maintain")
+
+    assert raised.value.returncode == 1
+    assert list(ArchivedMessage.objects.values_list("queue__name", flat=True)) == ["a", "a"]
+    assert "z" in raised.value.said.out  # type: ignore[attr-defined]
+
+
+def test_a_queue_that_does_not_exist_is_named(orders: BoundQueue) -> None:
+    with pytest.raises(CommandError, match="no queue 'mails'"):
+        call("pgqueue_maintain", "orders", "mails")
+
+
+@pytest.mark.parametrize("wrong", [("--stall", "0"), ("--patience", "-1"), ("--stall", "soon")])
+def test_waits_that_mean_nothing_are_refused(orders: BoundQueue, wrong: tuple[str, str]) -> None:
+    with pytest.raises(CommandError, match=r"stall|patience|not a number"):
+        call("pgqueue_maintain", *wrong)
+
+
+def test_an_interrupt_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    found = plain()
+    done(found, sent(found, 6, 9), 8)
+    prune = retention._Work._query
+    batches: list[str] = []
+
+    def query(work: retention._Work, name: str, *args: object) -> object:
+        if name == "expire":
+            batches.append(name)
+            if len(batches) == 3:
+                raise KeyboardInterrupt
+        return prune(work, name, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(retention._Work, "_query", query)
+
+    with pytest.raises(CommandError, match=r"Interrupted. 4 messages went; say it again") as said:
+        call("pgqueue_maintain")
+
+    assert said.value.returncode == 130
+    assert Message.objects.filter(queue=found).count() == 2
+    assert queue("plain").metrics().archived == 2
+    assert Queue.objects.count() == 1
