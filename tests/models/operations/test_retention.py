@@ -790,3 +790,22 @@ def test_a_send_waits_no_longer_than_the_stall(
     assert longest < 0.5
     reader.do(commit)
     until(lambda: Message.objects.maintain("daily").leaves_dropped == 1)
+
+
+def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old() -> None:
+    """Rows of different leaves may lie at the same place."""
+    queue = daily()
+    leaf(queue, 20)
+    leaf(queue, 2)
+    done(queue, sent(queue, 5, 20), 15)
+    young = done(queue, sent(queue, 5, 2), 1)
+    live = sent(queue, 5, 0)
+    parents = ddl.Leaf(queue.tables["message"], queue.tables["archive"])
+    work = retention._Work(queue, 1, 1, lambda removed: None)
+
+    page = {"first": "(0,0)", "end": "(1024,0)", "before": NOW - 7 * DAY, "batch": 100}
+    [(gone, *_)] = work._query("expire", parents, {**page, "exported_below": None})
+
+    assert gone == 5
+    assert archived(queue) == young
+    assert stored(queue) == young + live
