@@ -2,16 +2,22 @@
 -- to wait: a delay, a message at its last delivery, a lock of somebody else's, a follower that is
 -- still out from an earlier batch. Either group by group or in rounds. The heads are fenced and
 -- locked, so the line behind them stands still.
+-- Groups are looked up one by one, and noted by an upsert that never inserts: both must use the
+-- index on their key. For a join the planner goes through all groups when it knows too little.
 WITH head AS MATERIALIZED (
-    SELECT d.group_key, array_position(%(ids)s::bigint[], d.id) AS place
-    FROM {deferred} d JOIN {group} g
-      ON g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = d.id
-    WHERE d.id = ANY(%(ids)s::bigint[]) AND d.queue_id + 0 = {queue_id}
-      AND d.id || ':' || d.read_ct = ANY(%(receipts)s::text[])
-      AND (SELECT o.id FROM {deferred} o
-           WHERE o.id = ANY(g.followers) AND o.id <> g.head AND o.queue_id + 0 = {queue_id}
-           LIMIT 1) IS NULL
-    FOR UPDATE SKIP LOCKED
+    SELECT h.place, g.group_key, g.head, g.priority
+    FROM unnest(%(ids)s::bigint[], %(receipts)s::text[]) WITH ORDINALITY AS h (id, receipt, place)
+    CROSS JOIN LATERAL (
+        SELECT d.group_key FROM {deferred} d
+        WHERE d.id = h.id AND d.queue_id + 0 = {queue_id} AND d.id || ':' || d.read_ct = h.receipt
+        FOR UPDATE SKIP LOCKED) d
+    CROSS JOIN LATERAL (
+        SELECT g.group_key, g.head, g.priority FROM {group} g
+        WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = h.id
+          AND (SELECT o.id FROM {deferred} o
+               WHERE o.id = ANY(g.followers) AND o.id <> g.head AND o.queue_id + 0 = {queue_id}
+               LIMIT 1) IS NULL
+        FOR UPDATE SKIP LOCKED) g
 ),
 line AS MATERIALIZED (
     SELECT h.place, w.spot, w.id, row_number() OVER one AS round,
@@ -50,15 +56,15 @@ leased AS (
     RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at
 ),
 noted AS (
-    UPDATE {group} g
-    SET followers = ARRAY(SELECT l.id FROM leased l WHERE l.group_key = h.group_key)
-    FROM head h
-    WHERE g.queue_id = {queue_id} AND g.group_key = h.group_key
-      AND h.group_key IN (SELECT group_key FROM leased)
+    INSERT INTO {group} (queue_id, group_key, head, priority, followers)
+    SELECT {queue_id}, h.group_key, h.head, h.priority, array_agg(l.id)
+    FROM head h JOIN leased l ON l.group_key = h.group_key
+    GROUP BY h.group_key, h.head, h.priority
+    ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers
 )
 SELECT l.id, m.body, m.headers, l.enqueued_at, l.priority, l.group_key,
        l.read_ct, l.attempts, l.vt, l.first_read_at
-FROM leased l JOIN wanted w ON w.id = l.id CROSS JOIN LATERAL (
+FROM leased l CROSS JOIN LATERAL (
     SELECT body, headers FROM {message} m
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
-ORDER BY CASE WHEN %(in_rounds)s THEN w.round END, w.place, w.round
+ORDER BY array_position(ARRAY(SELECT id FROM wanted), l.id)

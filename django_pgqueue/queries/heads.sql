@@ -1,14 +1,15 @@
 -- How many heads it takes to fill a batch of qty messages, group by group: their own number and
 -- the length of the line behind each, counted no further than the batch goes. Locks nothing.
+-- The first limits are hidden from the planner: it could choose to sort all there are.
 WITH RECURSIVE line AS MATERIALIZED (
     SELECT array_agg(group_key) AS groups FROM (
         (SELECT d.group_key FROM {deferred} d
          WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
-         ORDER BY d.vt LIMIT %(qty)s)
+         ORDER BY d.vt LIMIT (SELECT %(qty)s::bigint))
         UNION ALL
         (SELECT r.group_key FROM {ready} r
          WHERE r.queue_id = {queue_id}
-         ORDER BY r.priority DESC, r.id LIMIT %(qty)s)
+         ORDER BY r.priority DESC, r.id LIMIT (SELECT %(qty)s::bigint))
     ) first
 ),
 walk AS (
