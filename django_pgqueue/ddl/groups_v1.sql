@@ -1,133 +1,165 @@
 -- How a FIFO group gets its next head. Released: never edit, add a groups_v2.sql.
 --
--- Whoever removes a head (an ack, a dead letter, an operator, plain SQL in another language)
--- brings up the next in the same transaction. Nobody waits: who finds the group's row locked
--- leaves a recheck, which the next reader after the commits takes up. Run once for each of the
--- two sets of tables; {twin} is empty or _unlogged.
+-- Whoever removes heads (an ack, a dead letter, an operator, plain SQL in another language)
+-- brings up the next ones in the same transaction, all of a statement at once. Nobody waits: who
+-- finds a group's row locked leaves a recheck, which the next reader after the commits takes up.
+-- Run once for each of the two sets of tables; {twin} is empty or _unlogged.
 
--- Their plans are kept by the session, and one made while a table was small would scan it for
--- good. So they are pinned to indexes, and ask nothing for which the wrong index would do.
+-- Plans are kept by the session, and one made while a table was small would scan it for good. So
+-- they are pinned to indexes and to the places of rows, and ask nothing for which the wrong index
+-- would do.
 
--- The caller holds the lock of the group's row. Each statement sees what was committed before it.
-CREATE FUNCTION pgqueue_next_head{twin}(
-    queue_number integer, group_name text, batch bigint[]
-) RETURNS void
+-- Takes the places of groups' rows, whose locks the caller holds and whose heads are gone. Returns
+-- how many heads there are now. Each statement sees what was committed before it.
+CREATE FUNCTION pgqueue_next_heads{twin}(places tid[]) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
-    follower record;
-    successor record;
-    last bigint;
+    heads integer := 0;
+    queue_ids integer[];
+    found integer[];
+    seen bigint;
+    queue record;
     now_ms bigint;
     woken_ms bigint;
 BEGIN
-    -- An operator may remove the one that is next at this very moment: then look again.
+    -- An operator may remove one that is next at this very moment: then look again. The row of a
+    -- group that has been dealt with is in another place by then.
     LOOP
         -- What one batch leased together with the old head is still out: the group goes on after
         -- it, and before that with what comes earlier, because it was set back in line. The queue
         -- counts: a follower that died is in another one, with its id.
-        last := 9223372036854775807;
-        IF batch IS NOT NULL THEN
-            SELECT id, priority INTO follower FROM pgqueue_deferred{twin}
-            WHERE id = ANY(batch) AND queue_id + 0 = queue_number ORDER BY id LIMIT 1;
-            IF FOUND THEN
-                last := follower.id;
-            ELSE
-                batch := NULL;
-            END IF;
-        END IF;
-
-        DELETE FROM pgqueue_waiting{twin}
-        WHERE ctid = (SELECT ctid FROM pgqueue_waiting{twin}
-                      WHERE queue_id = queue_number AND group_key = group_name AND id < last
-                      ORDER BY id LIMIT 1)
-        RETURNING * INTO successor;
-        EXIT WHEN FOUND;
-        PERFORM FROM pgqueue_waiting{twin}
-        WHERE queue_id = queue_number AND group_key = group_name AND id < last LIMIT 1;
-        CONTINUE WHEN FOUND;
-
-        IF batch IS NOT NULL THEN
-            UPDATE pgqueue_group{twin} SET head = follower.id, priority = follower.priority
-            WHERE queue_id = queue_number AND group_key = group_name;
-        ELSE
+        WITH line AS MATERIALIZED (
+            SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
+            FROM pgqueue_group{twin} g LEFT JOIN LATERAL (
+                SELECT d.id, d.priority FROM pgqueue_deferred{twin} d
+                WHERE g.followers IS NOT NULL AND d.id = ANY(g.followers)
+                  AND d.queue_id + 0 = g.queue_id
+                ORDER BY d.id LIMIT 1) f ON true
+            WHERE g.ctid = ANY(places)
+        ),
+        next AS MATERIALIZED (
+            SELECT l.*, w.spot FROM line l LEFT JOIN LATERAL (
+                SELECT w.ctid AS spot FROM pgqueue_waiting{twin} w
+                WHERE w.queue_id = l.queue_id AND w.group_key = l.group_key
+                  AND w.id < coalesce(l.id, 9223372036854775807)
+                ORDER BY w.id LIMIT 1) w ON true
+        ),
+        moved AS (
+            DELETE FROM pgqueue_waiting{twin} w USING next n WHERE w.ctid = n.spot
+            RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers
+        ),
+        readable AS (
+            INSERT INTO pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
+            SELECT id, enqueued_at, queue_id, priority, group_key FROM moved
+            WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
+        ),
+        not_yet AS (
+            INSERT INTO pgqueue_deferred{twin}
+                (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
+                 priority, state, group_key)
+            SELECT id, coalesce(vt, statement_timestamp()), enqueued_at, first_read_at,
+                   last_read_at, queue_id, read_ct, attempts, priority,
+                   CASE read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_key
+            FROM moved
+            WHERE read_ct > 0 OR vt > statement_timestamp()
+        ),
+        headed AS (
+            UPDATE pgqueue_group{twin} g
+            SET head = n.id, priority = n.priority, followers = n.followers
+            FROM (SELECT place, id, priority, followers FROM moved
+                  UNION ALL
+                  SELECT place, id, priority, followers FROM next
+                  WHERE spot IS NULL AND id IS NOT NULL) n
+            WHERE g.ctid = n.place
+        ),
+        ended AS (
             DELETE FROM pgqueue_group{twin}
-            WHERE queue_id = queue_number AND group_key = group_name;
-        END IF;
-        RETURN;
+            WHERE ctid = ANY(ARRAY(SELECT place FROM next WHERE spot IS NULL AND id IS NULL))
+        )
+        SELECT array_agg(queue_id), (SELECT count(spot) FROM next) INTO found, seen FROM moved;
+
+        heads := heads + coalesce(cardinality(found), 0);
+        queue_ids := queue_ids || found;
+        EXIT WHEN seen = coalesce(cardinality(found), 0);
     END LOOP;
 
-    IF successor.read_ct = 0
-       AND (successor.vt IS NULL OR successor.vt <= statement_timestamp()) THEN
-        INSERT INTO pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
-        VALUES (successor.id, successor.enqueued_at, queue_number, successor.priority, group_name);
-    ELSE
-        INSERT INTO pgqueue_deferred{twin}
-            (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
-             priority, state, group_key)
-        VALUES (successor.id, coalesce(successor.vt, statement_timestamp()),
-                successor.enqueued_at, successor.first_read_at, successor.last_read_at,
-                queue_number, successor.read_ct, successor.attempts, successor.priority,
-                CASE successor.read_ct WHEN 0 THEN 'SCHEDULED' ELSE 'RETRYABLE' END, group_name);
+    -- As a send does, for the consumers that sleep.
+    FOR queue IN SELECT id, name FROM pgqueue_queue WHERE id = ANY(queue_ids) AND notify LOOP
+        now_ms := date_part('epoch', clock_timestamp()) * 1000;
+        woken_ms := pg_sequence_last_value(('pgqueue_wake_q' || queue.id)::regclass);
+        IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
+            now_ms := setval(('pgqueue_wake_q' || queue.id)::regclass, now_ms);
+            PERFORM pg_notify('pgqueue', queue.name);
+        END IF;
+    END LOOP;
+
+    RETURN heads;
+END
+$$;
+
+-- Takes messages of groups that were deleted from a table. Where it is not the head that went, but
+-- a follower in a batch, the lock, kept until the commit, makes whoever removes the head meanwhile
+-- leave a recheck instead of naming this message the next head.
+CREATE FUNCTION pgqueue_go_on{twin}(
+    from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
+) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    places tid[];
+    unsure bigint[];
+BEGIN
+    -- Heads that a read took from ready only move. Who else has the lock may not see that this
+    -- message goes; and a transaction that keeps its first snapshot may overlook what came since.
+    SELECT array_agg(g.place) FILTER (WHERE g.head = m.id),
+           array_agg(m.id) FILTER (
+               WHERE g.place IS NULL
+                  OR current_setting('transaction_isolation') <> 'read committed')
+    INTO places, unsure
+    FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) LEFT JOIN LATERAL (
+        SELECT g.ctid AS place, g.head FROM pgqueue_group{twin} g
+        WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key
+        FOR UPDATE SKIP LOCKED) g ON true
+    WHERE NOT from_ready
+       OR (SELECT d.queue_id FROM pgqueue_deferred{twin} d WHERE d.id = m.id)
+          IS DISTINCT FROM m.queue_id;
+
+    IF unsure IS NOT NULL THEN
+        -- A group whose row is gone, as when its queue is dropped, needs no look.
+        INSERT INTO pgqueue_recheck{twin} (id, queue_id, group_key)
+        SELECT m.id, m.queue_id, m.group_key
+        FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
+            SELECT FROM pgqueue_group{twin} g
+            WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key OFFSET 0) g
+        WHERE m.id = ANY(unsure);
     END IF;
 
-    UPDATE pgqueue_group{twin}
-    SET head = successor.id, priority = successor.priority, followers = batch
-    WHERE queue_id = queue_number AND group_key = group_name;
-
-    -- As a send does, for the consumers that sleep.
-    IF (SELECT notify FROM pgqueue_queue WHERE id = queue_number) THEN
-        now_ms := date_part('epoch', clock_timestamp()) * 1000;
-        woken_ms := pg_sequence_last_value(('pgqueue_wake_q' || queue_number)::regclass);
-        IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
-            now_ms := setval(('pgqueue_wake_q' || queue_number)::regclass, now_ms);
-            PERFORM pg_notify('pgqueue', name) FROM pgqueue_queue WHERE id = queue_number;
-        END IF;
+    IF places IS NOT NULL THEN
+        PERFORM pgqueue_next_heads{twin}(places);
     END IF;
 END
 $$;
 
-CREATE FUNCTION pgqueue_member_gone{twin}() RETURNS trigger
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+-- Most queues have no groups, so this part does as little as it can.
+CREATE FUNCTION pgqueue_members_gone{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    held record;
+    ids bigint[];
+    queue_ids integer[];
+    groups text[];
 BEGIN
-    -- A head that a read takes from ready only moves.
-    IF TG_ARGV[0] = 'ready' THEN
-        PERFORM FROM pgqueue_deferred{twin} WHERE id = OLD.id;
-        IF FOUND THEN
-            RETURN NULL;
-        END IF;
+    SELECT array_agg(id), array_agg(queue_id), array_agg(group_key)
+    INTO ids, queue_ids, groups
+    FROM gone WHERE group_key IS NOT NULL;
+    IF ids IS NOT NULL THEN
+        PERFORM pgqueue_go_on{twin}(TG_ARGV[0] = 'ready', ids, queue_ids, groups);
     END IF;
-
-    SELECT head, followers INTO held FROM pgqueue_group{twin}
-    WHERE queue_id = OLD.queue_id AND group_key = OLD.group_key
-    FOR UPDATE SKIP LOCKED;
-
-    IF NOT FOUND THEN
-        -- Somebody else has the lock, and may not see that this message goes. Or all of the group
-        -- went in one statement, and its row did already.
-        INSERT INTO pgqueue_recheck{twin} (id, queue_id, group_key)
-        SELECT OLD.id, OLD.queue_id, OLD.group_key FROM pgqueue_group{twin}
-        WHERE queue_id = OLD.queue_id AND group_key = OLD.group_key;
-    ELSIF held.head = OLD.id THEN
-        PERFORM pgqueue_next_head{twin}(OLD.queue_id, OLD.group_key, held.followers);
-        -- A transaction that keeps its first snapshot may have overlooked what came since.
-        IF current_setting('transaction_isolation') <> 'read committed' THEN
-            INSERT INTO pgqueue_recheck{twin} (id, queue_id, group_key)
-            VALUES (OLD.id, OLD.queue_id, OLD.group_key);
-        END IF;
-    END IF;
-    -- Otherwise it was a follower in a batch; the lock, kept until the commit, makes whoever
-    -- removes the head meanwhile leave a recheck instead of naming this message the next head.
-
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER pgqueue_member_gone AFTER DELETE ON pgqueue_ready{twin}
-    FOR EACH ROW WHEN (OLD.group_key IS NOT NULL)
-    EXECUTE FUNCTION pgqueue_member_gone{twin}('ready');
+CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON pgqueue_ready{twin}
+    REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_members_gone{twin}('ready');
 
-CREATE TRIGGER pgqueue_member_gone AFTER DELETE ON pgqueue_deferred{twin}
-    FOR EACH ROW WHEN (OLD.group_key IS NOT NULL)
-    EXECUTE FUNCTION pgqueue_member_gone{twin}('deferred');
+CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON pgqueue_deferred{twin}
+    REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_members_gone{twin}('deferred');

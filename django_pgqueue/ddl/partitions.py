@@ -61,7 +61,7 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
         "group": f"pgqueue_group{twin}",
         "recheck": f"pgqueue_recheck{twin}",
         "dedup": f"pgqueue_dedup{twin}",
-        "next_head": f"pgqueue_next_head{twin}",
+        "next_heads": f"pgqueue_next_heads{twin}",
         "unlogged": str(unlogged).lower(),
     }
 

@@ -54,8 +54,10 @@ DROP FUNCTION IF EXISTS pgqueue_queues_truncated() CASCADE;
 # Once for each set of the hot tables.
 GROUPS_V1 = "".join(_read("groups_v1.sql").replace("{twin}", twin) for twin in ("", "_unlogged"))
 GROUPS_V1_REVERSE = """
-DROP FUNCTION IF EXISTS pgqueue_member_gone() CASCADE;
-DROP FUNCTION IF EXISTS pgqueue_member_gone_unlogged() CASCADE;
-DROP FUNCTION IF EXISTS pgqueue_next_head(integer, text, bigint[]);
-DROP FUNCTION IF EXISTS pgqueue_next_head_unlogged(integer, text, bigint[]);
+DROP FUNCTION IF EXISTS pgqueue_members_gone() CASCADE;
+DROP FUNCTION IF EXISTS pgqueue_members_gone_unlogged() CASCADE;
+DROP FUNCTION IF EXISTS pgqueue_go_on(boolean, bigint[], integer[], text[]);
+DROP FUNCTION IF EXISTS pgqueue_go_on_unlogged(boolean, bigint[], integer[], text[]);
+DROP FUNCTION IF EXISTS pgqueue_next_heads(tid[]);
+DROP FUNCTION IF EXISTS pgqueue_next_heads_unlogged(tid[]);
 """

@@ -31,12 +31,12 @@ known AS MATERIALIZED (
         WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key OFFSET 0) g
 ),
 locked AS MATERIALIZED (
-    SELECT g.ctid AS place, g.group_key, g.head, g.priority, g.followers FROM {group} g
+    SELECT g.ctid AS place, g.group_key, g.head, g.priority FROM {group} g
     WHERE g.ctid = ANY(ARRAY(SELECT place FROM known)) AND %(alone)s
     FOR UPDATE SKIP LOCKED
 ),
 looked_at AS MATERIALIZED (
-    SELECT l.group_key, l.followers,
+    SELECT l.place, l.group_key,
            coalesce((SELECT true FROM {deferred} d
                      WHERE d.id = l.head AND d.queue_id + 0 = {queue_id}),
                     (SELECT true FROM {ready} r WHERE r.queue_id = {queue_id}
@@ -44,7 +44,8 @@ looked_at AS MATERIALIZED (
     FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
 ),
 replaced AS MATERIALIZED (
-    SELECT group_key, {next_head}({queue_id}, group_key, followers) FROM looked_at WHERE NOT alive
+    SELECT {next_heads}(array_agg(place)) AS heads FROM looked_at WHERE NOT alive
+    HAVING count(*) > 0
 ),
 -- Groups that have none: their first message becomes the head.
 unknown AS MATERIALIZED (
@@ -93,8 +94,7 @@ not_yet AS (
 ),
 settled AS MATERIALIZED (
     SELECT group_key FROM moved
-    UNION ALL SELECT group_key FROM looked_at WHERE alive
-    UNION ALL SELECT group_key FROM replaced
+    UNION ALL SELECT group_key FROM looked_at
     UNION ALL SELECT group_key FROM unknown WHERE place IS NULL
 ),
 done AS (
@@ -103,5 +103,5 @@ done AS (
         SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM moved) + (SELECT count(*) FROM replaced) AS heads,
+SELECT (SELECT count(*) FROM moved) + coalesce((SELECT heads FROM replaced), 0) AS heads,
        (SELECT count(*) FROM done) AS rechecks

@@ -69,6 +69,38 @@ def test_a_grouped_read_costs_its_batch(
         plan.check(rows=350, buffers=2_500)
 
 
+def rows_read(sql: Sql) -> int:
+    """How many rows of the groups' tables this transaction read so far, in triggers too."""
+    [(rows,)] = sql(
+        "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
+        " WHERE relname IN ('pgqueue_group', 'pgqueue_waiting', 'pgqueue_ready',"
+        " 'pgqueue_deferred')"
+    )
+    return int(rows)
+
+
+@pytest.mark.parametrize("read", ["read", "read_grouped"])
+def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(
+    orders: BoundQueue, sql: Sql, read: str
+) -> None:
+    sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready, pgqueue_deferred")
+    for _ in range(10):  # the triggers' plans are made, and kept
+        orders.send_batch([0] * 3, group="a")
+        orders.archive(getattr(orders, read)(qty=2))
+    groups = [f"g{n}" for n in range(5_000)]
+    orders.send_batch([0] * 15_000, group=groups * 3)
+    begin_all_groups()
+    messages = getattr(orders, read)(qty=100)
+    before = rows_read(sql)
+
+    orders.archive(messages)
+
+    assert len(messages) == 100
+    # Each message, the row of its group and the one that follows it: a few times each.
+    assert rows_read(sql) - before <= 100 * 8
+    assert orders.metrics().ready >= 5_000 - 100
+
+
 def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -> None:
     sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
     messages = crowded.read_grouped(qty=20)

@@ -13,6 +13,7 @@ from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.models.operations.measuring import FEW
 from django_pgqueue.types import Metrics
 from tests.actors import Actor, begin, call, commit, execute, rollback
+from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -339,6 +340,28 @@ def test_the_group_goes_on_when_the_whole_batch_is_done_in_any_order(
     orders.archive(third)
 
     assert bodies(orders.read_grouped(qty=10)) == ["a4", "a5"]
+
+
+def test_the_group_goes_on_behind_a_whole_batch_acked_at_once(orders: BoundQueue) -> None:
+    send_line(orders, "a", 4)
+    send_line(orders, "b", 4)
+
+    orders.archive(orders.read_grouped_rr(qty=6))
+
+    assert bodies(orders.read_grouped(qty=10)) == ["a4", "b4"]
+
+
+def test_the_rest_of_a_batch_stays_out_when_its_head_and_others_are_acked(
+    orders: BoundQueue,
+) -> None:
+    send_line(orders, "a", 5)
+    first, second, third, fourth = orders.read_grouped(qty=4)
+
+    orders.archive([first, third])
+    assert orders.read(qty=10) == []
+    orders.archive([second, fourth])
+
+    assert bodies(orders.read(qty=10)) == ["a5"]
 
 
 def test_followers_whose_lease_ran_out_wait_behind_their_head(orders: BoundQueue, sql: Sql) -> None:
@@ -692,3 +715,66 @@ def test_plain_sql_that_deletes_a_head_brings_up_the_next(orders: BoundQueue, sq
     sql("DELETE FROM pgqueue_deferred WHERE id = %s", [message.id])
 
     assert bodies(orders.read(qty=10)) == ["a2"]
+
+
+def test_plain_sql_that_deletes_unread_heads_brings_up_the_next(
+    orders: BoundQueue, sql: Sql
+) -> None:
+    send_line(orders, "a")
+    send_line(orders, "b")
+    orders.send("x")
+    orders.archive(orders.read(qty=10))  # a2 and b2 stand in ready
+
+    sql("DELETE FROM pgqueue_ready")
+
+    assert bodies(orders.read(qty=10)) == ["a3", "b3"]
+
+
+def test_one_statement_may_delete_heads_of_many_queues(orders: BoundQueue, sql: Sql) -> None:
+    Message.objects.create_queue("mails")
+    mails = BoundQueue("mails")
+    for queue in (orders, mails):
+        send_line(queue, "a")
+        send_line(queue, "b")
+        queue.send("x")
+        assert len(queue.read(qty=10)) == 3
+
+    sql("DELETE FROM pgqueue_deferred")
+
+    assert bodies(orders.read(qty=10)) == ["a2", "b2"]
+    assert bodies(mails.read(qty=10)) == ["a2", "b2"]
+
+
+def test_an_ack_of_many_groups_leaves_alone_the_one_that_another_holds(
+    committed_orders: BoundQueue, actor: Actor
+) -> None:
+    send_line(committed_orders, "a", 3)
+    send_line(committed_orders, "b", 3)
+    heads_and_follower = committed_orders.read_grouped_rr(qty=3)
+    assert bodies(heads_and_follower) == ["a1", "b1", "a2"]
+    actor.do(begin)
+    actor.do(call, "archive", "orders", heads_and_follower[2].receipt)
+
+    committed_orders.archive(heads_and_follower[:2])
+
+    assert bodies(committed_orders.read(qty=10)) == ["b2"]
+    actor.do(commit)
+    assert bodies(committed_orders.read(qty=10)) == ["a3"]
+
+
+def test_an_ack_of_many_groups_waits_for_the_operator_who_takes_out_one_that_is_next(
+    committed_orders: BoundQueue, actors: Callable[[int], list[Actor]], sql: Sql
+) -> None:
+    ids = send_line(committed_orders, "a", 3)
+    send_line(committed_orders, "b", 3)
+    heads = committed_orders.read(qty=10)
+    operator, acker = actors(2)
+    operator.do(begin)
+    operator.do(call, "delete", "orders", ids[1])
+
+    acking = acker.start(call, "archive", "orders", [head.receipt for head in heads])
+    until(lambda: sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+    operator.do(commit)
+
+    assert sorted(acking.result(timeout=20)) == sorted(head.id for head in heads)
+    assert bodies(committed_orders.read(qty=10)) == ["a3", "b2"]
