@@ -25,6 +25,7 @@ __all__ = [
     "priority",
     "quantity",
     "queue_name",
+    "span",
     "targets",
     "validate_queue_name",
 ]
@@ -117,6 +118,20 @@ def duration(value: object, name: str = "vt") -> dt.timedelta:
             length = dt.timedelta.max
     if abs(length) > _LONGEST:
         raise InvalidArgument(f"{name} must be less than a thousand years, not {value!r}")
+    return length
+
+
+def span(value: object, name: str) -> dt.timedelta | None:
+    """A length of time of at least a second, or None.
+
+    >>> span(3600, "retention")
+    datetime.timedelta(seconds=3600)
+    """
+    if value is None:
+        return None
+    length = duration(value, name)
+    if length < dt.timedelta(seconds=1):
+        raise InvalidArgument(f"{name} must be at least a second, not {value!r}")
     return length
 
 

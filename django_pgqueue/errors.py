@@ -72,10 +72,13 @@ class QueueMismatch(PgQueueError):
 class QueueBusy(PgQueueError):
     """Other transactions kept the queue's tables locked for too long; nothing was changed."""
 
-    def __init__(self, name: str, seconds: float) -> None:
+    def __init__(self, name: str, seconds: float = 0, *, converting: bool = False) -> None:
         super().__init__(
-            f"Queue {name!r} could not be locked within {seconds:g} seconds: another transaction "
-            f"uses its tables. Nothing was changed; see pg_stat_activity, then try again."
+            f"Queue {name!r} is being converted by somebody else. Let that end, then try again."
+            if converting
+            else f"Queue {name!r} could not be locked within {seconds:g} seconds: another "
+            f"transaction uses its tables. Nothing was changed; see pg_stat_activity, then try "
+            f"again."
         )
 
 

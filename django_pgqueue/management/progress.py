@@ -41,6 +41,10 @@ class Progress:
         if self._live:
             self._write("\r\x1b[K", ending="")
 
+    def say(self, verb: str, total: int | None = None) -> None:
+        """What is shown from now on is this, of so many."""
+        self._verb, self._total = verb, total
+
     def show(self, done: int, share: float | None = None) -> None:
         """So many are done, which is this share of the whole."""
         now = time.monotonic()

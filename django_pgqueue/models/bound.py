@@ -79,6 +79,7 @@ class BoundQueue:
     replay = _bound(MessageManager.replay)
     metrics = _bound(MessageManager.metrics)
     maintain = _bound(MessageManager.maintain)
+    repartition = _bound(MessageManager.repartition)
 
     acreate = twin(create)
     adrop = twin(drop)
@@ -102,6 +103,7 @@ class BoundQueue:
     areplay = twin(replay)
     ametrics = twin(metrics)
     amaintain = twin(maintain)
+    arepartition = twin(repartition)
 
 
 def queue(name: str, *, using: str | None = None) -> BoundQueue:

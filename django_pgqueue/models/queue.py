@@ -11,6 +11,7 @@ from django.utils.functional import cached_property
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
+from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 
 __all__ = ["Queue"]
@@ -176,6 +177,9 @@ class Queue(models.Model):
         alias = using or self.alias
         self._refuse_loop(alias)
         is_new = self._state.adding
+        if not is_new and kwargs.get("update_fields") is None:
+            # What was read a while ago must not undo a repartition since.
+            kwargs["update_fields"] = self._settings()
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
             if is_new:
@@ -187,6 +191,15 @@ class Queue(models.Model):
                         partition_interval=self.partition_interval,
                     )
         type(self).objects.forget(self)
+
+    def _settings(self) -> list[str]:
+        """All that may be changed by saving."""
+        fixed = {"partition_interval", "unlogged", *self.get_deferred_fields()}
+        return [
+            field.name
+            for field in self._meta.concrete_fields
+            if not field.primary_key and not {field.name, field.attname} & fixed
+        ]
 
     def _refuse_loop(self, alias: str) -> None:
         """Dead letters must come to rest somewhere."""
@@ -238,6 +251,8 @@ class Queue(models.Model):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
             ddl.drop_leaves(cursor, pk)
+            conversion.stop_conversion(cursor, pk)
+            conversion.drop_conversion(cursor, pk)
             # The groups first: what is left of them must not bring up new heads.
             for hot in ("group", "recheck", "waiting", "ready", "deferred", "dedup"):
                 cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [pk])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_pgqueue.models.operations.base import MessageT
+from django_pgqueue.models.operations.conversion import Conversion
 from django_pgqueue.models.operations.dead_letters import DeadLetters
 from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
@@ -22,6 +23,7 @@ class MessageManager(
     DeadLetters[MessageT],
     Measuring[MessageT],
     Retention[MessageT],
+    Conversion[MessageT],
 ):
     """Every operation, by topic. Each takes ``using=`` to name a database, and has an async
     twin of the same name with an ``a`` in front.

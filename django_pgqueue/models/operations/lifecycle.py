@@ -55,9 +55,9 @@ class Lifecycle(Operations[MessageT]):
         asked = {
             "visibility_timeout": _at_least(1, visibility_timeout, "visibility_timeout"),
             "max_deliveries": _at_least(1, max_deliveries, "max_deliveries", optional=True),
-            "retention": _span(retention, "retention"),
-            "partition_interval": _span(partition_interval, "partition_interval"),
-            "dedup_window": _span(dedup_window, "dedup_window"),
+            "retention": arguments.span(retention, "retention"),
+            "partition_interval": arguments.span(partition_interval, "partition_interval"),
+            "dedup_window": arguments.span(dedup_window, "dedup_window"),
             "unlogged": bool(unlogged),
             "notify": notify,
             "dead_letter_queue": dead_letter_queue and self.resolve(dead_letter_queue, alias),
@@ -133,12 +133,3 @@ def _at_least(least: int, value: Any, name: str, *, optional: bool = False) -> i
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
         raise InvalidArgument(f"{name} must be a whole number, at least {least}, not {value!r}")
     return value
-
-
-def _span(value: Any, name: str) -> dt.timedelta | None:
-    if value is None:
-        return None
-    span = arguments.duration(value, name)
-    if span < dt.timedelta(seconds=1):
-        raise InvalidArgument(f"{name} must be at least a second, not {value!r}")
-    return span

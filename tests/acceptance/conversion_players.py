@@ -1,0 +1,110 @@
+"""Processes that send and consume while a queue is converted, and some that die converting it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from typing import Any
+
+from tests.actors import _enter
+
+__all__ = ["consume", "convert_and_die", "send"]
+
+
+def send(databases: dict[str, Any], stop: Event, number: int) -> None:
+    """Send in every way there is, and note in the same transaction what was sent."""
+    _enter(databases, {})
+    from django.db import connection, transaction
+
+    from django_pgqueue import queue
+    from django_pgqueue.models import Queue
+
+    orders = queue("orders")
+    pk = Queue.objects.get(name="orders").pk
+
+    def insert() -> list[int]:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, '1') RETURNING id", [pk]
+            )
+            return [cursor.fetchone()[0]]
+
+    copies = itertools.cycle(range(10))
+    ways = [
+        lambda: [orders.send({"n": 1})],
+        lambda: orders.send_batch([1, 2, 3]),
+        # By COPY, now and then.
+        lambda: orders.send_batch(list(range(600 if next(copies) == 0 else 3))),
+        lambda: [orders.send("in turn", group=f"g{number}")],
+        lambda: [orders.send("soon", delay=0.05)],
+        lambda: [orders.send("once", dedup_key=f"{number}-{time.monotonic_ns()}")],
+        insert,
+    ]
+    for way in itertools.cycle(ways):
+        if stop.is_set():
+            break
+        with _timed("send"), transaction.atomic():
+            ids = way()
+            _note("sent", ids)
+        time.sleep(0.03)
+
+
+def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
+    """Read and archive, or pop, and note in the same transaction what was handled."""
+    _enter(databases, {})
+    from django.db import transaction
+
+    from django_pgqueue import queue
+
+    orders = queue("orders")
+    while not stop.is_set():
+        with _timed("pop"), transaction.atomic():
+            _note("handled", [message.id for message in orders.pop(2)])
+        with _timed("read"):
+            messages = orders.read(qty=100, vt=600)
+        with _timed("archive"), transaction.atomic():
+            done = orders.archive(messages)
+            assert not done.lost
+            _note("handled", done)
+        if not messages:
+            time.sleep(0.02)
+
+
+def convert_and_die(databases: dict[str, Any], interval: Any, step: str) -> None:
+    """Convert, and die in the transaction of a step."""
+    _enter(databases, {})
+    from django_pgqueue import queue
+    from django_pgqueue.ddl import conversion
+
+    do = getattr(conversion, step)
+
+    def die(*args: Any, **kwargs: Any) -> None:
+        do(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(conversion, step, die)
+    queue("orders").repartition(interval)
+
+
+def _note(table: str, ids: list[int]) -> None:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {table} SELECT unnest(%s::bigint[])", [list(ids)])
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    from django.db import connection
+
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    if took > 0.05:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO waited VALUES (%s, %s)", [what, took])

@@ -1,0 +1,126 @@
+"""A queue is converted while processes send, read and archive, and converters are killed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_pgqueue.errors import QueueBusy
+from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.acceptance import conversion_players as players
+from tests.waiting import until
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
+
+#: What the queue becomes, and in which steps on the way the converter is killed.
+WAY: list[tuple[dt.timedelta | None, list[str]]] = [
+    (DAY, ["add_bound", "check_bound", "build_slices", "switch_to_slices"]),
+    (HOUR, ["replace_slices"]),
+    (
+        None,
+        [
+            "begin_copy",
+            "copy_rows",
+            "analyze_copy",
+            "drop_strangers",
+            "forget_gone",
+            "switch_to_copy",
+            "drop_conversion",
+        ],
+    ),
+]
+
+
+@pytest.fixture
+def ledger(committed: None, sql: Sql) -> Iterator[None]:
+    sql("CREATE TABLE sent (id bigint)")
+    sql("CREATE TABLE handled (id bigint)")
+    sql("CREATE TABLE waited (what text, seconds float)")
+    yield
+    sql("DROP TABLE sent, handled, waited")
+
+
+@pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
+def test_no_message_is_lost_or_doubled_and_nobody_waits_for_long(
+    ledger: None,
+    reachable: dict[str, dict[str, Any]],
+    sql: Sql,
+    kind: dict[str, Any],
+) -> None:
+    Message.objects.create_queue("orders", **kind)
+    orders = BoundQueue("orders")
+    old = orders.send_batch(list(range(20_000)))
+    orders.archive(old[:10_000])
+    spawn = multiprocessing.get_context("spawn")
+    stop = spawn.Event()
+    at_work = [
+        spawn.Process(target=play, args=(reachable, stop, number), daemon=True)
+        for play in (players.send, players.consume)
+        for number in range(2)
+    ]
+    for process in at_work:
+        process.start()
+    try:
+        until(lambda: sql("SELECT count(*) > 50 FROM sent") == [(True,)], 60)
+        for interval, steps in WAY:
+            for step in steps:
+                die(reachable, interval, step, spawn)
+            before = sql("SELECT count(*) FROM sent")
+            convert(orders, interval)
+            assert Queue.objects.get(name="orders").partition_interval == interval
+            until(lambda before=before: sql("SELECT count(*) FROM sent") > before, 30)
+    finally:
+        stop.set()
+        for process in at_work:
+            process.join(60)
+            process.kill()
+
+    assert [process.exitcode for process in at_work] == [0] * len(at_work)
+    until(lambda: orders.metrics().delayed == 0)
+    while messages := orders.read(qty=None):
+        ids = orders.archive(messages)
+        sql("INSERT INTO handled SELECT unnest(%s::bigint[])", [list(ids)])
+    assert orders.metrics().length == 0
+    sql("INSERT INTO sent SELECT unnest(%s::bigint[])", [old])
+    sql("INSERT INTO handled SELECT unnest(%s::bigint[])", [old[:10_000]])
+    assert sql("SELECT id FROM sent EXCEPT SELECT id FROM handled") == []
+    assert sql("SELECT id FROM handled EXCEPT SELECT id FROM sent") == []
+    assert sql("SELECT id FROM handled GROUP BY id HAVING count(*) > 1") == []
+    # Every body has its outcome, and every outcome its body.
+    assert sql("SELECT id FROM pgqueue_message EXCEPT SELECT id FROM pgqueue_archive") == []
+    assert sql("SELECT id FROM pgqueue_archive EXCEPT SELECT id FROM pgqueue_message") == []
+    longest = dict(sql("SELECT what, max(seconds) FROM waited GROUP BY what"))
+    print(f"longest waits: {longest}, {sql('SELECT count(*) FROM sent')[0][0]} messages")
+    assert max(longest.values(), default=0) < 3
+
+
+def die(databases: Any, interval: Any, step: str, spawn: Any) -> None:
+    converter = spawn.Process(
+        target=players.convert_and_die, args=(databases, interval, step), daemon=True
+    )
+    converter.start()
+    converter.join(60)
+    # Strangers are looked for in a copy that somebody else began.
+    assert converter.exitcode == -signal.SIGKILL, step
+
+
+def convert(orders: BoundQueue, interval: dt.timedelta | None) -> None:
+    """As soon as the server has noticed that the one before is dead."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            orders.repartition(interval)
+            return
+        except QueueBusy:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

@@ -1,0 +1,547 @@
+"""Slices of time for a queue, other slices, and one leaf again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+
+from django_pgqueue import queue
+from django_pgqueue.ddl import conversion
+from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
+from django_pgqueue.models.operations import conversion as operation
+from tests.actors import Actor, begin, call, execute, rollback
+from tests.conftest import run_sql
+
+DAY = dt.timedelta(days=1)
+HOUR = dt.timedelta(hours=1)
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+MADE = """
+    SELECT relname::text FROM pg_class
+    WHERE relname ~ '^pgqueue_.*_(new|old|gone)$'
+    UNION ALL SELECT proname::text FROM pg_proc WHERE proname ~ '^pgqueue_.*_q[0-9]+$'
+    UNION ALL SELECT conname::text FROM pg_constraint WHERE conname ~ '^pgqueue_(bound|copy)'
+    UNION ALL SELECT tgname::text FROM pg_trigger WHERE tgname ~ '^pgqueue_(bound|copy)'
+"""
+
+
+def leaves(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]:
+    """The tables with rows of a queue, and what belongs in each."""
+    return run_sql(
+        "SELECT relname::text, pg_get_expr(relpartbound, oid) "
+        "FROM pg_partition_tree(%s::regclass) JOIN pg_class ON oid = relid "
+        "WHERE isleaf ORDER BY oid",
+        [f"pgqueue_{kind}_q{Queue.objects.named(name).get().pk}"],
+    )
+
+
+def rows() -> dict[str, list[Any]]:
+    """Everything that is known of every message."""
+    return {
+        model.__name__: list(model.objects.order_by("pk").values_list())
+        for model in (Message, LiveMessage, ArchivedMessage)
+    }
+
+
+def in_every_state(name: str = "orders", **settings: Any) -> BoundQueue:
+    Message.objects.create_queue(name, **settings)
+    made = queue(name)
+    sent = made.send_batch(list(range(10)), headers={"h": 1})
+    made.send_batch(["first", "second"], group="g")
+    made.send("later", delay=600)
+    made.archive(sent[:3])
+    made.read(qty=2, vt=600)
+    made.send({"once": True}, dedup_key="k")
+    return made
+
+
+def works(orders: BoundQueue) -> None:
+    """Whatever a queue does, it does, by whichever table a message comes in."""
+    pk = Queue.objects.named(orders.name).get().pk
+    before = orders.metrics().ready
+    sent = [orders.send({"n": 1}), *orders.send_batch([2, 3])]
+    [(leaf,)] = run_sql("SELECT tableoid::regclass FROM pgqueue_message WHERE id = %s", sent[:1])
+    for table in ("pgqueue_message", f"pgqueue_message_q{pk}", leaf):
+        sent += run_sql(f"INSERT INTO {table} (queue_id) VALUES (%s) RETURNING id", [pk])[0]
+    Message.objects.bulk_create([Message(queue_id=pk)])
+    assert orders.metrics().ready == before + len(sent) + 1
+    read: list[int] = []
+    while batch := orders.read(qty=None):  # the next of a group comes after its head
+        assert len(orders.archive(batch)) == len(batch)
+        read += [message.id for message in batch]
+    assert set(sent) <= set(read)
+    assert len(read) == len(set(read))
+    group = [orders.send(n, group="works") for n in range(2)]
+    assert [message.id for message in orders.read(qty=9)] == group[:1]
+    orders.delete(group)
+
+
+@pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
+def test_a_queue_gets_slices_and_keeps_every_message_where_it_was(kind: dict[str, Any]) -> None:
+    orders = in_every_state(**kind)
+    before = rows()
+
+    assert orders.repartition(DAY) is True
+
+    assert rows() == before
+    assert Queue.objects.get().partition_interval == DAY
+    for table in ("message", "archive"):
+        (first, bounds), *_ = leaves(kind=table)
+        assert "_until_" in first
+        assert bounds.startswith("FOR VALUES FROM (MINVALUE) TO ")
+        assert len(leaves(kind=table)) >= 6
+    assert run_sql(MADE) == []
+    works(orders)
+
+
+@pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
+def test_slices_become_one_leaf_with_the_same_messages(kind: dict[str, Any]) -> None:
+    orders = in_every_state(partition_interval=HOUR, **kind)
+    before = rows()
+
+    assert orders.repartition(None) is True
+
+    assert rows() == before
+    assert Queue.objects.get().partition_interval is None
+    [(leaf, bounds)] = leaves()
+    pk = Queue.objects.get().pk
+    assert (leaf, bounds) == (f"pgqueue_message_q{pk}", f"FOR VALUES IN ({pk})")
+    assert run_sql("SELECT relpersistence FROM pg_class WHERE relname = %s", [leaf]) == [
+        ("u" if kind else "p",)
+    ]
+    assert run_sql(MADE) == []
+    works(orders)
+
+
+def test_there_and_back_and_there_again() -> None:
+    orders = in_every_state()
+    before = rows()
+
+    for interval in (DAY, None, HOUR, DAY, None, 60):
+        assert orders.repartition(interval) is True
+        assert rows() == before
+
+    works(orders)
+    assert Message.objects.drop_queue("orders") is True
+    assert run_sql("SELECT count(*) FROM pgqueue_message") == [(0,)]
+
+
+def test_new_slices_follow_the_first_without_a_gap() -> None:
+    orders = in_every_state()
+
+    orders.repartition(DAY)
+
+    with connection.cursor() as cursor:
+        found = [
+            leaf for leaf in operation.ddl.leaves(cursor, Queue.objects.get().pk) if leaf.is_slice
+        ]
+    assert [leaf.end for leaf in found[:-1]] == [leaf.start for leaf in found[1:]]
+    assert found[0].start is None
+    now = run_sql("SELECT statement_timestamp()")[0][0]
+    assert now + dt.timedelta(minutes=9) < found[0].end <= now + dt.timedelta(minutes=70)
+    assert found[-1].end > now + 3 * DAY
+
+
+def test_upkeep_goes_on_with_the_slices() -> None:
+    orders = in_every_state(retention=DAY)
+    orders.repartition(HOUR)
+    orders.purge()
+
+    upkeep = Message.objects.maintain("orders")
+
+    assert upkeep.queue_name == "orders"
+    works(orders)
+
+
+def test_what_is_in_a_slice_stays_there_when_the_interval_changes() -> None:
+    orders = in_every_state(partition_interval=DAY)
+    before, (today, *_rest) = rows(), [leaf for leaf, bounds in leaves() if "FROM" in bounds]
+
+    assert orders.repartition(HOUR) is True
+
+    assert rows() == before
+    assert Queue.objects.get().partition_interval == HOUR
+    assert today in [leaf for leaf, _ in leaves()]
+    works(orders)
+
+
+def test_slices_with_messages_of_the_future_stay_when_the_interval_changes() -> None:
+    orders = in_every_state(partition_interval=DAY)
+    pk = Queue.objects.get().pk
+    run_sql(
+        "INSERT INTO pgqueue_message (queue_id, enqueued_at) "
+        "VALUES (%s, statement_timestamp() + '2 days'), (%s, statement_timestamp() + '99 days')",
+        [pk, pk],
+    )
+    before = rows()
+
+    orders.repartition(HOUR)
+
+    assert rows() == before
+    works(orders)
+
+
+def test_what_is_so_already_changes_nothing() -> None:
+    orders = in_every_state(partition_interval=DAY)
+    before = leaves()
+
+    assert orders.repartition(86400) is False
+    assert leaves() == before
+    assert in_every_state("plain").repartition(None) is False
+
+
+def test_the_async_twin_does_the_same() -> None:
+    orders = in_every_state()
+
+    assert async_to_sync(orders.arepartition)(DAY) is True
+
+    works(orders)
+
+
+def test_progress_tells_what_is_done() -> None:
+    orders = in_every_state()
+    said: list[tuple[str, int, int]] = []
+
+    orders.repartition(DAY, progress=lambda *step: said.append(step))
+    orders.repartition(None, progress=lambda *step: said.append(step))
+
+    assert [step for step, _, _ in said] == sorted(step for step, _, _ in said)
+    step, done, total = said[-1]
+    assert (step, done, total) == ("copy", done, done)
+    assert done == Message.objects.count() + ArchivedMessage.objects.count()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("interval", [0, -1, 0.5, "1 day", True, float("nan"), 10**30])
+def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
+    orders = in_every_state()
+
+    with pytest.raises(InvalidArgument, match="partition_interval"):
+        orders.repartition(interval)
+
+    assert len(leaves()) == 1
+
+
+def test_a_queue_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(QueueNotFound):
+        queue("nowhere").repartition(DAY)
+
+
+def test_it_is_refused_inside_a_transaction() -> None:
+    orders = in_every_state()
+
+    with pytest.raises(RuntimeError, match="durable"), transaction.atomic():
+        orders.repartition(DAY)
+
+    assert len(leaves()) == 1
+
+
+def test_messages_dated_in_the_future_are_named_and_nothing_is_changed() -> None:
+    orders = in_every_state()
+    run_sql(
+        "INSERT INTO pgqueue_message (queue_id, enqueued_at) VALUES (%s, '2200-01-01')",
+        [Queue.objects.get().pk],
+    )
+
+    with pytest.raises(InvalidArgument, match="dated"):
+        orders.repartition(DAY)
+
+    assert len(leaves()) == 1
+    assert run_sql(MADE) == []
+
+
+def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
+    orders = in_every_state()
+    pk = Queue.objects.get().pk
+    actor.do(begin)
+    actor.do(execute, "SELECT pg_advisory_xact_lock(%s, %s)", [operation._CONVERTING, pk])
+
+    with pytest.raises(QueueBusy, match="converted by somebody else"):
+        orders.repartition(DAY)
+
+    actor.do(rollback)
+    assert orders.repartition(DAY) is True
+
+
+def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
+    orders = in_every_state(partition_interval=DAY)
+
+    def drop(step: str, done: int, total: int) -> None:
+        Message.objects.drop_queue("orders")
+
+    with pytest.raises(QueueNotFound):
+        orders.repartition(None, progress=drop)
+
+    assert run_sql(MADE) == []
+
+
+# Others at work
+
+
+@pytest.mark.parametrize("made", [{}, {"partition_interval": DAY}], ids=["into slices", "back"])
+def test_a_long_transaction_makes_it_give_up_and_nobody_wait(
+    made: dict[str, Any], actor: Actor, settings: Any
+) -> None:
+    settings.PGQUEUE = {"LOCK_SECONDS": 0.5}
+    orders = in_every_state(**made)
+    before = rows()
+    actor.do(begin)
+    actor.do(execute, "SELECT count(*) FROM pgqueue_message")
+
+    with pytest.raises(QueueBusy, match="pg_stat_activity"):
+        orders.repartition(None if made else DAY)
+
+    assert rows() == before
+    sent = orders.send("on it goes")
+    actor.do(rollback)
+    assert orders.repartition(None if made else DAY) is True
+    assert Message.objects.filter(pk=sent).exists()
+    assert run_sql(MADE) == []
+    works(orders)
+
+
+def test_messages_sent_and_deleted_while_rows_are_copied_are_right_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operation, "BATCH", 2)
+    orders = in_every_state(partition_interval=DAY)
+    kept, gone = [], []
+
+    def meddle(step: str, done: int, total: int) -> None:
+        kept.append(orders.send("kept"))
+        orders.delete(gone)
+        gone.append(orders.send("gone"))
+        orders.delete(Message.objects.filter(headers={"h": 1}).order_by("pk")[:1].get().pk)
+        with transaction.atomic():
+            orders.send("never")
+            transaction.set_rollback(True)
+
+    orders.repartition(None, progress=meddle)
+
+    orders.delete(gone)
+    ids = {row[0] for row in rows()["Message"]}
+    assert set(kept) <= ids
+    assert not ids & set(gone)
+    live = {row[0] for row in rows()["LiveMessage"]} | {row[0] for row in rows()["ArchivedMessage"]}
+    assert live == ids
+    works(orders)
+
+
+def test_a_slice_that_is_dropped_while_rows_are_copied_does_not_come_back() -> None:
+    orders = in_every_state(partition_interval=DAY)
+    orders.archive(orders.read(qty=None))
+    pk = Queue.objects.get().pk
+
+    def drop(step: str, done: int, total: int) -> None:
+        if done == total and done:
+            with connection.cursor() as cursor:
+                for leaf in operation.ddl.leaves(cursor, pk):
+                    if leaf.is_slice and ArchivedMessage.objects.exists():
+                        operation.ddl.drop_slice(cursor, leaf)
+
+    orders.repartition(None, progress=drop)
+
+    assert ArchivedMessage.objects.count() == 0
+    assert Message.objects.count() == 0
+
+
+def test_a_row_that_is_put_elsewhere_while_rows_are_copied_stays() -> None:
+    in_every_state(partition_interval=DAY)
+    archive = f"pgqueue_archive_q{Queue.objects.get().pk}"
+    before = rows()
+
+    def move(step: str, done: int, total: int) -> None:
+        with transaction.atomic():
+            run_sql(f"CREATE TEMP TABLE moving ON COMMIT DROP AS SELECT * FROM {archive}")
+            run_sql(f"DELETE FROM {archive}")
+            run_sql(f"INSERT INTO {archive} SELECT * FROM moving")
+
+    queue("orders").repartition(None, progress=move)
+
+    assert rows() == before
+
+
+# Interrupted
+
+
+class Stopped(BaseException):
+    """What ends a conversion in its midst, as Ctrl-C does."""
+
+
+STEPS = [
+    (None, DAY, "add_bound"),
+    (None, DAY, "check_bound"),
+    (None, DAY, "build_slices"),
+    (None, DAY, "switch_to_slices"),
+    (DAY, None, "begin_copy"),
+    (DAY, None, "copy_rows"),
+    (DAY, None, "analyze_copy"),
+    (DAY, None, "forget_gone"),
+    (DAY, None, "switch_to_copy"),
+    (DAY, None, "drop_conversion"),
+    (DAY, HOUR, "replace_slices"),
+]
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let the next conversion end right before it does a step."""
+
+    def at(step: str) -> None:
+        do = getattr(conversion, step)
+
+        def ends(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.setattr(conversion, step, do)
+            raise Stopped
+
+        monkeypatch.setattr(conversion, step, ends)
+
+    return at
+
+
+@pytest.mark.parametrize(("made", "wanted", "step"), STEPS)
+def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
+    made: dt.timedelta | None,
+    wanted: dt.timedelta | None,
+    step: str,
+    stop: Callable[[str], None],
+) -> None:
+    orders = in_every_state(partition_interval=made)
+    stop(step)
+    with pytest.raises(Stopped):
+        orders.repartition(wanted)
+    works(orders)
+    before = rows()
+
+    orders.repartition(wanted)
+
+    assert rows() == before
+    assert Queue.objects.get().partition_interval == wanted
+    assert run_sql(MADE) == []
+    works(orders)
+
+
+@pytest.mark.parametrize(("made", "wanted", "step"), STEPS)
+def test_what_was_begun_can_be_cleared_away(
+    made: dt.timedelta | None,
+    wanted: dt.timedelta | None,
+    step: str,
+    stop: Callable[[str], None],
+) -> None:
+    orders = in_every_state(partition_interval=made)
+    stop(step)
+    with pytest.raises(Stopped):
+        orders.repartition(wanted)
+    before = rows()
+
+    orders.repartition(Queue.objects.get().partition_interval)
+
+    assert rows() == before
+    assert run_sql(MADE) == []
+    works(orders)
+
+
+@pytest.mark.parametrize(("made", "wanted", "step"), STEPS)
+def test_a_queue_whose_conversion_was_interrupted_can_be_dropped(
+    made: dt.timedelta | None,
+    wanted: dt.timedelta | None,
+    step: str,
+    stop: Callable[[str], None],
+) -> None:
+    orders = in_every_state(partition_interval=made)
+    stop(step)
+    with pytest.raises(Stopped):
+        orders.repartition(wanted)
+
+    assert Message.objects.drop_queue("orders") is True
+
+    assert run_sql(MADE) == []
+
+
+def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(
+    stop: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation, "MARGIN", dt.timedelta(0))
+    monkeypatch.setattr(operation, "LONGEST_STEP", dt.timedelta(seconds=1))
+    orders = in_every_state()
+    stop("switch_to_slices")
+    with pytest.raises(Stopped):
+        orders.repartition(DAY)
+    [(bound,)] = run_sql(
+        "SELECT substring(conname FROM '[0-9]+')::text FROM pg_constraint "
+        "WHERE conname ~ '^pgqueue_bound' LIMIT 1"
+    )
+    until = dt.datetime.strptime(bound, "%Y%m%d%H%M%S").replace(tzinfo=dt.timezone.utc)
+    run_sql("SELECT pg_sleep(extract(epoch FROM %s - clock_timestamp()) + 0.01)", [until])
+
+    works(orders)
+    sent = [orders.send("after"), *orders.send_batch(list(range(600)))]
+
+    assert Message.objects.get(pk=sent[0]).enqueued_at < until
+    assert {message.id for message in orders.read(qty=None)} >= set(sent)
+    monkeypatch.undo()
+    assert orders.repartition(DAY) is True
+    works(orders)
+
+
+# Rights
+
+
+def test_who_may_use_the_queue_may_use_it_afterwards() -> None:
+    orders = in_every_state()
+    run_sql("DROP ROLE IF EXISTS pgqueue_sender")
+    run_sql("CREATE ROLE pgqueue_sender")
+    try:
+        table = f"pgqueue_message_q{Queue.objects.get().pk}"
+        run_sql(f"GRANT SELECT, INSERT ON {table} TO pgqueue_sender")
+        for interval in (DAY, None):
+            orders.repartition(interval)
+            for right in ("SELECT", "INSERT"):
+                assert run_sql(
+                    "SELECT has_table_privilege('pgqueue_sender', %s, %s)", [table, right]
+                ) == [(True,)]
+            assert run_sql(
+                "SELECT has_table_privilege('pgqueue_sender', %s, 'DELETE')", [table]
+            ) == [(False,)]
+    finally:
+        run_sql("DROP OWNED BY pgqueue_sender")
+        run_sql("DROP ROLE pgqueue_sender")
+
+
+# Settings
+
+
+def test_saving_a_queue_that_was_read_before_does_not_undo_the_conversion() -> None:
+    orders = in_every_state()
+    stale = Queue.objects.get()
+
+    orders.repartition(DAY)
+    stale.paused = True
+    stale.save()
+
+    stale.refresh_from_db()
+    assert (stale.paused, stale.partition_interval) == (True, DAY)
+
+
+def test_other_processes_go_on_with_what_they_remember_of_the_queue(actor: Actor) -> None:
+    orders = in_every_state()
+    for _ in range(8):  # often enough that its statements are prepared
+        actor.do(call, "send", "orders", 1)
+        actor.do(call, "read", "orders")
+
+    for interval in (DAY, None):
+        orders.repartition(interval)
+        for _ in range(8):
+            sent = actor.do(call, "send", "orders", 1)
+            [message] = actor.do(call, "read", "orders")
+            assert actor.do(call, "archive", "orders", [message]) == [message.id]
+        assert Message.objects.filter(pk=sent).exists()
