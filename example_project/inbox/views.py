@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 
 from django_pgqueue import queue
 from django_pgqueue.errors import InvalidMessage
+from django_pgqueue.models import Message
 from example_project.inbox.activities import Kind
 from example_project.inbox.models import Activity, Delivery, Repository
 from example_project.inbox.webhooks import Refused, Webhook, parse
@@ -40,7 +41,7 @@ def github_webhook(request: HttpRequest) -> JsonResponse:
 
 
 def accept(webhook: Webhook) -> tuple[Delivery, bool]:
-    """Note the delivery and queue its payload, both or neither; a known one is left alone."""
+    """Note the delivery and publish its payload, both or neither; a known one is left alone."""
     with transaction.atomic():
         delivery, is_new = Delivery.objects.get_or_create(
             guid=webhook.guid,
@@ -51,10 +52,12 @@ def accept(webhook: Webhook) -> tuple[Delivery, bool]:
             },
         )
         if is_new:
-            delivery.message_id = github.send(
+            sent = Message.objects.publish(
+                webhook.routing_key,
                 webhook.payload,
                 headers={"event": webhook.event, "delivery": str(webhook.guid)},
             )
+            delivery.message_id = sent[github.name]
             delivery.save(update_fields=["message_id"])
     return delivery, is_new
 

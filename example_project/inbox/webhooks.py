@@ -18,6 +18,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 
 EVENT_NAME = re.compile(r"[a-z0-9_]{1,50}")
+ACTION = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Refused(Exception):
@@ -37,6 +38,15 @@ class Webhook:
     @property
     def action(self) -> str:
         return _text(self.payload.get("action"))
+
+    @property
+    def routing_key(self) -> str:
+        """The topic it is published under: ``github.issues.opened``, or ``github.push``."""
+        words = ["github", self.event]
+        # GitHub's actions are words; anything else is for the payload to tell.
+        if ACTION.fullmatch(self.action):
+            words.append(self.action)
+        return ".".join(words)
 
     @property
     def repository(self) -> str:

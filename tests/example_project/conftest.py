@@ -21,8 +21,9 @@ Post = Callable[..., Any]
 
 @pytest.fixture
 def github(db: None) -> Any:
-    """The queue that the project's own migration creates."""
+    """The queue that the project's own migrations create and bind."""
     Message.objects.create_queue("github")
+    Message.objects.bind("github.#", "github")
     return queue("github")
 
 

@@ -46,7 +46,11 @@ def test_a_signed_webhook_is_noted_and_queued(post: Any, github: Any) -> None:
     [message] = github.peek()
     assert message.id == delivery.message_id
     assert message.body == payload
-    assert message.headers == {"event": "star", "delivery": guid}
+    assert message.headers == {
+        "event": "star",
+        "delivery": guid,
+        "x-routing-key": "github.star.created",
+    }
 
 
 def test_a_repeated_delivery_is_answered_and_not_queued_again(post: Any, github: Any) -> None:
@@ -128,6 +132,38 @@ def test_a_payload_of_odd_shapes_is_queued_all_the_same(post: Any) -> None:
     delivery = Delivery.objects.get()
     assert response.status_code == 202
     assert (delivery.action, delivery.repository) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("event", "payload", "key"),
+    [
+        ("issues", {"action": "opened"}, "github.issues.opened"),
+        ("push", {}, "github.push"),
+        ("check_run", {"action": "rerequested"}, "github.check_run.rerequested"),
+        ("issues", {"action": "two words.*"}, "github.issues"),
+        ("issues", {"action": 7}, "github.issues"),
+    ],
+)
+def test_a_delivery_is_published_under_its_event_and_action(
+    post: Any, github: Any, event: str, payload: dict[str, Any], key: str
+) -> None:
+    assert post(payload, event=event).status_code == 202
+
+    [message] = github.peek()
+    assert message.headers["x-routing-key"] == key
+
+
+def test_a_queue_that_is_bound_too_gets_a_copy_of_what_it_wants(post: Any, github: Any) -> None:
+    Message.objects.create_queue("announcements")
+    Message.objects.bind("github.release.*", "announcements")
+
+    post({"action": "published"}, event="release")
+    post({"action": "created"}, event="star")
+
+    assert github.metrics().length == 2
+    [copy] = queue("announcements").peek(qty=9)
+    assert copy.headers["event"] == "release"
+    assert Delivery.objects.filter(message_id=copy.id).count() == 0
 
 
 def test_a_rollback_leaves_neither_delivery_nor_message(post: Any, github: Any) -> None:
