@@ -26,6 +26,7 @@ __all__ = [
     "cut_by_position",
     "cut_by_transaction",
     "live_tasks",
+    "purged",
     "queues",
     "server",
 ]
@@ -48,6 +49,9 @@ class Task:
     files: tuple[tuple[str, int], ...] = ()
     #: The transaction that a replica must have passed.
     reach: int = 0
+    #: Where a stream goes on from, and the queues of which nothing behind that may be gone.
+    start: Offset | None = None
+    queue_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,15 @@ def in_window(options: Options, chosen: Sequence[Queue], start: Offset, end: Off
     ids = ",".join(str(pk) for pk, _ in chosen)
     terms = [window(start, end), f"a.queue_id = ANY ('{{{ids}}}'::integer[])"]
     return " AND ".join([*terms, *_between_times(options)])
+
+
+def purged(queue_ids: Sequence[int]) -> str:
+    """The query for how far some queues were purged: names, and transactions."""
+    ids = ",".join(map(str, queue_ids))
+    return (
+        "SELECT q.name, p.below_xid FROM pgqueue_purge_mark p "
+        f"JOIN pgqueue_queue q ON q.id = p.queue_id WHERE q.id = ANY ('{{{ids}}}'::integer[])"
+    )
 
 
 def cut_by_transaction(
