@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError
 from django.db import OperationalError, connections
 
+from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.management.calling import call, call_json, type_in
 
@@ -232,6 +233,26 @@ def test_purge_without_input_asks_nothing(orders: BoundQueue) -> None:
     orders.send_batch([1, 2])
 
     assert call_json("pgqueue_purge", "orders", "--no-input") == {"queue": "orders", "purged": 2}
+
+
+def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_pgqueue.models.operations.lifecycle.PURGE_BATCH", 2)
+    orders.send_batch([1, 2, 3, 4, 5])
+
+    def interrupt(progress: Progress, done: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "show", interrupt)
+        with pytest.raises(CommandError, match="4 messages deleted; say it again for the rest"):
+            call("pgqueue_purge", "orders", "--no-input")
+    said = call("pgqueue_purge", "orders", "--no-input", terminal=True)
+
+    assert "1 of 1 deleted" in said.err
+    assert said.out == "Deleted 1 message of queue 'orders'.\n"
 
 
 # Drop

@@ -20,16 +20,21 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue = Message.objects.resolve(options["queue"], alias)
+        held = Message.objects.metrics(queue)
         if options["interactive"]:
-            held = Message.objects.metrics(queue)
             answer = self.ask(
                 f"Delete {amount(held.length, exact=held.exact)} of queue {queue.name!r} in "
                 f"database {alias!r} for good? Type yes:"
             )
             if answer != "yes":
                 raise CommandError("Nothing was purged.")
-        self.so_far = "What was deleted so far stays deleted; say it again for the rest."
-        purged = Message.objects.purge(queue)
+        with self.progress("deleted", held.length) as progress:
+
+            def show(done: int) -> None:
+                self.so_far = f"{amount(done)} deleted; say it again for the rest."
+                progress.show(done)
+
+            purged = Message.objects.purge(queue, progress=show)
         self.answer(
             options,
             {"queue": queue.name, "purged": purged},

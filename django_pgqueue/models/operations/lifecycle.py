@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from typing import Any
 
 from django_pgqueue import arguments
@@ -102,11 +103,18 @@ class Lifecycle(Operations[MessageT]):
         queue.delete(using=alias)
         return True
 
-    def purge(self, queue: str | Queue, *, using: str | None = None) -> int:
+    def purge(
+        self,
+        queue: str | Queue,
+        *,
+        progress: Callable[[int], None] | None = None,
+        using: str | None = None,
+    ) -> int:
         """Delete every live message, ready, delayed or in flight; returns how many.
 
         The archive stays. Waits for nobody: messages that an open transaction holds locked are
         passed by. Outside a transaction it goes in batches that are kept when it is interrupted.
+        ``progress`` is called with the count so far.
 
         >>> Message.objects.purge("orders")
         12
@@ -118,6 +126,8 @@ class Lifecycle(Operations[MessageT]):
         while True:
             found, [(batch,)] = self._run("purge", found, None, {"batch": PURGE_BATCH})
             purged += batch
+            if progress is not None and batch:
+                progress(purged)
             if batch < PURGE_BATCH:
                 return purged
 
