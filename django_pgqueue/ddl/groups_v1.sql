@@ -105,16 +105,16 @@ CREATE FUNCTION pgqueue_go_on{twin}(
 ) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
+    blind boolean := current_setting('transaction_isolation') <> 'read committed';
     places tid[];
-    unsure bigint[];
 BEGIN
     -- Heads that a read took from ready only move. Who else has the lock may not see that this
     -- message goes; and a transaction that keeps its first snapshot may overlook what came since.
     SELECT array_agg(g.place) FILTER (WHERE g.head = m.id),
-           array_agg(m.id) FILTER (
-               WHERE g.place IS NULL
-                  OR current_setting('transaction_isolation') <> 'read committed')
-    INTO places, unsure
+           array_agg(m.id) FILTER (WHERE blind OR g.place IS NULL),
+           array_agg(m.queue_id) FILTER (WHERE blind OR g.place IS NULL),
+           array_agg(m.group_key) FILTER (WHERE blind OR g.place IS NULL)
+    INTO places, ids, queue_ids, groups
     FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) LEFT JOIN LATERAL (
         SELECT g.ctid AS place, g.head FROM pgqueue_group{twin} g
         WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key
@@ -123,14 +123,13 @@ BEGIN
        OR (SELECT d.queue_id FROM pgqueue_deferred{twin} d WHERE d.id = m.id)
           IS DISTINCT FROM m.queue_id;
 
-    IF unsure IS NOT NULL THEN
+    IF ids IS NOT NULL THEN
         -- A group whose row is gone, as when its queue is dropped, needs no look.
         INSERT INTO pgqueue_recheck{twin} (id, queue_id, group_key)
         SELECT m.id, m.queue_id, m.group_key
         FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
             SELECT FROM pgqueue_group{twin} g
-            WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key OFFSET 0) g
-        WHERE m.id = ANY(unsure);
+            WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key OFFSET 0) g;
     END IF;
 
     IF places IS NOT NULL THEN
