@@ -1,19 +1,35 @@
-"""Roll-ups as a plain list, and when they were computed."""
+"""Roll-ups as charts and as a plain list, and when they were computed."""
 
 from __future__ import annotations
 
-from django.contrib import admin
+import datetime as dt
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+
+from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
 from django_pgqueue.admin.exports import RecordAdmin
-from django_pgqueue.models import Rollup, RollupRun
+from django_pgqueue.admin.wording import amount
+from django_pgqueue.models import Message, Rollup, RollupRun
 
 __all__ = ["RollupAdmin", "RollupRunAdmin"]
+
+#: How many spans a chart may show; a day, three, a week and two of them, by the hour.
+SPANS = (24, 72, 168, 336)
+LONGEST_LIST = 10
 
 
 @admin.register(Rollup)
 class RollupAdmin(RecordAdmin):
     """What happened in each queue and span of time."""
 
+    change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
         "id",
         "queue_name",
@@ -30,6 +46,165 @@ class RollupAdmin(RecordAdmin):
     list_filter = ["seconds"]
     ordering = ["-bucket", "queue_name"]
     search_fields = ["queue_name"]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.charts)
+        return [
+            path("charts/", view, name="django_pgqueue_rollup_charts"),
+            *super().get_urls(),
+        ]
+
+    def charts(self, request: HttpRequest) -> HttpResponse:
+        """All queues as a table, or one of them as charts."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        rollups = self.get_queryset(request).order_by("bucket")
+        lengths = sorted(set(rollups.order_by().values_list("seconds", flat=True).distinct()))
+        seconds = _chosen(request, "seconds", lengths, 3600 if 3600 in lengths else None)
+        spans = _chosen(request, "spans", SPANS, SPANS[0]) or SPANS[0]
+        queue = request.GET.get("queue", "")
+        context: dict[str, Any] = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": f"Charts of {queue}" if queue else "Charts",
+            "queue": queue,
+            "lengths": [(n, seconds_of(n)) for n in lengths],
+            "seconds": seconds,
+            "spans": spans,
+            "ranges": [(n, seconds_of(n * (seconds or 3600))) for n in SPANS],
+            "run": RollupRun.objects.filter(seconds=seconds or 0).first(),
+        }
+        newest = None if seconds is None else rollups.filter(seconds=seconds).last()
+        if newest is not None and seconds is not None:
+            moments = [
+                newest.bucket - dt.timedelta(seconds=seconds * back)
+                for back in reversed(range(spans))
+            ]
+            rows = rollups.filter(seconds=seconds, bucket__gte=moments[0])
+            context["queues"] = sorted(set(rows.order_by().values_list("queue_name", flat=True)))
+            if queue:
+                found = {row.bucket: row for row in rows.filter(queue_name=queue)}
+                context |= _one(found, moments, seconds)
+                for told in context["poison"]:
+                    told["message"] = self.link(Message, told["id"], told["id"])
+            else:
+                context["table"] = _all(rows, moments)
+        return TemplateResponse(request, "admin/django_pgqueue/charts.html", context)
+
+
+def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
+    """A number of the address, if it is one of those there are."""
+    given = request.GET.get(name, "")
+    if given.isdecimal() and int(given) in known:
+        return int(given)
+    return usual if usual is not None else next(iter(known), None)
+
+
+def _one(
+    found: dict[dt.datetime, Rollup], moments: Sequence[dt.datetime], seconds: int
+) -> dict[str, Any]:
+    """The charts and lists of one queue. A span without a row is one in which nothing happened."""
+    rows = [found.get(moment) for moment in moments]
+
+    def counts(name: str, field: str, look: str) -> Line:
+        return Line(name, [getattr(row, field) if row else 0 for row in rows], look)
+
+    def percentiles(name: str) -> list[Line]:
+        fields = ((f"p{part}", f"{name}_p{part}") for part in (50, 95, 99))
+        return [
+            Line(told, [getattr(row, field) if row else None for row in rows], told)
+            for told, field in fields
+        ]
+
+    newest = rows[-1]
+    over = moments[-1] + dt.timedelta(seconds=seconds)
+    not_over = newest is not None and newest.computed_at < over
+
+    def chart(
+        title: str, about: str, lines: Sequence[Line], form: Any = count_of, whole: bool = False
+    ) -> Chart:
+        return Chart(title, about, moments, seconds, lines, form, whole, not_over)
+
+    span = seconds_of(seconds)
+    ended = [counts("sent", "sent", "first"), counts("completed", "completed", "second")]
+    bad = [
+        counts("failed", "failed", "bad"),
+        counts("retried", "retried", "first"),
+        counts("dead-lettered", "dead_lettered", "second"),
+    ]
+    waiting = "From when a message could be read to its first delivery."
+    running = "From the last delivery to the end."
+    return {
+        "charts": [
+            chart("Throughput", f"Messages sent and completed in {span}.", ended, whole=True),
+            chart(
+                "Backlog",
+                "In the queue at the end of a span.",
+                [counts("backlog", "backlog", "first filled")],
+                whole=True,
+            ),
+            chart("Waiting", waiting, percentiles("wait"), seconds_of),
+            chart("Running", running, percentiles("run"), seconds_of),
+            chart(
+                "Utilisation",
+                "Workers that were busy, on average.",
+                [counts("busy", "utilisation", "first filled")],
+            ),
+            chart("Trouble", f"Messages that ended badly or late in {span}.", bad, whole=True),
+        ],
+        "errors": _most((e["error"], e["count"]) for row in found.values() for e in row.top_errors),
+        "groups": _most(
+            (row.top_group["group"], row.top_group["count"])
+            for row in found.values()
+            if row.top_group
+        ),
+        "poison": sorted(
+            (told for row in found.values() for told in row.poison),
+            key=lambda told: (-told["read_ct"], told["id"]),
+        )[:LONGEST_LIST],
+    }
+
+
+def _most(counted: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
+    sums: Counter[str] = Counter()
+    for name, count in counted:
+        sums[name] += count
+    return [(name, amount(count)) for name, count in sums.most_common(LONGEST_LIST)]
+
+
+def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
+    """A line of a table for each queue."""
+    fields = ("sent", "completed", "failed", "backlog", "busy_seconds", "wait_p95", "run_p95")
+    found: dict[str, dict[dt.datetime, dict[str, Any]]] = defaultdict(dict)
+    for row in rows.values("queue_name", "bucket", "seconds", *fields):
+        found[row["queue_name"]][row["bucket"]] = row
+    table = []
+    for name, spans in sorted(found.items()):
+        told = list(spans.values())
+        completed, failed = (sum(row[field] for row in told) for field in ("completed", "failed"))
+        waits, runs = (
+            [row[field] for row in told if row[field] is not None]
+            for field in ("wait_p95", "run_p95")
+        )
+        backlog = [spans[m]["backlog"] if m in spans else 0 for m in moments]
+        table.append(
+            {
+                "queue": name,
+                "sent": amount(sum(row["sent"] for row in told)),
+                "completed": amount(completed),
+                "failed": amount(failed),
+                "share": f"{failed / (completed + failed):.1%}" if failed else "",
+                "backlog": amount(backlog[-1]),
+                "wait": seconds_of(max(waits)) if waits else "-",
+                "run": seconds_of(max(runs)) if runs else "-",
+                "busy": count_of(
+                    sum(row["busy_seconds"] for row in told) / told[0]["seconds"] / len(moments)
+                ),
+                "sent_path": spark_path([spans[m]["sent"] if m in spans else 0 for m in moments]),
+                "backlog_path": spark_path(backlog),
+            }
+        )
+    return table
 
 
 @admin.register(RollupRun)
