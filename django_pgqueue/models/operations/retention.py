@@ -311,10 +311,14 @@ class _Work:
         return bool(self._query("stragglers", leaf, params)[0][0])
 
     def _is_overdue(self, leaf: ddl.Leaf, before: dt.datetime) -> bool:
-        """Whether a leaf had a whole span of time since it could have been dropped."""
-        if not leaf.is_slice:
+        """Whether old messages in a leaf do not wait for it to be dropped.
+
+        They have waited for as long as its span is; or it is none that has both ends, and what is
+        in it may be of very different age.
+        """
+        if leaf.start is None or leaf.end is None:
             return True
-        return leaf.end is None or leaf.end + (leaf.end - (leaf.start or leaf.end)) <= before
+        return leaf.end + (leaf.end - leaf.start) <= before
 
     # Messages one by one
 

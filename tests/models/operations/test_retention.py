@@ -212,6 +212,27 @@ def test_a_leaf_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> None:
     assert archived(queue) == stored(queue) == [late]
 
 
+def test_a_leaf_without_a_beginning_is_pruned_until_it_can_be_dropped() -> None:
+    """As the first leaf of a queue that was given slices later."""
+    queue = daily()
+    parents = queue.tables["message"], queue.tables["archive"]
+    end = ddl.time_slices(NOW, DAY)[0][0] - 3 * DAY
+    for parent in parents:
+        run_sql(
+            f"CREATE TABLE {parent}_first PARTITION OF {parent} "
+            f"FOR VALUES FROM (MINVALUE) TO ('{end.isoformat()}')"
+        )
+    done(queue, sent(queue, 3, 100), 90)
+    young = done(queue, sent(queue, 3, 4), 3)
+
+    assert Message.objects.maintain("daily").pruned == 3
+
+    assert archived(queue) == young
+    run_sql(f"UPDATE {parents[1]} SET archived_at = archived_at - interval '5 days'")
+    Queue.objects.update(retention=2 * DAY)
+    assert Message.objects.maintain("daily").leaves_dropped == 1
+
+
 STATES: dict[str, Callable[[Queue], list[int]]] = {
     "ready": lambda queue: sent(queue, 1, 8),
     "scheduled": lambda queue: sent(queue, 1, 8, scheduled_at=NOW + DAY),
