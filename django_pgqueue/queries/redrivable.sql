@@ -1,20 +1,25 @@
--- Messages of a dead-letter queue that nobody holds, in order, with the queue they came from.
-SELECT l.id, m.headers #>> '{{x-dead-letter,source}}'
-FROM (
-    (SELECT id FROM {ready}
-     WHERE queue_id = {queue_id} AND id > %(after)s
-       AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[])))
-    UNION ALL
-    (SELECT id FROM {waiting}
-     WHERE queue_id = {queue_id} AND id > %(after)s
-       AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[])))
-    UNION ALL
-    (SELECT id FROM {deferred}
-     WHERE queue_id = {queue_id} AND id > %(after)s
-       AND (state <> 'PROCESSING' OR vt <= statement_timestamp())
-       AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[])))
-) l
-CROSS JOIN LATERAL (SELECT headers, body FROM {message} WHERE id = l.id OFFSET 0) m
-WHERE %(filter)s::jsonb IS NULL OR m.body @> %(filter)s::jsonb
+-- The next messages of a dead-letter queue's table in the order of their ids, from which queue each
+-- came, and whether it can go back: it lives, nobody holds it, and it is asked for. By ids, because
+-- in the table they are an index: the live ones would have to be sorted anew for each batch.
+WITH looked AS MATERIALIZED (
+    SELECT id, priority, group_key, headers #>> '{{x-dead-letter,source}}' AS source,
+           CASE WHEN %(filter)s::jsonb IS NULL THEN true ELSE body @> %(filter)s::jsonb END AS asked
+    FROM {message}
+    WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))
+    ORDER BY id
+    LIMIT (SELECT %(batch)s::bigint)
+)
+SELECT l.id, l.source, l.asked AND (d.found OR r.found OR w.found)
+FROM looked l
+LEFT JOIN LATERAL (
+    SELECT true AS found FROM {deferred} d
+    WHERE d.id = l.id AND d.queue_id + 0 = {queue_id}
+      AND (d.state <> 'PROCESSING' OR d.vt <= statement_timestamp()) OFFSET 0) d ON true
+LEFT JOIN LATERAL (
+    SELECT true AS found FROM {ready} r
+    WHERE r.queue_id = {queue_id} AND r.priority = l.priority AND -r.priority = -l.priority
+      AND r.id = l.id OFFSET 0) r ON true
+LEFT JOIN LATERAL (
+    SELECT true AS found FROM {waiting} w
+    WHERE w.queue_id = {queue_id} AND w.group_key = l.group_key AND w.id = l.id OFFSET 0) w ON true
 ORDER BY l.id
-LIMIT %(batch)s

@@ -1,12 +1,20 @@
--- A batch of archived messages, sent again as new ones whose header says from which.
-WITH picked AS MATERIALIZED (
+-- A batch of archived messages, sent again as new ones whose header says from which; how many, how
+-- many outcomes were looked at, and the id to go on after. A page of the index on ids is taken
+-- first, whatever is asked for: on a guess at how much of it fits, all of the archive would be
+-- sorted for each batch.
+WITH looked AS MATERIALIZED (
+    SELECT id, enqueued_at, state FROM {archive}
+    WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))
+    ORDER BY id
+    LIMIT (SELECT %(page)s::bigint)
+),
+picked AS MATERIALIZED (
     SELECT a.id, m.priority, m.group_key, m.headers, m.body
-    FROM {archive} a
+    FROM looked a
     CROSS JOIN LATERAL (
         SELECT priority, group_key, headers, body FROM {message} m
         WHERE m.id = a.id AND m.enqueued_at = a.enqueued_at OFFSET 0) m
-    WHERE a.id > %(after)s AND a.id <= %(last)s
-      AND (%(ids)s::bigint[] IS NULL OR a.id = ANY(%(ids)s::bigint[]))
+    WHERE a.id <= %(last)s
       AND (%(state)s::text IS NULL OR a.state = %(state)s::text)
       AND (%(filter)s::jsonb IS NULL OR m.body @> %(filter)s::jsonb)
     ORDER BY a.id
@@ -21,4 +29,6 @@ sent AS (
     FROM picked ORDER BY id
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM sent), (SELECT max(id) FROM picked)
+SELECT (SELECT count(*) FROM sent), (SELECT count(*) FROM looked),
+       CASE WHEN (SELECT count(*) FROM picked) = %(batch)s THEN (SELECT max(id) FROM picked)
+            ELSE (SELECT max(id) FROM looked) END

@@ -16,7 +16,17 @@ from typing import Any
 
 __all__ = ["Node", "Plan", "TooMuch", "watched"]
 
-OURS = ("pgqueue_ready", "pgqueue_deferred", "pgqueue_message", "pgqueue_archive")
+OURS = (
+    "pgqueue_ready",
+    "pgqueue_deferred",
+    "pgqueue_waiting",
+    "pgqueue_group",
+    "pgqueue_recheck",
+    "pgqueue_dedup",
+    "pgqueue_binding",
+    "pgqueue_message",
+    "pgqueue_archive",
+)
 
 # So many buffers the server rightly reads at once, rather than go through an index.
 TINY = 128

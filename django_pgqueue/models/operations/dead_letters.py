@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from django.db import connections
@@ -17,6 +17,7 @@ from django_pgqueue.types import State
 __all__ = ["DeadLetters"]
 
 BATCH = 1000
+LOWEST = -(2**63)
 
 
 class DeadLetters(Operations[MessageT]):
@@ -50,18 +51,15 @@ class DeadLetters(Operations[MessageT]):
         target = None if to is None else self.resolve(to, found.alias)
         if target is not None and target.pk == found.pk:
             raise InvalidArgument(f"messages of queue {found.name!r} cannot be redriven to itself")
-        params = {
-            "ids": None if ids is None else list(ids),
-            "filter": None if filter is None else arguments.json_text(filter, "filter"),
-        }
         gone: dict[str, QueueNotFound] = {}
-        after = 0
+        pages = self._redrivable(found, ids, filter)
+        rest: list[tuple[int, str | None]] = []
 
         def batch(size: int) -> tuple[int, bool]:
-            nonlocal after
-            rows = self._run("redrivable", found, None, {**params, "after": after, "batch": size})[
-                1
-            ]
+            if len(rest) < size:
+                rest.extend(next(pages, ()))
+            rows = rest[:size]
+            del rest[:size]
             by_source: dict[str | None, list[int]] = {}
             for pk, source in rows:
                 by_source.setdefault(source if target is None else None, []).append(pk)
@@ -83,9 +81,7 @@ class DeadLetters(Operations[MessageT]):
                     "target_queue_id": home.pk,
                 }
                 went += len(self._run("move", found, None, {"ids": chosen}, tables)[1])
-            if rows:
-                after = rows[-1][0]
-            return went, len(rows) == size
+            return went, bool(rows)
 
         done = _in_batches(batch, rate, progress)
         if gone:
@@ -133,12 +129,32 @@ class DeadLetters(Operations[MessageT]):
 
         def batch(size: int) -> tuple[int, bool]:
             nonlocal after
-            page = {**params, "after": after, "batch": size}
-            _, [(sent, highest)] = self._run("replay", found, None, page, tables)
-            after = highest or after
-            return sent, sent == size
+            step = {**params, "after": after, "batch": size, "page": BATCH}
+            _, [(sent, looked, reached)] = self._run("replay", found, None, step, tables)
+            after = after if reached is None else reached
+            # Ids beyond the last are those of what was archived since.
+            return sent, (sent == size or looked == BATCH) and after <= last
 
         return _in_batches(batch, rate, progress)
+
+    def _redrivable(
+        self, queue: Queue, ids: Iterable[int] | None, filter: Any
+    ) -> Iterator[list[tuple[int, str | None]]]:
+        """What can go back and where it came from, in the order of ids, a page at a time."""
+        params = {
+            "ids": None if ids is None else list(ids),
+            "filter": None if filter is None else arguments.json_text(filter, "filter"),
+            "batch": BATCH,
+        }
+        after, looked = LOWEST, BATCH
+        while looked == BATCH:
+            _, rows = self._run("redrivable", queue, None, {**params, "after": after})
+            looked = len(rows)
+            if rows:
+                after = rows[-1][0]
+            page = [(pk, source) for pk, source, can_go in rows if can_go]
+            if page:
+                yield page
 
     aredrive = twin(redrive)
     areplay = twin(replay)

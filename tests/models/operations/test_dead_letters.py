@@ -172,6 +172,23 @@ def test_redrive_goes_in_batches_and_tells_how_far_it_is(
     assert told == [4, 8, 10]
 
 
+def test_redrive_passes_what_is_done_or_held_on_its_way(
+    failing: BoundQueue, dead: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_pgqueue.models.operations.dead_letters.BATCH", 3)
+    ids = failing.send_batch(list(range(20)))
+    fail_all(failing)
+    dead.archive(ids[2:9])
+    held = [message.id for message in dead.read(qty=2, vt=600)]
+    dead.set_vt(ids[12], 600)
+
+    assert dead.redrive() == 20 - 7 - 2
+
+    assert held == ids[:2]
+    assert {message.id for message in failing.read(qty=99)} == set(ids[9:])
+    assert dead.metrics().length == 2
+
+
 def test_redrive_keeps_to_its_rate(failing: BoundQueue, dead: BoundQueue) -> None:
     failing.send_batch(list(range(12)))
     fail_all(failing)
@@ -230,6 +247,25 @@ def test_replay_sends_archived_messages_as_new_ones(orders: BoundQueue) -> None:
     assert min(m.id for m in again) > max(ids)
     assert {m.priority for m in again} == {3}
     assert orders.metrics().archived == 2
+
+
+@pytest.mark.parametrize("rate", [None, 1000])
+def test_replay_finds_the_few_that_are_asked_for_among_many(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, rate: float | None
+) -> None:
+    monkeypatch.setattr("django_pgqueue.models.operations.dead_letters.BATCH", 3)
+    objects.create_queue("audit")
+    ids = orders.send_batch([{"n": n, "odd": n % 2} for n in range(20)])
+    orders.archive(ids)
+
+    assert orders.replay(filter={"n": 13}, to="audit", rate=rate) == 1
+    assert orders.replay(filter={"odd": 1}, to="audit", rate=rate) == 10
+    assert orders.replay(ids=[*ids[::5], 10**9], to="audit", rate=rate) == 4
+    assert orders.replay(filter={"n": 99}, to="audit", rate=rate) == 0
+
+    sent = [message.body["n"] for message in BoundQueue("audit").read(qty=99)]
+    assert sent == [13, *range(1, 20, 2), *range(0, 20, 5)]
+    assert orders.replay(rate=rate) == 20
 
 
 def test_replay_takes_some_and_sends_them_elsewhere(orders: BoundQueue) -> None:
