@@ -8,6 +8,8 @@ benchmark's own does not: give one by DATABASE_URL.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -161,6 +163,60 @@ def spark_export(bench: Any) -> dict[str, Measure]:
     return measures
 
 
+def spark_export_cold(bench: Any) -> dict[str, Measure]:
+    """The same by a process that starts for it and ends: what a nightly job costs."""
+    from django_pgqueue.models import Lake
+
+    name, _, tables = history(bench)
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-lake-"))
+    bench.on_close(shutil.rmtree, folder, True)
+
+    def ours() -> float:
+        lake = str(folder / "ours")
+        shutil.rmtree(lake, ignore_errors=True)
+        Lake.objects.filter(path=lake).delete()
+        options = ["export", lake, "--queue", name, "--url", url()]
+        return seconds(lambda: run("-m", "django_pgqueue.spark", *options))
+
+    measures: dict[str, Measure] = {"ours, with a new session": ours}
+    if find_spec("duckdb"):
+        call = (
+            f"from {__name__} import by_duckdb; by_duckdb({tables!r}, {str(folder / 'duckdb')!r})"
+        )
+        measures["DuckDB through ADBC, a new process"] = lambda: seconds(lambda: run("-c", call))
+    return measures
+
+
+def run(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+PLAIN_ROLLUP = """
+SELECT date_trunc('hour', a.archived_at), count(*) FILTER (WHERE state = 'COMPLETED'),
+       count(*) FILTER (WHERE state = 'FAILED'), count(*) FILTER (WHERE read_ct > 1),
+       count(DISTINCT m.group_key),
+       percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY
+           extract(epoch FROM a.first_read_at - greatest(m.enqueued_at, m.scheduled_at))),
+       percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY
+           extract(epoch FROM a.archived_at - a.last_read_at))
+FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at GROUP BY 1
+"""
+
+
+def spark_rollup(bench: Any) -> dict[str, Measure]:
+    """Everything computed again, beside the larger part of it in PostgreSQL itself."""
+    from django_pgqueue.spark.rollup import rollup
+
+    _, _, tables = history(bench)
+
+    def ours() -> float:
+        return seconds(lambda: rollup(session(), url(), every=True))
+
+    ours()
+    plain = PLAIN_ROLLUP.format_map(tables)
+    return {"ours": ours, "plain SQL": lambda: seconds(lambda: bench.sql(plain))}
+
+
 def by_duckdb(tables: dict[str, Any], folder: Path) -> None:
     import adbc_driver_postgresql.dbapi as adbc
     import duckdb
@@ -241,6 +297,12 @@ if AVAILABLE:
         baseline="DuckDB through ADBC",
         goals=(Goal("ours", "DuckDB through ADBC", at_most=1.2),),
     )(spark_export)
+    scenario(
+        "Archive to Parquet, cold: by a process of its own",
+        unit="s",
+        baseline="DuckDB through ADBC, a new process",
+    )(spark_export_cold)
+    scenario("Roll up the archive, in a warm session", unit="s", baseline="plain SQL")(spark_rollup)
     scenario(
         "Write rows from Spark into a queue",
         unit="s",
