@@ -21,6 +21,7 @@ __all__ = [
     "lock_slice_alone",
     "lock_slices",
     "missing_slices",
+    "server_time",
     "table_names",
     "time_slices",
 ]
@@ -31,6 +32,7 @@ PARENTS = ("pgqueue_message", "pgqueue_archive")
 AHEAD = 4
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MICROSECONDS = "(extract(epoch FROM {}) * 1000000)::bigint"
 
 # A leaf is only ever appended to and pruned.
 _STORAGE = "WITH (fillfactor = 100, autovacuum_vacuum_insert_scale_factor = 0.2)"
@@ -80,6 +82,13 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
         "archive": f"pgqueue_archive_q{number}",
         "wake": f"pgqueue_wake_q{number}",
     }
+
+
+def server_time(cursor: Any) -> dt.datetime:
+    """Now, by the server's clock; aware also where Django is told to use no time zones."""
+    cursor.execute(f"SELECT {_MICROSECONDS.format('statement_timestamp()')}")
+    (microseconds,) = cursor.fetchone()
+    return _EPOCH + dt.timedelta(microseconds=microseconds)
 
 
 def time_slices(
@@ -162,9 +171,7 @@ def create_leaves(
         if parent == "pgqueue_message":
             _make_inserts_sends(cursor, leaf, number)
     if partition_interval is not None:
-        cursor.execute("SELECT statement_timestamp()")
-        (now,) = cursor.fetchone()
-        for start, end in time_slices(now, partition_interval):
+        for start, end in time_slices(server_time(cursor), partition_interval):
             create_slice(cursor, number, start, end, unlogged=unlogged)
     for parent in PARENTS:
         cursor.execute(
@@ -244,8 +251,7 @@ def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
     message, archive = _queue_tables(queue_id)
     cursor.execute(
         "SELECT parent.relname, leaf.relname, bound = 'DEFAULT', "
-        "substring(bound FROM $$FROM \\('([^']+)'\\)$$)::timestamptz, "
-        "substring(bound FROM $$TO \\('([^']+)'\\)$$)::timestamptz "
+        f"{_MICROSECONDS.format(_bound('FROM'))}, {_MICROSECONDS.format(_bound('TO'))} "
         "FROM pg_class parent "
         "LEFT JOIN (pg_inherits i JOIN pg_class leaf ON leaf.oid = i.inhrelid "
         "CROSS JOIN LATERAL pg_get_expr(leaf.relpartbound, leaf.oid) AS b (bound)) "
@@ -256,7 +262,11 @@ def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
         [message, archive],
     )
     found: dict[str, dict[tuple[Any, ...], str]] = {message: {}, archive: {}}
-    for parent, leaf, is_default, start, end in cursor.fetchall():
+    for parent, leaf, is_default, *microseconds in cursor.fetchall():
+        start, end = (
+            None if moment is None else _EPOCH + dt.timedelta(microseconds=moment)
+            for moment in microseconds
+        )
         if leaf is None:
             found[parent][True, None, None] = parent
         else:
@@ -267,6 +277,10 @@ def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
         Leaf(found[message][key], found[archive][key], not key[0], key[1], key[2])
         for key in sorted(both, key=lambda key: (key[0], key[1] or first))
     ]
+
+
+def _bound(side: str) -> str:
+    return f"substring(bound FROM $${side} \\('([^']+)'\\)$$)::timestamptz"
 
 
 def _queue_tables(queue_id: int) -> tuple[str, str]:

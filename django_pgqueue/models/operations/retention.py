@@ -16,6 +16,7 @@ from django.db import (
     connections,
     transaction,
 )
+from django.utils.timezone import is_naive, make_aware
 
 from django_pgqueue import ddl, queries, signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
@@ -243,7 +244,7 @@ class _Work:
             if answer is False or isinstance(answer, Exception):
                 return None, True
             if isinstance(answer, dt.datetime):
-                before = min(before, answer)
+                before = min(before, make_aware(answer) if is_naive(answer) else answer)
         return before, False
 
     def _drop_slices(self, before: dt.datetime) -> None:
@@ -274,10 +275,10 @@ class _Work:
             self.counts["stragglers"] += 1
             return False
         exported_below = Lake.objects.exported_below(self.queue)
-        [(count, last_at, last_xid, held, recent, xmin)] = self._query(
-            "leaf_outcomes", leaf, {"exported_below": exported_below}
+        [(count, all_old, last_xid, held, recent, xmin)] = self._query(
+            "leaf_outcomes", leaf, {"before": before, "exported_below": exported_below}
         )
-        if last_at is not None and last_at >= before:
+        if not all_old:
             return False
         if held:
             if not self._is_overdue(leaf, before):
@@ -377,8 +378,8 @@ class _Work:
             return ddl.leaves(cursor, self.queue.pk)
 
     def _now(self) -> dt.datetime:
-        [(now,)] = self._rows("SELECT statement_timestamp()")
-        return now
+        with connections[self.alias].cursor() as cursor:
+            return ddl.server_time(cursor)
 
     def _rows(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
         with connections[self.alias].cursor() as cursor:

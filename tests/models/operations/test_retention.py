@@ -830,3 +830,18 @@ def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old(
     assert gone == 5
     assert archived(queue) == young
     assert stored(queue) == young + live
+
+
+def test_it_works_where_django_uses_no_time_zones(
+    committed: None, reachable: dict[str, dict[str, Any]]
+) -> None:
+    with Actor(reachable, USE_TZ=False) as actor:
+        actor.do(call, "create_queue", "daily", partition_interval=1, retention=DAY)
+        queue = Queue.objects.get(name="daily")
+        forget_slices(queue)
+        leaf(queue, 10)
+        done(queue, sent(queue, 3, 10), 8)
+
+        upkeep = actor.do(call, "maintain", "daily")
+
+    assert (upkeep.leaves_made, upkeep.dropped) == (ddl.AHEAD + 1, 3)
