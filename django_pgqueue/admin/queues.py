@@ -8,17 +8,21 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.formats import localize
 from django.utils.html import format_html
+from django.utils.timezone import is_naive, localtime
 
+from django_pgqueue import ddl
 from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.wording import EMPTY, age, amount
 from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.errors import PgQueueError, QueueBusy
-from django_pgqueue.models import ArchivedMessage, Message, Queue
+from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
 from django_pgqueue.types import State
 
 __all__ = ["QueueAdmin"]
@@ -74,6 +78,10 @@ class QueueForm(forms.ModelForm):
         return value
 
 
+def _local(moment: dt.datetime) -> str:
+    return str(localize(moment if is_naive(moment) else localtime(moment)))
+
+
 @admin.register(Queue)
 class QueueAdmin(PageAdmin):
     """Queues with what they hold at this moment."""
@@ -101,6 +109,8 @@ class QueueAdmin(PageAdmin):
         "archived",
         "unlogged",
         "partition_interval",
+        "leaves",
+        "last_removed",
         "created_at",
     ]
 
@@ -129,7 +139,18 @@ class QueueAdmin(PageAdmin):
         if obj is None:
             return settings
         backlog = ("Backlog", {"fields": ["ready", "in_flight", "delayed", "oldest", "archived"]})
-        storage = ("Storage", {"fields": ["unlogged", "partition_interval", "created_at"]})
+        storage = (
+            "Storage",
+            {
+                "fields": [
+                    "unlogged",
+                    "partition_interval",
+                    "leaves",
+                    "last_removed",
+                    "created_at",
+                ]
+            },
+        )
         return [settings[0], backlog, *settings[1:], storage]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
@@ -165,6 +186,22 @@ class QueueAdmin(PageAdmin):
     @admin.display(description="archived")
     def archived(self, queue: Any) -> str:
         return self._messages(queue, "archived")
+
+    @admin.display(description="leaves of time")
+    def leaves(self, queue: Queue) -> str:
+        with connections[queue.alias].cursor() as cursor:
+            slices = [leaf for leaf in ddl.leaves(cursor, queue.pk) if leaf.is_slice]
+        if not slices:
+            return EMPTY
+        first, last = slices[0].start, slices[-1].end
+        since = f"from {_local(first)} " if first else ""
+        until = f"to {_local(last)}" if last else "on"
+        return f"{len(slices)}, {since}{until}"
+
+    @admin.display(description="retention last removed messages")
+    def last_removed(self, queue: Queue) -> str:
+        mark = PurgeMark.objects.using(queue.alias).filter(queue=queue).first()
+        return EMPTY if mark is None else _local(mark.purged_at)
 
     def _messages(self, queue: Any, kind: str, state: State | None = None) -> str:
         """A count, linked to the messages that it counts."""
