@@ -214,7 +214,7 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _INT8
+    return type(value) is int and -_INT8 <= value <= _INT8
 
 
 def newest(receipts: Sequence[Receipt]) -> set[Receipt]:

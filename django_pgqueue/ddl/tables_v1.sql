@@ -66,7 +66,8 @@ CREATE TABLE pgqueue_ready (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
-CREATE UNIQUE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, priority DESC, id);
+-- In the order of reading, both ascending: so one comparison of rows tells what comes after.
+CREATE UNIQUE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
 
 CREATE TABLE pgqueue_deferred (
     id bigint NOT NULL PRIMARY KEY,

@@ -20,6 +20,9 @@ from django_pgqueue.types import Receipt
 
 __all__ = ["Message"]
 
+# What json.loads does but for the white space around, of which jsonb has none.
+_decode = json.JSONDecoder().raw_decode
+
 
 class MessageQuerySet(models.QuerySet["Message"]):
     """Messages by the ORM: for looking, bulk_create as a send, and delete."""
@@ -166,14 +169,13 @@ class Message(models.Model):
         """
         message = cls.__new__(cls)
         state = ModelState()
-        state.db, state.adding = queue.alias, False
-        state.fields_cache = {"queue": queue}
+        state.__dict__ = {"db": queue.alias, "adding": False, "fields_cache": {"queue": queue}}
         headers, body = row[2], row[1]
         message.__dict__ = {
             "_state": state,
             "id": row[0],
-            "body": None if body is None else json.loads(body),
-            "headers": None if headers is None else json.loads(headers),
+            "body": None if body is None else _decode(body)[0],
+            "headers": None if headers is None else _decode(headers)[0],
             "enqueued_at": row[3],
             "priority": row[4],
             "group_key": row[5],

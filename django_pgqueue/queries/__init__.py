@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["load", "render"]
+__all__ = ["fence", "load", "render"]
 
 
 @cache
@@ -26,3 +26,17 @@ def load(name: str) -> str:
 def render(name: str, tables: Mapping[str, object]) -> str:
     """The text of an operation with the names of one queue's tables in place."""
     return load(name).format_map(tables)
+
+
+def fence(params: Mapping[str, object]) -> dict[str, str]:
+    """What stands for ``{fence}``: no later delivery than the one that the receipt is of.
+
+    ``params`` are those of :func:`django_pgqueue.arguments.fence`. Both conditions in one would
+    cost a statement for one message a tenth of its time.
+    """
+    alike = params["receipts"] is None
+    return {
+        "fence": "read_ct = %(read_ct)s"
+        if alike
+        else "id || ':' || read_ct = ANY(%(receipts)s::text[])"
+    }

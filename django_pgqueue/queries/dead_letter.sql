@@ -3,7 +3,7 @@
 WITH gone AS (
     DELETE FROM {deferred}
     WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
-      AND (read_ct = %(read_ct)s OR id || ':' || read_ct = ANY(%(receipts)s::text[]))
+      AND {fence}
     RETURNING id, read_ct, attempts
 ),
 moved AS (

@@ -2,7 +2,7 @@
 WITH gone AS (
     DELETE FROM {deferred}
     WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
-      AND (read_ct = %(read_ct)s OR id || ':' || read_ct = ANY(%(receipts)s::text[]))
+      AND {fence}
     RETURNING id
 )
 DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))

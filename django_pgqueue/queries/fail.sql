@@ -2,7 +2,7 @@
 WITH gone AS (
     DELETE FROM {deferred}
     WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
-      AND (read_ct = %(read_ct)s OR id || ':' || read_ct = ANY(%(receipts)s::text[]))
+      AND {fence}
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,

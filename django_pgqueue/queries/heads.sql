@@ -9,7 +9,7 @@ WITH RECURSIVE line AS MATERIALIZED (
         UNION ALL
         (SELECT r.group_key FROM {ready} r
          WHERE r.queue_id = {queue_id}
-         ORDER BY r.priority DESC, r.id LIMIT (SELECT %(qty)s::bigint))
+         ORDER BY -r.priority, r.id LIMIT (SELECT %(qty)s::bigint))
     ) first
 ),
 walk AS (

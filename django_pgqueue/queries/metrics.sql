@@ -2,21 +2,21 @@
 -- which the server keeps anyway; the limit is hidden from the planner, and the order is that of an
 -- index, or it would go through the rows of all other queues. The oldest ready message of each priority is one index probe.
 WITH RECURSIVE level AS (
-    (SELECT priority FROM {ready} WHERE queue_id = {queue_id} ORDER BY priority DESC LIMIT 1)
+    (SELECT -priority AS rank FROM {ready} WHERE queue_id = {queue_id} ORDER BY -priority LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.priority FROM {ready} r
-            WHERE r.queue_id = {queue_id} AND r.priority < level.priority
-            ORDER BY r.priority DESC LIMIT 1)
-    FROM level WHERE level.priority IS NOT NULL
+    SELECT (SELECT -r.priority FROM {ready} r
+            WHERE r.queue_id = {queue_id} AND -r.priority > level.rank
+            ORDER BY -r.priority LIMIT 1)
+    FROM level WHERE level.rank IS NOT NULL
 ),
 ready_age AS (
     SELECT min(o.enqueued_at) AS oldest, max(n.enqueued_at) AS newest
     FROM level
     CROSS JOIN LATERAL (SELECT enqueued_at FROM {ready} r
-        WHERE r.queue_id = {queue_id} AND r.priority = level.priority
+        WHERE r.queue_id = {queue_id} AND -r.priority = level.rank
         ORDER BY r.id LIMIT 1) o
     CROSS JOIN LATERAL (SELECT enqueued_at FROM {ready} r
-        WHERE r.queue_id = {queue_id} AND r.priority = level.priority
+        WHERE r.queue_id = {queue_id} AND -r.priority = level.rank
         ORDER BY r.id DESC LIMIT 1) n
 ),
 deferred AS (
@@ -48,7 +48,7 @@ begun AS (
     WHERE h.found IS NULL
 )
 SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
-                              ORDER BY priority DESC, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
+                              ORDER BY -priority, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
        w.counted AS waiting, b.counted AS begun, b.later AS begun_later,
        d.counted AS deferred, d.due, d.in_flight, d.delayed,
        extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest, w.oldest))::float AS oldest_age,

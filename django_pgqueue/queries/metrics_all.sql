@@ -11,13 +11,13 @@ FROM (SELECT id, name, unlogged, partition_interval, row_number() OVER (ORDER BY
 CROSS JOIN LATERAL (
     SELECT count(*) AS ready
     FROM (SELECT FROM {ready} WHERE queue_id = q.id
-          ORDER BY priority DESC, id LIMIT (SELECT %(limit)s::bigint)) r) r
+          ORDER BY -priority, id LIMIT (SELECT %(limit)s::bigint)) r) r
 LEFT JOIN LATERAL (
     SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
-    ORDER BY priority DESC, id LIMIT 1) first ON true
+    ORDER BY -priority, id LIMIT 1) first ON true
 LEFT JOIN LATERAL (
     SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
-    ORDER BY priority, id DESC LIMIT 1) last ON true
+    ORDER BY -priority DESC, id DESC LIMIT 1) last ON true
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = q.id

@@ -19,7 +19,7 @@ fresh AS MATERIALIZED (
     WHERE r.queue_id = {queue_id}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
-    ORDER BY r.priority DESC, r.id
+    ORDER BY -r.priority, r.id
     LIMIT %(qty)s - (SELECT count(*) FROM due)
 ),
 -- Heads that the read would bring up first.

@@ -17,7 +17,7 @@ due AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT ctid FROM {ready}
     WHERE queue_id = {queue_id}
-    ORDER BY priority DESC, id
+    ORDER BY -priority, id
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE SKIP LOCKED

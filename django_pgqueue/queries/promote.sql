@@ -40,7 +40,7 @@ looked_at AS MATERIALIZED (
            coalesce((SELECT true FROM {deferred} d
                      WHERE d.id = l.head AND d.queue_id + 0 = {queue_id}),
                     (SELECT true FROM {ready} r WHERE r.queue_id = {queue_id}
-                     AND r.priority = l.priority AND r.id = l.head), false) AS alive
+                     AND -r.priority = -l.priority AND r.id = l.head), false) AS alive
     FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
 ),
 replaced AS MATERIALIZED (

@@ -14,7 +14,7 @@ held AS MATERIALIZED (
 ),
 waiting AS MATERIALIZED (
     SELECT ctid FROM {ready} WHERE queue_id = {queue_id}
-    ORDER BY priority DESC, id
+    ORDER BY -priority, id
     LIMIT %(batch)s - (SELECT count(*) FROM behind) - (SELECT count(*) FROM held)
     FOR UPDATE SKIP LOCKED
 ),

@@ -27,7 +27,7 @@ fresh AS MATERIALIZED (
     WHERE r.queue_id = {queue_id}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
-    ORDER BY r.priority DESC, r.id
+    ORDER BY -r.priority, r.id
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
                ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE OF r SKIP LOCKED
@@ -70,4 +70,3 @@ FROM due WHERE exhausted OR blocked
 UNION ALL
 SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM recheck
-ORDER BY priority DESC, id

@@ -17,7 +17,7 @@ LEFT JOIN LATERAL (
       AND (d.state <> 'PROCESSING' OR d.vt <= statement_timestamp()) OFFSET 0) d ON true
 LEFT JOIN LATERAL (
     SELECT true AS found FROM {ready} r
-    WHERE r.queue_id = {queue_id} AND r.priority = l.priority AND -r.priority = -l.priority
+    WHERE r.queue_id = {queue_id} AND -r.priority = -l.priority
       AND r.id = l.id OFFSET 0) r ON true
 LEFT JOIN LATERAL (
     SELECT true AS found FROM {waiting} w

@@ -6,5 +6,5 @@ SET vt = statement_timestamp()
     attempts = attempts + %(ran)s,
     worker = NULL
 WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
-  AND (read_ct = %(read_ct)s OR id || ':' || read_ct = ANY(%(receipts)s::text[]))
+  AND {fence}
 RETURNING id

@@ -2,5 +2,5 @@
 UPDATE {deferred}
 SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
 WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
-  AND (read_ct = %(read_ct)s OR id || ':' || read_ct = ANY(%(receipts)s::text[]))
+  AND {fence}
 RETURNING id

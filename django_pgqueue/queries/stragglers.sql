@@ -12,9 +12,7 @@ SELECT EXISTS (
     SELECT FROM generate_series(-100, 100) AS p (priority)
     CROSS JOIN LATERAL (
         SELECT FROM {ready} r
-        -- Said twice, for an index in either direction.
-        WHERE r.queue_id = {queue_id} AND r.priority = p.priority::smallint
-          AND -r.priority = -p.priority::smallint
+        WHERE r.queue_id = {queue_id} AND -r.priority = -p.priority::smallint
           AND r.id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
           AND r.enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity')
           AND r.enqueued_at < %(end)s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -13,7 +14,7 @@ from django_pgqueue import queries
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["MessageT", "Operations", "twin"]
+__all__ = ["Ahead", "MessageT", "Operations", "twin"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +40,17 @@ def twin(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], 
     return run
 
 
+@dataclass(eq=False)
+class Ahead:
+    """A statement to be run in one round trip and one commit with the one that comes after it."""
+
+    name: str
+    params: Mapping[str, Any]
+    tables: Mapping[str, object]
+    #: What it returned, once it has run.
+    rows: list[tuple[Any, ...]] | None = None
+
+
 class Operations(models.Manager[MessageT]):
     """The base of the operations: one statement, on the tables of one queue."""
 
@@ -57,13 +69,15 @@ class Operations(models.Manager[MessageT]):
         using: str | None,
         params: Mapping[str, Any] | Callable[[Queue], Mapping[str, Any]],
         tables: Mapping[str, object] | None = None,
+        ahead: Ahead | None = None,
     ) -> tuple[Queue, list[tuple[Any, ...]]]:
         """Run ``queries/<name>.sql`` on a queue and fetch what it returns.
 
         ``params`` may depend on the queue; ``tables`` names tables of another queue besides.
+        ``ahead`` is sent with it, unless it has run already.
         A single statement is a transaction of its own, or part of the caller's.
         """
-        return self._on(queue, using, lambda found: self._fetch(name, found, params, tables))
+        return self._on(queue, using, lambda found: self._fetch(name, found, params, tables, ahead))
 
     def _on(
         self, queue: str | Queue, using: str | None, act: Callable[[Queue], R]
@@ -91,10 +105,17 @@ class Operations(models.Manager[MessageT]):
         queue: Queue,
         params: Mapping[str, Any] | Callable[[Queue], Mapping[str, Any]],
         tables: Mapping[str, object] | None,
+        ahead: Ahead | None,
     ) -> list[tuple[Any, ...]]:
         names = {**queue.tables, **tables} if tables else queue.tables
+        statement = queries.render(name, names)
+        values = params(queue) if callable(params) else params
         with connections[queue.alias].cursor() as cursor:
-            cursor.execute(
-                queries.render(name, names), params(queue) if callable(params) else params
-            )
+            if ahead is None or ahead.rows is not None:
+                cursor.execute(statement, values)
+            else:
+                first = queries.render(ahead.name, {**queue.tables, **ahead.tables})
+                cursor.execute(f"{first};\n{statement}", {**ahead.params, **values})
+                ahead.rows = cursor.fetchall()
+                cursor.nextset()
             return cursor.fetchall()

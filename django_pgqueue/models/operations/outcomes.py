@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, queries
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
@@ -143,9 +143,9 @@ class Outcomes(Operations[MessageT]):
             done = self._conclude(operation, queue, using, list(places), chosen, tables)
             lost = [receipt for receipt in receipts if receipt not in good]
             return Settled(done, lost=[*lost, *done.lost])
-        _, rows = self._run(
-            operation, queue, using, {**params, **arguments.fence(receipts)}, tables
-        )
+        fence = arguments.fence(receipts)
+        tables = {**(tables or {}), **queries.fence(fence)}
+        _, rows = self._run(operation, queue, using, {**params, **fence}, tables)
         found = {row[0] for row in rows}
         return Settled(
             [receipt.id for receipt in receipts if receipt.id in found],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ from django.db import connections, transaction
 
 from django_pgqueue import arguments, signals
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
-from django_pgqueue.models.operations.base import MessageT, twin
+from django_pgqueue.models.operations.base import Ahead, MessageT, twin
+from django_pgqueue.models.operations.claims import claim_on
 from django_pgqueue.models.operations.outcomes import Outcomes
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt
@@ -21,6 +23,8 @@ __all__ = ["Reading"]
 
 
 EXHAUSTED = "given out as often as allowed, and never settled"
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 # What a read returns besides messages when groups want to be put in order.
 RECHECK, BLOCKED = 0, -1
@@ -166,12 +170,13 @@ class Reading(Outcomes[MessageT]):
         conditional: dict[str, Any] | None = None,
         max_deliveries: int | None = None,
         worker: int | None = None,
+        ahead: Ahead | None = None,
     ) -> list[MessageT]:
         """The read itself, for those who know what transaction they are in.
 
         ``max_deliveries`` stands in for the queue's own; ``worker`` is the consumer process that
-        will hold the leases. Messages whose deliveries have run out are dead-lettered on the
-        way instead of being given out.
+        will hold the leases; ``ahead`` is to be done in the same commit. Messages whose
+        deliveries have run out are dead-lettered on the way instead of being given out.
         """
         qty = arguments.quantity(qty)
         condition = _condition(conditional)
@@ -186,9 +191,32 @@ class Reading(Outcomes[MessageT]):
                 "worker": worker,
                 "max_deliveries": max_deliveries or queue.max_deliveries,
             }
-            return self._run("read", queue, None, params)
+            if condition is None and heed:
+                return self._claim(queue, qty, params, ahead)
+            return self._run("read", queue, None, params, ahead=ahead)
 
         return self._gather(queue, qty, read)
+
+    def _claim(
+        self, queue: Queue, qty: int | None, params: dict[str, Any], ahead: Ahead | None
+    ) -> tuple[Queue, list[tuple[Any, ...]]]:
+        """Read what comes after the last claim, and only if that is not enough look everywhere."""
+        # What a rollback gives back may stand before the bound; and all there is has none.
+        if qty is None or connections[queue.alias].in_atomic_block:
+            return self._run("read", queue, None, params, ahead=ahead)
+        claim = claim_on(queue)
+        rows: list[tuple[Any, ...]] = []
+        if bounds := claim.bounds():
+            began = time.monotonic()
+            queue, found = self._run("read_ready", queue, None, {**params, **bounds}, ahead=ahead)
+            rows = _fresh(found, params["vt"], connections[queue.alias])
+            claim.advance(bounds, qty, rows, began)
+            if len(rows) == qty:
+                return queue, rows
+        left = {**params, "qty": qty - len(rows)}
+        queue, others = self._run("read", queue, None, left, ahead=ahead)
+        claim.begin(left["qty"], others)
+        return queue, rows + others
 
     def _gather(
         self,
@@ -276,6 +304,28 @@ def _seconds(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise InvalidArgument(f"{name} must be zero or more, not {value!r}")
     return float(value)
+
+
+def _fresh(
+    rows: list[tuple[Any, ...]], lease: dt.timedelta, connection: Any
+) -> list[tuple[Any, ...]]:
+    """Rows of read_ready.sql as read.sql has them: delivered for the first time, at one moment.
+
+    That comes as a number: Django takes its time over each date.
+    """
+    if not rows:
+        return []
+    read_at = _moment(rows[0][6], connection)
+    once = (1, 0, read_at + lease, read_at)
+    return [row[:6] + once for row in rows]
+
+
+def _moment(microseconds: int, connection: Any) -> dt.datetime:
+    """That long after 1970, in the zone in which Django reads dates from this connection."""
+    moment = _EPOCH + dt.timedelta(microseconds=microseconds)
+    if connection.timezone is None:  # USE_TZ = False
+        return moment.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
+    return moment.astimezone(connection.timezone)
 
 
 def _order(message: Any) -> tuple[int, int]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from django.db import models
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, queries
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
 
-__all__ = ["Settling"]
+__all__ = ["Settling", "Target", "lost"]
 
 Target = Receipt | int | models.Model
 
@@ -105,10 +105,10 @@ class Settling(Operations[MessageT]):
         done: list[int] = []
         good = arguments.newest(receipts)
         if good:
-            _, rows = self._run(operation, found, None, {**params, **arguments.fence(list(good))})
+            fence = arguments.fence(list(good))
+            _, rows = self._run(operation, found, None, {**params, **fence}, queries.fence(fence))
             done += sorted(row[0] for row in rows)
-        settled = set(done)
-        lost: list[Receipt | int] = [r for r in receipts if r.id not in settled or r not in good]
+        late = lost(receipts, good, done)
         missing = ids
         # A bare id may be on its way from ready to leased at this moment: its delete waits for
         # that and finds nothing in the old place. A second look finds it in the new one.
@@ -118,8 +118,16 @@ class Settling(Operations[MessageT]):
                 by_id = {row[0] for row in rows}
                 done += sorted(by_id)
                 missing = [pk for pk in missing if pk not in by_id]
-        return Settled(done, lost=[*lost, *missing])
+        return Settled(done, lost=[*late, *missing])
 
     aarchive = twin(archive)
     adelete = twin(delete)
     aset_vt = twin(set_vt)
+
+
+def lost(
+    receipts: Iterable[Receipt], good: Container[Receipt], done: Iterable[int]
+) -> list[Receipt]:
+    """Which receipts came too late: their messages were read again since, or settled already."""
+    settled = set(done)
+    return [r for r in receipts if r.id not in settled or r not in good]

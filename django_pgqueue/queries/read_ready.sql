@@ -1,0 +1,34 @@
+-- Lease up to qty of what is ready, after what this process claimed last. Brings nothing as soon
+-- as something is due or a group wants a head: then it is for read.sql to find the right order.
+-- Under an old snapshot dead rows stay, and all before the bounds may be dead: a scan that starts
+-- there passes by millions of them. A higher priority that came meanwhile lifts the bound.
+-- Rows are taken by ctid: a join could be planned as a hash over the whole table.
+WITH taken AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {ready}
+        WHERE queue_id = {queue_id} AND (-priority, id) > (
+            CASE WHEN EXISTS (SELECT FROM {ready}
+                              WHERE queue_id = {queue_id} AND -priority < %(rank)s)
+                 THEN -101 ELSE %(rank)s END, %(after)s)
+        ORDER BY -priority, id
+        LIMIT CASE WHEN EXISTS (SELECT FROM {deferred}
+                                WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
+                                  AND vt > %(due_after)s::timestamptz)
+                     OR EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id})
+                   THEN 0 ELSE %(qty)s END
+        FOR UPDATE SKIP LOCKED))
+    RETURNING id, enqueued_at, priority, group_key
+),
+leased AS (
+    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at,
+                            queue_id, read_ct, worker, priority, state, group_key)
+    SELECT id, statement_timestamp() + %(vt)s, enqueued_at, statement_timestamp(),
+           statement_timestamp(), {queue_id}, 1, %(worker)s::integer, priority, 'PROCESSING',
+           group_key
+    FROM taken
+)
+SELECT t.id, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
+       (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
+FROM taken t CROSS JOIN LATERAL (
+    SELECT body, headers FROM {message} m
+    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m

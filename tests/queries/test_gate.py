@@ -1,0 +1,101 @@
+"""What a message leaves behind: dead rows and write-ahead log, counted, from send to archive."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgqueue.models import BoundQueue
+from tests.conftest import run_sql
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+BODY = {"x": "y" * 190}
+MESSAGES = 1000
+BATCH = 100
+
+# A message is a row in ready, then one in deferred, and both go.
+DEAD_ROWS = 2
+# Bytes of the log besides the body, whole pages after a checkpoint left out: the message and its
+# key, ready and deferred with three index entries, two deletions and a lock, the archive and its
+# key.
+LOG_BYTES = 1040
+
+
+def work(queue: BoundQueue) -> None:
+    """Send, read and archive a thousand messages in batches."""
+    for _ in range(MESSAGES // BATCH):
+        queue.send_batch([BODY] * BATCH)
+    for _ in range(MESSAGES // BATCH):
+        assert len(queue.archive(queue.read(qty=BATCH))) == BATCH
+
+
+def written() -> tuple[int, int]:
+    """Bytes of write-ahead log so far, without and with the images of whole pages."""
+    run_sql("SELECT pg_stat_force_next_flush()")
+    [(records, images)] = run_sql("SELECT wal_bytes, wal_fpi FROM pg_stat_wal")
+    return int(records), int(images)
+
+
+def log_bytes(queue: BoundQueue) -> float:
+    """Of the log for each message; the least of some rounds, since others may write too."""
+    rounds = []
+    for _ in range(10):
+        before, images = written()
+        work(queue)
+        after, images_after = written()
+        if images_after == images:
+            rounds.append((after - before) / MESSAGES)
+        if len(rounds) == 3:
+            break
+    return min(rounds) - len(BODY["x"])
+
+
+def dead_rows(queue: BoundQueue) -> float:
+    """Rows that were deleted or rewritten, for each message."""
+    run_sql("SELECT pg_stat_force_next_flush()")
+    before = churned()
+    work(queue)
+    run_sql("SELECT pg_stat_force_next_flush()")
+    return (churned() - before) / MESSAGES
+
+
+def churned() -> int:
+    [(rows,)] = run_sql(
+        "SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_all_tables "
+        "WHERE relname ~ '^pgqueue_(ready|deferred|message|archive)'"
+    )
+    return int(rows)
+
+
+def test_a_message_leaves_no_more_dead_rows_than_two(committed_orders: BoundQueue) -> None:
+    assert dead_rows(committed_orders) == DEAD_ROWS
+
+
+def test_the_log_of_a_message_stays_small(committed_orders: BoundQueue) -> None:
+    work(committed_orders)
+
+    assert log_bytes(committed_orders) < LOG_BYTES
+
+
+def test_the_gate_sees_an_index_too_many(committed_orders: BoundQueue) -> None:
+    work(committed_orders)
+    run_sql("CREATE INDEX one_too_many ON pgqueue_deferred (last_read_at, id, enqueued_at)")
+    try:
+        assert log_bytes(committed_orders) > LOG_BYTES
+    finally:
+        run_sql("DROP INDEX one_too_many")
+
+
+def test_the_gate_sees_a_row_that_is_written_twice(committed_orders: BoundQueue) -> None:
+    run_sql(
+        "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN UPDATE pgqueue_deferred SET attempts = 0 WHERE id = new.id; RETURN NULL; END $$"
+    )
+    run_sql(
+        "CREATE TRIGGER touch AFTER INSERT ON pgqueue_deferred "
+        "FOR EACH ROW EXECUTE FUNCTION touch()"
+    )
+    try:
+        assert dead_rows(committed_orders) > DEAD_ROWS
+    finally:
+        run_sql("DROP FUNCTION touch() CASCADE")
