@@ -5,11 +5,11 @@ from __future__ import annotations
 from django_pgqueue.models.operations.base import MessageT
 from django_pgqueue.models.operations.conversion import Conversion
 from django_pgqueue.models.operations.dead_letters import DeadLetters
+from django_pgqueue.models.operations.exchanging import Exchanging
 from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
 from django_pgqueue.models.operations.measuring import Measuring
 from django_pgqueue.models.operations.retention import Retention
-from django_pgqueue.models.operations.settling import Settling
 from django_pgqueue.models.operations.topics import Topics
 
 __all__ = ["MessageManager"]
@@ -19,7 +19,7 @@ class MessageManager(
     Lifecycle[MessageT],
     Topics[MessageT],
     Groups[MessageT],
-    Settling[MessageT],
+    Exchanging[MessageT],
     DeadLetters[MessageT],
     Measuring[MessageT],
     Retention[MessageT],
