@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterable
 from uuid import uuid4
 
-from django.db import Error, InterfaceError, OperationalError, connections
+from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Caretaker, Message, Queue
+from django_pgqueue.models.operations.retention import is_lost
 from django_pgqueue.runtime.loop import Loop
 
 __all__ = ["Maintenance", "pause"]
@@ -101,9 +102,11 @@ class Maintenance(Loop):
             Message.objects.maintain(queue, progress=lambda _: self._keep(alias))
         except QueueNotFound:
             pass  # dropped meanwhile
-        except (_Stopped, OperationalError, InterfaceError):
-            raise  # no matter of this queue
+        except _Stopped:
+            raise
         except Exception as error:
+            if isinstance(error, Error) and is_lost(alias):
+                raise  # no matter of this queue
             signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
             # It may be for want of rights, or of newer code: another process shall try.
             self._rounds[alias, queue.pk] = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 from django.test import override_settings
 
 from django_pgqueue import ddl, signals
@@ -130,12 +130,14 @@ def test_consumers_that_are_not_to_maintain_do_not(
     assert caretakers() == []
 
 
+@pytest.mark.parametrize("kind", [DatabaseError, OperationalError, ValueError])
 def test_a_failure_is_told_and_the_consumer_goes_on(
     committed_orders: BoundQueue,
     consume: Consume,
     often: None,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
 ) -> None:
     failures: list[str] = []
 
@@ -143,7 +145,7 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
         failures.append(str(error))
 
     def fail(*args: Any) -> None:
-        raise DatabaseError("permission denied")
+        raise kind("permission denied")
 
     Queue.objects.update(retention=dt.timedelta(seconds=1))  # often, that is
     monkeypatch.setattr(retention._Work, "do", fail)
@@ -157,7 +159,7 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
     finally:
         signals.maintenance_failed.disconnect(listen)
     assert set(failures) == {"permission denied"}
-    assert "orders: maintenance failed: DatabaseError: permission denied" in caplog.messages
+    assert f"orders: maintenance failed: {kind.__name__}: permission denied" in caplog.messages
 
 
 def test_one_that_fails_lets_another_try(
@@ -228,3 +230,27 @@ def test_a_consumer_that_drains_has_no_duty(
     consumer.wait()
 
     assert caretakers() == []
+
+
+def test_a_lost_connection_is_made_anew(
+    committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    does = retention._Work.do
+    pids: list[int] = []
+
+    def do(work: Any) -> Any:
+        [(pid,)] = run_sql("SELECT pg_backend_pid()")
+        pids.append(pid)
+        if len(pids) == 1:
+            run_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+        return does(work)
+
+    monkeypatch.setattr(retention._Work, "do", do)
+    Message.objects.create_queue("daily", partition_interval=DAY)
+    lose_leaves("daily")
+    consumer = consume(nothing)
+
+    until(lambda: slices("daily") == ddl.AHEAD + 2)
+
+    assert pids[0] != pids[-1]
+    assert consumer.consumer.report()["loops"]

@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import (
-    DatabaseError,
-    InterfaceError,
-    OperationalError,
-    connections,
-    transaction,
-)
+from django.db import DatabaseError, Error, connections, transaction
 from django.utils.timezone import is_naive, make_aware
 
 from django_pgqueue import ddl, queries, signals
@@ -26,7 +20,7 @@ from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import LOCK_NOT_AVAILABLE, Queue
 from django_pgqueue.types import Upkeep
 
-__all__ = ["Retention"]
+__all__ = ["Retention", "is_lost"]
 
 R = TypeVar("R")
 
@@ -137,9 +131,9 @@ class Retention(Operations[MessageT]):
                 upkeep = self.maintain(queue, patience=patience, stall=stall, progress=show)
             except QueueNotFound:
                 continue  # dropped meanwhile
-            except (InterfaceError, OperationalError):
-                raise  # the next one would fare no better
-            except DatabaseError as error:
+            except Error as error:
+                if is_lost(alias):
+                    raise  # the next one would fare no better
                 signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
                 upkeep = Upkeep(queue_name=queue.name, error=str(error).strip())
             removed += upkeep.removed
@@ -148,6 +142,12 @@ class Retention(Operations[MessageT]):
 
     amaintain = twin(maintain)
     amaintain_all = twin(maintain_all)
+
+
+def is_lost(alias: str) -> bool:
+    """Whether this thread's connection is gone, rather than that a statement failed."""
+    connection = connections[alias].connection
+    return connection is None or bool(connection.closed)
 
 
 class _Busy(Exception):
@@ -275,9 +275,16 @@ class _Work:
             self.counts["stragglers"] += 1
             return False
         exported_below = Lake.objects.exported_below(self.queue)
-        [(count, all_old, last_xid, held, recent, xmin)] = self._query(
-            "leaf_outcomes", leaf, {"before": before, "exported_below": exported_below}
-        )
+        params = {"before": before, "exported_below": exported_below}
+        with (
+            transaction.atomic(using=self.alias, durable=True),
+            connections[self.alias].cursor() as cursor,
+            _settings(cursor, statement_timeout="0"),
+        ):
+            # It reads all of a leaf, and is in nobody's way.
+            [(count, all_old, last_xid, held, recent, xmin)] = self._query(
+                "leaf_outcomes", leaf, params
+            )
         if not all_old:
             return False
         if held:
