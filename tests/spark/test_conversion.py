@@ -1,0 +1,69 @@
+"""Reads of the archive while a queue gets slices of time, or loses them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_pgqueue.models import Message
+from django_pgqueue.spark.errors import TableRewritten
+from django_pgqueue.spark.export import export
+from django_pgqueue.spark.lake import read as read_lake
+from tests.spark.conftest import wait_for_commits
+from tests.spark.test_reading import ids, planned, run
+from tests.spark.test_streaming import Stream
+
+Finish = Callable[..., list[int]]
+
+DAY = dt.timedelta(days=1)
+
+
+@pytest.mark.parametrize("made", [None, DAY])
+def test_a_read_sees_all_before_and_during_and_after(
+    url: str, finish: Finish, made: dt.timedelta | None
+) -> None:
+    archived = finish("orders", 300, partition_interval=made)
+    during: list[list[int]] = []
+
+    Message.objects.repartition(
+        "orders",
+        None if made else DAY,
+        progress=lambda *step: during.append(run(*planned(url))),
+    )
+
+    assert during
+    for found in [*during, run(*planned(url))]:
+        assert found == sorted(archived)
+
+
+@pytest.mark.parametrize("made", [None, DAY])
+def test_a_read_that_was_planned_before_says_so(
+    url: str, finish: Finish, made: dt.timedelta | None
+) -> None:
+    finish("orders", 300, partition_interval=made)
+    options, tasks = planned(url)
+
+    Message.objects.repartition("orders", None if made else DAY)
+
+    with pytest.raises(TableRewritten):
+        run(options, tasks)
+
+
+def test_a_stream_and_a_lake_go_on(spark: Any, url: str, finish: Finish, tmp_path: Path) -> None:
+    stream, lake = Stream(spark, url, tmp_path / "checkpoint"), str(tmp_path / "lake")
+    archived: list[int] = []
+
+    for interval in (None, DAY, None):
+        Message.objects.create_queue("orders")
+        Message.objects.repartition("orders", interval)
+        archived += finish("orders", 20)
+        wait_for_commits(url)
+        stream.catch_up()
+        export(spark, url, lake)
+
+    assert stream.ids == sorted(archived)
+    assert ids(read_lake(spark, lake)) == sorted(archived)
