@@ -17,6 +17,7 @@ __all__ = ["Queues", "Worker", "missing", "open_queues", "open_worker", "version
 LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, bare cursor": ("ours_bare", ()),
+    "ours, fused": ("ours_fused", ()),
     "PGMQ": ("pgmq", ("pgmq",)),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),
     "Procrastinate": ("procrastinate", ("procrastinate",)),

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from functools import cache
 from typing import Any
-
-from django.db import connection
 
 from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue import arguments, queries
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.types import Receipt
 
+READ = {
+    "vt": dt.timedelta(seconds=30),
+    "heed": True,
+    "conditional": None,
+    "worker": None,
+    "max_deliveries": None,
+}
 PLAIN = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"priority": 0}
 
 
 class Queues(ours.Queues):
     def __init__(self) -> None:
         self.cursor = database.connect().cursor()
+        self.operations = OnCursor(self)
 
     def sql(self, name: str, queue: str) -> str:
         return queries.render(name, Queue.objects.resolve(queue, None).tables)
@@ -41,33 +48,25 @@ class Queues(ours.Queues):
         return len(self.cursor.fetchall())
 
     def cycle(self, queue: str, batch: int) -> int:
-        self.cursor.execute(*_read_statement(queue, batch))
-        rows = self.cursor.fetchall()
+        found = Queue.objects.resolve(queue, None)
+        _, rows = self.operations._claim(found, batch, {**READ, "qty": batch}, None)
         if not rows:
             return 0
-        self.cursor.execute(self.sql("archive", queue), _archive(rows))
+        fence = arguments.fence([Receipt(row[0], row[6]) for row in rows])
+        self.cursor.execute(
+            queries.render("archive", {**found.tables, **queries.fence(fence)}), {**fence, "ran": 1}
+        )
         return len(self.cursor.fetchall())
 
 
-class _Caught(Exception):
-    pass
+class OnCursor(MessageManager[Message]):
+    """What the manager runs, on a cursor that is not Django's."""
 
+    def __init__(self, queues: Queues) -> None:
+        super().__init__()
+        self.queues = queues
 
-@cache
-def _read_statement(queue: str, batch: int) -> tuple[Any, ...]:
-    """What the manager would run, caught on its way to the server."""
-
-    def catch(execute: Any, statement: str, params: Any, *rest: Any) -> Any:
-        raise _Caught(statement, params)
-
-    Queue.objects.resolve(queue, None)  # which may ask the server, too
-    with connection.execute_wrapper(catch):
-        try:
-            Message.objects.read(queue, qty=batch)
-        except _Caught as caught:
-            return caught.args
-    raise AssertionError("the read ran no statement")
-
-
-def _archive(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    return {**arguments.fence([Receipt(row[0], row[6]) for row in rows]), "ran": 1}
+    def _fetch(self, name: str, queue: Queue, params: Any, *rest: Any) -> list[tuple[Any, ...]]:
+        cursor = self.queues.cursor
+        cursor.execute(queries.render(name, queue.tables), params)
+        return cursor.fetchall()

@@ -8,7 +8,7 @@ from benchmarks import peers
 from benchmarks.peers import bare
 from benchmarks.scenarios import Goal, Measure, scenario
 
-READERS = ("ours", "ours, bare cursor", "PGMQ")
+READERS = ("ours", "ours, fused", "ours, bare cursor", "PGMQ")
 
 
 def cycle_task(peer: str, queue: str, batch: int, place: int) -> Any:
@@ -46,6 +46,7 @@ def drains(bench: Any, clients: int, batch: int) -> dict[str, Measure]:
     "Read 100 and archive them, 1 client",
     goals=(
         Goal("ours, bare cursor", "PGMQ", at_least=1.1),
+        Goal("ours, fused", "PGMQ", at_least=1.5),
         Goal("ours", "PGMQ", at_least=1.1),
     ),
     webhooks=True,
