@@ -1,0 +1,169 @@
+"""Reading from a physical standby: all that was planned, or an error; never less."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
+
+from django_pgqueue.spark import arrow, planning
+from django_pgqueue.spark.errors import ReplicaLags
+from django_pgqueue.spark.offsets import Offset
+from django_pgqueue.spark.options import FROM_THE_START, Options
+from django_pgqueue.spark.stream import ArchiveStream
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.actors import Actor, call, manage
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Pair:
+    """A primary and its standby."""
+
+    primary: str
+    standby: str
+    archive: Callable[[int], None]
+
+    def on_standby(self, statement: str) -> Any:
+        with psycopg.connect(self.standby, autocommit=True) as connection:
+            return connection.execute(statement).fetchone()
+
+    def pause(self) -> None:
+        """Let the standby receive, and show nothing new."""
+        self.on_standby("SELECT pg_wal_replay_pause()")
+        until = time.monotonic() + 30
+        while self.on_standby("SELECT pg_get_wal_replay_pause_state()") != ("paused",):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    def resume(self) -> None:
+        self.on_standby("SELECT pg_wal_replay_resume()")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    # Short, for the sake of the sockets' paths.
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-pair-"))
+    folder.chmod(0o755)
+    settings = {"shared_buffers": "32MB", "max_connections": "50"}
+    primary = EmbeddedServer(folder / "a", settings=settings)
+    standby = EmbeddedServer(folder / "b", settings=settings)
+    with primary:
+        where = primary.connection_parameters()
+        database = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": where["dbname"],
+            "HOST": where["host"],
+            "PORT": str(where["port"]),
+            "USER": where["user"],
+        }
+        with Actor({"default": database}) as other:
+            other.do(manage, "migrate", verbosity=0)
+            other.do(call, "create_queue", "orders")
+
+            def archive(count: int) -> None:
+                other.do(call, "send_batch", "orders", [{"n": n} for n in range(count)])
+                messages = other.do(call, "read", "orders", qty=count)
+                other.do(call, "archive", "orders", [message.receipt for message in messages])
+
+            standby.home.mkdir(mode=0o711)
+            program = primary._find_bin_dir() / "pg_basebackup"
+            options = ["-R", "-X", "stream", "-c", "fast", "-h", where["host"]]
+            options += ["-p", str(where["port"]), "-U", where["user"], "-D", str(standby.data)]
+            subprocess.run([program, *options], check=True, capture_output=True)
+            with standby:
+                yield Pair(primary.url(), standby.url(), archive)
+    for server in (standby, primary):
+        shutil.rmtree(server.home, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def paused(pair: Pair) -> Iterator[Pair]:
+    """A standby that has seen ten messages, and of the ten after them none."""
+    pair.archive(10)
+    caught_up(pair)
+    pair.pause()
+    pair.archive(10)
+    yield pair
+    pair.resume()
+
+
+def count(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT count(*) FROM pgqueue_archive").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def caught_up(pair: Pair) -> None:
+    until = time.monotonic() + 30
+    while count(pair.standby) < count(pair.primary):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def read(url: str, tasks: list[planning.Task], patience: float) -> int:
+    return sum(batch.num_rows for task in tasks for batch in arrow.batches(url, task, patience))
+
+
+def test_task_on_a_lagging_replica_waits_and_then_fails(paused: Pair) -> None:
+    with planning.connect(paused.primary) as connection:
+        end = Offset(planning.server(connection).now)
+        tasks = planning.cut_by_position(
+            connection,
+            Options.parse({"url": paused.primary}),
+            ["id", "body"],
+            start=FROM_THE_START,
+            end=end,
+        )
+    there = count(paused.primary)
+    assert count(paused.standby) == there - 10
+
+    with pytest.raises(ReplicaLags, match="replicaTimeout"):
+        read(paused.standby, tasks, 0.3)
+
+    paused.resume()
+    assert read(paused.standby, tasks, 30) == there
+
+
+def test_stream_that_is_ahead_of_a_replica_waits_for_it(paused: Pair) -> None:
+    def stream(url: str) -> ArchiveStream:
+        return ArchiveStream(
+            Options.parse({"url": url}), StructType([StructField("id", LongType())])
+        )
+
+    on_primary, on_standby = stream(paused.primary), stream(paused.standby)
+    reached = on_primary.latestOffset(on_primary.initialOffset(), ReadAllAvailable())
+
+    assert on_standby.latestOffset(reached, ReadAllAvailable()) == reached
+
+    paused.resume()
+    paused.archive(5)
+    caught_up(paused)
+    until = time.monotonic() + 30
+    while (end := on_standby.latestOffset(reached, ReadAllAvailable())) == reached:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    partitions = on_standby.partitions(reached, end)
+    assert sum(b.num_rows for p in partitions for b in on_standby.read(p)) == 5
+
+
+def test_spark_reads_from_a_standby(spark: Any, pair: Pair) -> None:
+    pair.archive(20)
+    caught_up(pair)
+
+    frame = spark.read.format("pgqueue").options(url=pair.standby, columns="id,body").load()
+
+    assert frame.distinct().count() == count(pair.primary)
