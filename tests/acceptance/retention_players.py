@@ -1,0 +1,20 @@
+"""A process that maintains, for test_retention_of_groups."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.acceptance.group_players import _set_up
+
+__all__ = ["maintain"]
+
+
+def maintain(databases: dict[str, dict[str, Any]]) -> None:
+    """Round after round, until killed."""
+    _set_up(databases)
+    from django_pgqueue import queue
+
+    while True:
+        queue("orders").maintain(patience=0.3)
+        time.sleep(0.1)
