@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections, transaction
@@ -27,9 +28,9 @@ Progress = Callable[[str, int, int], None]
 BATCH = 10_000
 LOWEST = -(2**63)
 
-#: Nobody waits behind us for longer, at each try.
-STALL = "100ms"
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+#: For how many milliseconds we stand in line at each try, with all others behind us, and how many
+#: seconds they have to themselves after it. The last is for all further tries.
+TRIES = ((10, 0.05), (20, 0.1), (50, 0.2), (100, 0.5), (100, 1.0))
 
 #: The old leaf goes on for so long as the first slice: time to look through its rows.
 MARGIN = dt.timedelta(minutes=10)
@@ -341,14 +342,14 @@ class _Work:
         ``before`` is what makes the time under the lock short; it is done before each try.
         """
         until = time.monotonic() + settings.LOCK_SECONDS
-        pauses = iter(_PAUSES)
-        pause = 0.0
+        tries = chain(TRIES, repeat(TRIES[-1]))
         while True:
+            stall, pause = next(tries)
             before()
             try:
                 with transaction.atomic(using=self.queue.alias), self.connection.cursor() as cursor:
                     for timeout in ("lock_timeout", "statement_timeout"):
-                        cursor.execute("SELECT set_config(%s, %s, true)", [timeout, STALL])
+                        cursor.execute("SELECT set_config(%s, %s, true)", [timeout, f"{stall}ms"])
                     lock(cursor)
                     cursor.execute("SELECT set_config('statement_timeout', '0', true)")
                     return act(cursor)
@@ -357,7 +358,6 @@ class _Work:
                     raise
                 if time.monotonic() > until:
                     raise QueueBusy(self.queue.name, settings.LOCK_SECONDS) from error
-            pause = next(pauses, pause)
             time.sleep(pause)
 
 
