@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.actors import _enter
 
-__all__ = ["consume", "convert_and_die", "send"]
+__all__ = ["consume", "convert_and_die", "maintain", "send"]
 
 
 def send(databases: dict[str, Any], stop: Event, number: int) -> None:
@@ -73,6 +73,16 @@ def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
             _note("handled", done)
         if not messages:
             time.sleep(0.02)
+
+
+def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
+    """Remove what is old, again and again."""
+    _enter(databases, {})
+    from django_pgqueue.models import Message
+
+    while not stop.is_set():
+        Message.objects.maintain("orders", patience=0.2)
+        time.sleep(0.05)
 
 
 def convert_and_die(databases: dict[str, Any], interval: Any, step: str) -> None:

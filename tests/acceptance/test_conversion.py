@@ -50,7 +50,9 @@ def ledger(committed: None, sql: Sql) -> Iterator[None]:
     sql("DROP TABLE sent, handled, waited")
 
 
-@pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
+@pytest.mark.parametrize(
+    "kind", [{}, {"unlogged": True}, {"retention": 1}], ids=["logged", "unlogged", "short-lived"]
+)
 def test_no_message_is_lost_or_doubled_and_nobody_waits_for_long(
     ledger: None,
     reachable: dict[str, dict[str, Any]],
@@ -68,6 +70,9 @@ def test_no_message_is_lost_or_doubled_and_nobody_waits_for_long(
         for play in (players.send, players.consume)
         for number in range(2)
     ]
+    if "retention" in kind:
+        keeper = spawn.Process(target=players.maintain, args=(reachable, stop, 0), daemon=True)
+        at_work.append(keeper)
     for process in at_work:
         process.start()
     try:
