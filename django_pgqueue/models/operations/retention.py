@@ -42,10 +42,15 @@ BYTES_A_SECOND = 500_000_000
 #: Seconds; a timeout has to fit into an integer of milliseconds.
 LONGEST = 100_000
 
+SUMMARIZE = """
+    SELECT brin_summarize_new_values(i.indexrelid)
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
+    WHERE i.indrelid = %s::regclass AND a.amname = 'brin'
+"""
+
 CHECK_VIOLATION = "23514"
 QUERY_CANCELED = "57014"
 DEADLOCK = "40P01"
-UNDEFINED_TABLE = "42P01"
 
 
 class Retention(Operations[MessageT]):
@@ -178,12 +183,13 @@ class _Work:
                 self._drop_slices(before)
                 self._prune(before)
         self._sweep_keys()
+        counts: dict[str, Any] = dict(self.counts)
         return Upkeep(
             queue_name=self.queue.name,
             before=before,
             refused=refused,
             seconds=time.monotonic() - began,
-            **self.counts,
+            **counts,
         )
 
     # Leaves ahead
@@ -227,7 +233,7 @@ class _Work:
     def _seconds_to_read(self, leaf: ddl.Leaf) -> float:
         sizes = "SELECT pg_relation_size(%s::regclass) + pg_relation_size(%s::regclass)"
         [(size,)] = self._rows(sizes, [leaf.message, leaf.archive])
-        return float(size) / BYTES_A_SECOND
+        return float(size or 0) / BYTES_A_SECOND
 
     # Leaves whose time is over
 
@@ -258,8 +264,10 @@ class _Work:
                 self.counts["busy"] += 1
                 return  # they would be in the way of the next one too
             except DatabaseError as error:
-                if _code(error) != UNDEFINED_TABLE:
-                    raise
+                if _code(error) == LOCK_NOT_AVAILABLE:  # autovacuum is at it, perhaps
+                    self.counts["busy"] += 1
+                elif leaf in self._leaves():
+                    raise  # otherwise somebody else was faster
             self._tell()
 
     def _drop_slice(self, leaf: ddl.Leaf, before: dt.datetime) -> bool:
@@ -279,9 +287,11 @@ class _Work:
         with (
             transaction.atomic(using=self.alias, durable=True),
             connections[self.alias].cursor() as cursor,
-            _settings(cursor, statement_timeout="0"),
+            _settings(cursor, statement_timeout="0", lock_timeout=_milliseconds(self.patience)),
         ):
-            # It reads all of a leaf, and is in nobody's way.
+            # All of a leaf is read, which is in nobody's way. So that it need not be under the
+            # lock, its index is brought up to date first.
+            cursor.execute(SUMMARIZE, [leaf.archive])
             [(count, all_old, last_xid, held, recent, xmin)] = self._query(
                 "leaf_outcomes", leaf, params
             )
@@ -336,8 +346,8 @@ class _Work:
                 continue
             try:
                 self._prune_leaf(leaf, before)
-            except DatabaseError as error:
-                if _code(error) != UNDEFINED_TABLE:
+            except DatabaseError:
+                if leaf in self._leaves():
                     raise
 
     def _prune_leaf(self, leaf: ddl.Leaf, before: dt.datetime) -> None:
@@ -345,7 +355,7 @@ class _Work:
         [(size,)] = self._rows(pages, [leaf.archive])
         page = 0
         first = "(0,0)"
-        while page < size:
+        while page < (size or 0):
             params = {
                 "first": first,
                 "end": f"({page + PAGES},0)",
