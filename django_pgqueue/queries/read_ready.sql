@@ -14,7 +14,7 @@ WITH taken AS (
         LIMIT CASE WHEN EXISTS (SELECT FROM {deferred}
                                 WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                                   AND vt > %(due_after)s::timestamptz)
-                     OR EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id})
+                     OR (SELECT true FROM {recheck} WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))
     RETURNING id, enqueued_at, priority, group_key

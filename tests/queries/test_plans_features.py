@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.models import Binding, BoundQueue, Message
+from django_pgqueue.models.operations import claims
 from tests.queries.plans import watched
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -68,6 +69,20 @@ def test_a_grouped_read_costs_its_batch(
     assert len(messages) == 20
     for plan in plans:
         plan.check(rows=350, buffers=2_500)
+
+
+def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
+    crowded: BoundQueue, sql: Sql
+) -> None:
+    sql("ANALYZE pgqueue_recheck")  # once they are taken up it is full of dead rows
+    params = {"vt": "30 seconds", "qty": 20, "worker": None, **claims._START}
+
+    with watched(connection) as plans:
+        Message.objects._run("read_ready", "orders", None, params)
+
+    kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
+    assert kinds
+    assert "Seq Scan" not in kinds
 
 
 def rows_read(sql: Sql) -> int:

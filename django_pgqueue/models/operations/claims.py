@@ -55,6 +55,10 @@ class Claim:
             return
         if bounds is _START:
             self._swept_at, self._took = began, time.monotonic() - began
+        if any(row[5] is not None for row in rows):
+            # The heads of groups come up in any order, so that for them there is no bound.
+            self._bounds = _START
+            return
         rank, after = max((-row[4], row[0]) for row in rows)
         read_at: dt.datetime = rows[0][9]
         self._bounds = {"rank": rank, "after": after, "due_after": read_at}
@@ -65,8 +69,7 @@ class Claim:
             self._bounds, self._swept_at = _START, float("-inf")
 
     def _go_on(self, qty: int, rows: Sequence[Sequence[Any]]) -> bool:
-        # The heads of groups come up in any order, so that for them there is no bound.
-        on = len(rows) == qty > 0 and all(row[5] is None and row[8] is not None for row in rows)
+        on = len(rows) == qty > 0 and all(row[8] is not None for row in rows)
         if not on:
             self._bounds = None
         return on

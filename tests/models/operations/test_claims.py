@@ -158,6 +158,22 @@ def test_groups_are_read_in_order_beside_a_claim(claimed: BoundQueue) -> None:
     assert len(seen) == 72
 
 
+def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
+    committed_orders: BoundQueue, never: None, statements: list[str]
+) -> None:
+    committed_orders.send_batch(["a1", "a2"], group="a")
+    committed_orders.send_batch(range(60), group=[f"g{n}" for n in range(60)])
+    first = committed_orders.read(qty=QTY)
+    assert bodies(first) == ["a1", *range(9)]
+    assert bodies(committed_orders.read(qty=QTY)) == [*range(9, 19)]
+    committed_orders.archive(first)
+    statements.clear()
+
+    assert bodies(committed_orders.read(qty=QTY)) == ["a2", *range(19, 28)]
+
+    assert statements == ["read_ready"]
+
+
 def test_a_read_that_is_rolled_back_claims_nothing(claimed: BoundQueue) -> None:
     with rolled_back():
         given_back = claimed.read(qty=QTY, in_transaction=True)
