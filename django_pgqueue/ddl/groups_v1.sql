@@ -87,7 +87,7 @@ BEGIN
     FOR queue IN SELECT id, name FROM pgqueue_queue WHERE id = ANY(queue_ids) AND notify LOOP
         now_ms := date_part('epoch', clock_timestamp()) * 1000;
         woken_ms := pg_sequence_last_value(('pgqueue_wake_q' || queue.id)::regclass);
-        IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
+        IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 20 AND now_ms + 1000 THEN
             now_ms := setval(('pgqueue_wake_q' || queue.id)::regclass, now_ms);
             PERFORM pg_notify('pgqueue', queue.name);
         END IF;

@@ -76,12 +76,13 @@ BEGIN
             END IF;
         END IF;
 
-        -- A notification makes commits queue behind one another, so one every few milliseconds
-        -- is enough. The mark is a sequence: no row lock, no dead row, kept on rollback.
+        -- A notification makes commits queue behind one another, each until it is flushed. One
+        -- every 20 ms is enough, and no more than a slow disk can take. The mark is a sequence: no
+        -- row lock, no dead row, kept on rollback.
         IF queue.notify THEN
             now_ms := date_part('epoch', clock_timestamp()) * 1000;
             woken_ms := pg_sequence_last_value(('pgqueue_wake_q' || queue_number)::regclass);
-            IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 5 AND now_ms + 1000 THEN
+            IF woken_ms IS NULL OR woken_ms NOT BETWEEN now_ms - 20 AND now_ms + 1000 THEN
                 now_ms := setval(('pgqueue_wake_q' || queue_number)::regclass, now_ms);
                 PERFORM pg_notify('pgqueue', queue.name);
             END IF;

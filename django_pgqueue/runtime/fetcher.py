@@ -16,9 +16,11 @@ from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = ["Fetcher"]
 
-#: The first wait after a fetch that emptied the queue, in seconds: longer than the trigger's
-#: throttle, so that the next fetch finds what was not notified.
+#: The first wait after a fetch that emptied the queue, in seconds.
 _FIRST_WAIT = 0.008
+#: For so long after a notification the trigger gives no other one: until then the waits stay short,
+#: so that a fetch finds what was not notified.
+_THROTTLE = 0.02
 #: A sender may commit long after its notification was throttled away. So the waits grow, rather
 #: than jump to the longest.
 _GROWTH_LISTENING = 3.0
@@ -145,7 +147,8 @@ class Fetcher(Loop):
             schedule.wait = 0.0
             schedule.at = now + handler.min_fetch_interval
             return
-        growth = _GROWTH_LISTENING if self.listening else _GROWTH_POLLING
+        short = schedule.wait < _THROTTLE
+        growth = _GROWTH_LISTENING if self.listening and not short else _GROWTH_POLLING
         wait = _FIRST_WAIT if got else max(schedule.wait * growth, _FIRST_WAIT)
         schedule.wait = min(wait, handler.max_fetch_interval)
         due = Message.objects.next_due(schedule.subscription.queue)

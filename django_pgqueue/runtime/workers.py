@@ -24,7 +24,7 @@ __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 
 #: How often a busy thread looks after its connections, in seconds.
 _HOUSEKEEPING = 1.0
-#: The first wait of a worker that found nothing: longer than the trigger's throttle.
+#: The first wait of a worker that found nothing, in seconds.
 _FIRST_WAIT = 0.008
 #: What is due within so many seconds is due.
 _NOW = 0.001
