@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
 from django.db import connections, transaction
@@ -101,13 +103,11 @@ class Sending(Operations[MessageT]):
             raise InvalidArgument("bodies is empty: give at least one")
         count = len(bodies)
         columns = {
-            "headers": list(
-                map(arguments.headers_text, _one_each(headers, dict, count, "headers"))
+            "headers": _one_each(headers, dict, count, "headers", arguments.headers_text),
+            "groups": _one_each(group, str, count, "group", partial(arguments.key, name="group")),
+            "dedup_keys": _one_each(
+                dedup_key, (), count, "dedup_key", partial(arguments.key, name="dedup_key")
             ),
-            "groups": [arguments.key(g, "group") for g in _one_each(group, str, count, "group")],
-            "dedup_keys": [
-                arguments.key(k, "dedup_key") for k in _one_each(dedup_key, (), count, "dedup_key")
-            ],
         }
         params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
         if any(key is not None for key in columns["dedup_keys"]):
@@ -169,40 +169,46 @@ def _copy_rows(
     columns: dict[str, list[Any]],
     params: dict[str, Any],
 ) -> None:
-    fixed = f"{queue.pk}\t{_field(scheduled_at)}\t{params['priority']}"
-    lines = [
-        f"{pk}\t{fixed}\t{_field(group)}\t{_field(dedup)}\t{_field(header)}\t{_field(body)}\n"
-        for pk, group, dedup, header, body in zip(
-            ids,
-            columns["groups"],
-            columns["dedup_keys"],
-            columns["headers"],
-            columns["bodies"],
-            strict=True,
-        )
-    ]
+    scheduled = "\\N" if scheduled_at is None else scheduled_at
+    fixed = f"{queue.pk}\t{scheduled}\t{params['priority']}"
+    rows = zip(
+        ids,
+        _fields(columns["groups"], _escaped),
+        _fields(columns["dedup_keys"], _escaped),
+        _fields(columns["headers"], _escaped_json),
+        _fields(columns["bodies"], _escaped_json),
+        strict=True,
+    )
     # The cursor's own wrapping of errors ends where the copying begins.
     copying = cursor.copy(queries.render("copy", queue.tables))
     with connections[queue.alias].wrap_database_errors, copying as copy:
-        for start in range(0, len(lines), _COPY_BLOCK):
-            copy.write("".join(lines[start : start + _COPY_BLOCK]))
+        # The server works on one block while the next is written.
+        while block := "".join(
+            [
+                f"{pk}\t{fixed}\t{group}\t{dedup}\t{header}\t{body}\n"
+                for pk, group, dedup, header, body in islice(rows, _COPY_BLOCK)
+            ]
+        ):
+            copy.write(block)
 
 
 def _window(queue: Queue) -> dict[str, Any]:
     return {"window": queue.dedup_window or DEDUP_WINDOW}
 
 
-def _one_each(value: Any, single: Any, count: int, name: str) -> list[Any]:
+def _one_each(
+    value: Any, single: Any, count: int, name: str, checked: Callable[[Any], str | None]
+) -> list[str | None]:
     """One value for each of the bodies: the same for all, or as listed."""
     if value is None or isinstance(value, single):
-        return [value] * count
+        return [checked(value)] * count
     values = list(value)
     if len(values) != count:
         raise InvalidArgument(
             f"{name} has {len(values)} entries for {count} bodies: give one for each, "
             f"or one for all"
         )
-    return values
+    return [checked(each) for each in values]
 
 
 def _unless_all_none(values: list[Any]) -> list[Any] | None:
@@ -213,5 +219,17 @@ def _json_array(texts: list[str | None]) -> str:
     return f"[{','.join('null' if text is None else text for text in texts)}]"
 
 
-def _field(value: str | None) -> str:
-    return "\\N" if value is None else value.translate(_COPY_ESCAPES)
+def _fields(values: list[str | None], escaped: Callable[[str], str]) -> Iterator[str]:
+    """A column as COPY wants it."""
+    if values.count(None) == len(values):
+        return repeat("\\N", len(values))
+    return ("\\N" if value is None else escaped(value) for value in values)
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_COPY_ESCAPES)
+
+
+def _escaped_json(text: str) -> str:
+    # JSON has its tabs and ends of lines escaped already.
+    return text.replace("\\", "\\\\")
