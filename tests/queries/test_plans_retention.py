@@ -107,8 +107,10 @@ def scanned(plans: list[Plan]) -> list[str]:
 def test_a_look_for_what_lives_in_a_leaf_passes_the_backlog_by(queue: Queue, db: None) -> None:
     [old, *_] = leaves(queue)
 
-    with rolled_back(), watched(connections[USING]) as plans:
-        assert not work(queue)._lives_in(old)
+    with rolled_back():
+        run("SET LOCAL enable_seqscan = off")  # as under the lock
+        with watched(connections[USING]) as plans:
+            assert not work(queue)._lives_in(old)
 
     assert scanned(plans) == []
     for plan in plans:
