@@ -146,7 +146,7 @@ class _Work:
         self._briefly(
             self._lock_alone,
             lambda cursor: conversion.replace_slices(
-                cursor, self.number, self._now(cursor), interval, unlogged=self.queue.unlogged
+                cursor, self.number, ddl.server_time(cursor), interval, unlogged=self.queue.unlogged
             ),
         )
 
@@ -161,7 +161,7 @@ class _Work:
 
     def _bound(self, interval: dt.timedelta) -> dt.datetime:
         """See to it that all rows lie before a moment to come, and know it."""
-        now = self._in_transaction(self._now)
+        now = self._in_transaction(ddl.server_time)
         found = self._in_transaction(lambda cursor: conversion.bounds(cursor, self.number))
         until = next((moment for moment, _ in found.values()), now)
         if until < now + MARGIN / 2:
@@ -188,7 +188,7 @@ class _Work:
         def build(cursor: Any) -> None:
             # Those of a run that was interrupted may have grown old.
             conversion.drop_conversion(cursor, self.number)
-            now, unlogged = self._now(cursor), self.queue.unlogged
+            now, unlogged = ddl.server_time(cursor), self.queue.unlogged
             conversion.build_slices(cursor, self.number, until, now, interval, unlogged=unlogged)
 
         self._in_transaction(build)
@@ -209,7 +209,7 @@ class _Work:
             ) from error
 
     def _switch(self, until: dt.datetime, interval: dt.timedelta, cursor: Any) -> bool:
-        if self._now(cursor) >= until:
+        if ddl.server_time(cursor) >= until:
             return False  # it took too long to get here
         conversion.switch_to_slices(cursor, self.number, until, interval)
         return True
@@ -319,12 +319,6 @@ class _Work:
                 for parent in conversion.PARENTS
             }
         )
-
-    @staticmethod
-    def _now(cursor: Any) -> dt.datetime:
-        cursor.execute("SELECT clock_timestamp()")
-        (now,) = cursor.fetchone()
-        return now
 
     def _in_transaction(self, act: Callable[[Any], R]) -> R:
         with transaction.atomic(using=self.queue.alias), self.connection.cursor() as cursor:

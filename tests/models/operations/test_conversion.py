@@ -83,6 +83,17 @@ def works(orders: BoundQueue) -> None:
     orders.delete(group)
 
 
+def test_a_queue_gets_slices_and_loses_them_where_django_uses_no_time_zones(settings: Any) -> None:
+    settings.USE_TZ = False
+    orders = in_every_state()
+
+    assert orders.repartition(DAY)
+    assert orders.repartition(HOUR)
+    assert orders.repartition(None)
+
+    works(orders)
+
+
 @pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
 def test_a_queue_gets_slices_and_keeps_every_message_where_it_was(kind: dict[str, Any]) -> None:
     orders = in_every_state(**kind)
