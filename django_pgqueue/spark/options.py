@@ -14,8 +14,8 @@ endingOffsets              latest               latest, or an offset as JSON (ba
 startingTimestamp                               archived at or after: ISO 8601, or milliseconds
 endingTimestamp                                 archived before (batch only)
 maxOffsetsPerTrigger       no limit             rows in one micro-batch
-minPartitions              two a core           tasks in a batch read, where there is enough to do
-maxRecordsPerPartition     200000               rows in one task, about
+minPartitions                                   tasks in a batch read, where there is enough to do
+maxRecordsPerPartition     200000               rows in one task, at most; tasks come by fours
 failOnDataLoss             true                 whether to stop where undelivered rows were purged
 failOnServerChange         true                 whether to stop at a restored or another server
 replicaTimeout             60                   seconds that a task waits for a replica

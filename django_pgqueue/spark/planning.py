@@ -133,6 +133,10 @@ def cut_by_position(
     size = max(int(options.rows_per_partition / (density or ROWS_PER_BLOCK)), 1)
     if options.min_partitions and total > LEAST_BLOCKS:
         size = min(size, max(-(-total // options.min_partitions), LEAST_BLOCKS))
+    if size < total:
+        # Of one size and by fours: the last of five tasks would keep one core busy and others not.
+        tasks_wanted = -(-total // (size * 4)) * 4
+        size = -(-total // tasks_wanted)
     terms = [window(start, end), *conditions, *_between_times(options)]
     queue_names = dict(chosen)
     tasks: list[Task] = []

@@ -27,7 +27,6 @@ from django_pgqueue.spark.stream import ArchiveStream
 __all__ = ["PgQueueDataSource"]
 
 PUSHING_WORKER = "data_source_pushdown_filters.py"
-UNSET_PARTITIONS = 4
 
 
 class PgQueueDataSource(DataSource):
