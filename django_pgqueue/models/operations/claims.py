@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from django.db import connections
+
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["Claim", "claim_on"]
@@ -75,9 +77,15 @@ class Claim:
         return on
 
 
-_claims: dict[tuple[str, int], Claim] = {}
+# By what tells a queue from another that was made in its place, where ids begin anew.
+_claims: dict[tuple[str, str, int, dt.datetime], Claim] = {}
 
 
 def claim_on(queue: Queue) -> Claim:
     """This process's claim on a queue."""
-    return _claims.setdefault((queue.alias, queue.pk), Claim())
+    database = str(connections[queue.alias].settings_dict["NAME"])
+    key = queue.alias, database, queue.pk, queue.created_at
+    claim = _claims.get(key)
+    if claim is None:
+        claim = _claims.setdefault(key, Claim())
+    return claim

@@ -181,6 +181,19 @@ def test_a_read_that_is_rolled_back_claims_nothing(claimed: BoundQueue) -> None:
     assert bodies(claimed.read(qty=QTY)) == bodies(given_back)
 
 
+def test_a_queue_that_is_made_anew_is_claimed_anew(claimed: BoundQueue) -> None:
+    before = claims.claim_on(Message.objects.resolve("orders"))
+    pk = Message.objects.resolve("orders").pk
+    claimed.drop()
+
+    Queue(id=pk, name="orders").save()
+
+    again = Message.objects.resolve("orders")
+    assert again.pk == pk
+    assert claims.claim_on(again) is not before
+    assert claims.claim_on(again) is claims.claim_on(Message.objects.resolve("orders"))
+
+
 def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
     committed_orders: BoundQueue, actor: Actor, never: None
 ) -> None:
