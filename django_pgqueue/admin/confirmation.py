@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import django
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-__all__ = ["ask", "confirmed"]
+__all__ = ["CRUMBS_ARE_A_LIST", "ask", "confirmed"]
+
+#: How the admin's own templates write the way back.
+CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
 
 
 def confirmed(request: HttpRequest) -> bool:
@@ -33,6 +37,7 @@ def ask(
         "admin/django_pgqueue/confirm_action.html",
         {
             **model_admin.admin_site.each_context(request),
+            "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
             "title": title,
             "opts": model_admin.opts,
             "media": model_admin.media,

@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
+from django_pgqueue.admin.confirmation import CRUMBS_ARE_A_LIST
 from django_pgqueue.admin.exports import RecordAdmin
 from django_pgqueue.admin.wording import amount
 from django_pgqueue.models import Message, Rollup, RollupRun
@@ -66,6 +67,7 @@ class RollupAdmin(RecordAdmin):
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
+            "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
             "title": f"Charts of {queue}" if queue else "Charts",
             "queue": queue,
             "lengths": [(n, seconds_of(n)) for n in lengths],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -213,6 +214,18 @@ def test_purging_asks_first(operator: Client, orders: BoundQueue) -> None:
 
     assert "orders: 3 messages" in text
     assert orders.metrics().length == 3
+
+
+def test_the_way_back_looks_as_on_the_admins_own_pages(
+    operator: Client, orders: BoundQueue
+) -> None:
+    queue = Queue.objects.get()
+    own = operator.get(f"/admin/django_pgqueue/queue/{queue.pk}/history/").content.decode()
+
+    text = act(operator, "queue", "purge", queue.pk)
+
+    [tag] = re.findall('<[a-z]+ class="breadcrumbs">', own)
+    assert text.count(tag) == 1
 
 
 def test_purging_empties_the_queue_and_is_logged(operator: Client, orders: BoundQueue) -> None:
