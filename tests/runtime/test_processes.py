@@ -51,9 +51,9 @@ def patient(committed: None) -> BoundQueue:
 
 def url() -> str:
     connection.ensure_connection()
-    known = connection.settings_dict
-    query = urlencode({"host": known["HOST"], "port": known["PORT"] or 5432})
-    return f"postgresql://{known['USER'] or ''}@/{known['NAME']}?{query}"
+    known = connection.connection.info
+    query = urlencode({"host": known.host, "port": known.port})
+    return f"postgresql://{known.user}@/{known.dbname}?{query}"
 
 
 def begun(directory: Path) -> int:
