@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,21 +89,20 @@ def export(
     started = time.monotonic()
     lake.check_session(spark)
     lake.open_at(path)  # or it is refused
-    # Its session holds the lock until the end, or until this process dies.
     with planning.connect(url) as connection:
         number = _open_lake(connection, path, list(queues), holds_retention)
-        _lock(connection, number, path)
-        _finish_publishing(connection, number, path, tell)
-        options = replace(
-            Options.parse({"url": url}),
-            subscribe=tuple(_queues_of(connection, number)),
-            rows_per_partition=rows_per_task,
-        )
-        run = _unfinished(connection, number, path) or _begin(connection, options, number, path)
-        summary = Summary(None)
-        if run is not None:
-            summary = _export_run(spark, connection, options, run, tell)
-        compacted = _compact(spark, connection, number, path, max_files, tell)
+        with _locked(connection, number, path):
+            _finish_publishing(connection, number, path, tell)
+            options = replace(
+                Options.parse({"url": url}),
+                subscribe=tuple(_queues_of(connection, number)),
+                rows_per_partition=rows_per_task,
+            )
+            run = _unfinished(connection, number, path) or _begin(connection, options, number, path)
+            summary = Summary(None)
+            if run is not None:
+                summary = _export_run(spark, connection, options, run, tell)
+            compacted = _compact(spark, connection, number, path, max_files, tell)
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
 
 
@@ -144,12 +144,20 @@ def _queues_of(connection: psycopg.Connection[Any], number: int) -> list[str]:
     return [str(name) for name in row[0]]
 
 
-def _lock(connection: psycopg.Connection[Any], number: int, path: str) -> None:
+@contextmanager
+def _locked(connection: psycopg.Connection[Any], number: int, path: str) -> Iterator[None]:
+    """One export to a lake at a time; a process that dies lets the lock go."""
     row = connection.execute(
         "SELECT pg_try_advisory_lock(hashtext(%s), %s)", [LOCK, number]
     ).fetchone()
     if row != (True,):
         raise JobRunning(f"Another process is exporting to {path}. Wait for it, or stop it.")
+    try:
+        yield
+    finally:
+        # The server may see the end of a connection only after the next export has begun.
+        with suppress(psycopg.Error):
+            connection.execute("SELECT pg_advisory_unlock(hashtext(%s), %s)", [LOCK, number])
 
 
 def _unfinished(connection: psycopg.Connection[Any], number: int, path: str) -> Run | None:
