@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,8 @@ class Command:
             # A file, since nobody reads a pipe meanwhile.
             stdout=self._log,
             stderr=subprocess.STDOUT,
+            # A shell's background job ignores interrupts, and so would its children.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
 
     @property
