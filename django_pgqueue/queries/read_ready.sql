@@ -2,18 +2,21 @@
 -- as something is due or a group wants a head: then it is for read.sql to find the right order.
 -- Under an old snapshot dead rows stay, and all before the bounds may be dead: a scan that starts
 -- there passes by millions of them. A higher priority that came meanwhile lifts the bound.
--- Rows are taken by ctid: a join could be planned as a hash over the whole table.
+-- Rows are taken by ctid: a join could be planned as a hash over the whole table. Whether there is
+-- one is asked in the order of an index: EXISTS could be planned as a scan that hopes for the best.
 WITH taken AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {ready}
         WHERE queue_id = {queue_id} AND (-priority, id) > (
-            CASE WHEN EXISTS (SELECT FROM {ready}
-                              WHERE queue_id = {queue_id} AND -priority < %(rank)s)
+            CASE WHEN (SELECT true FROM {ready}
+                       WHERE queue_id = {queue_id} AND -priority < %(rank)s
+                       ORDER BY -priority, id LIMIT 1)
                  THEN -101 ELSE %(rank)s END, %(after)s)
         ORDER BY -priority, id
-        LIMIT CASE WHEN EXISTS (SELECT FROM {deferred}
-                                WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
-                                  AND vt > %(due_after)s::timestamptz)
+        LIMIT CASE WHEN (SELECT true FROM {deferred}
+                         WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
+                           AND vt > %(due_after)s::timestamptz
+                         ORDER BY vt LIMIT 1)
                      OR (SELECT true FROM {recheck} WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))
