@@ -20,6 +20,7 @@ from django.db import Error, OperationalError, connections
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import Queue
+from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 
 __all__ = [
     "QueueCommand",
@@ -33,7 +34,6 @@ __all__ = [
     "table",
 ]
 
-UNDEFINED_TABLE = "42P01"
 #: What a shell says of a process that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -228,7 +228,7 @@ def _refuse(constant: str) -> None:
 
 def _advice(error: Error, alias: str) -> str:
     text = str(error).strip()
-    if getattr(error.__cause__, "sqlstate", None) == UNDEFINED_TABLE:
+    if sqlstate(error) == UNDEFINED_TABLE:
         return (
             f"{text.splitlines()[0]}. Make the tables first: manage.py migrate --database {alias}"
         )

@@ -13,10 +13,9 @@ from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
+from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
 __all__ = ["Queue"]
-
-LOCK_NOT_AVAILABLE = "55P03"
 
 _MOST_REMEMBERED = 10_000
 
@@ -233,7 +232,7 @@ class Queue(models.Model):
                     deleted = self._drop(alias, keep_parents)
                 break
             except DatabaseError as error:
-                if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                if sqlstate(error) != LOCK_NOT_AVAILABLE:
                     raise
                 if time.monotonic() > until:
                     raise QueueBusy(self.name, settings.LOCK_SECONDS) from error

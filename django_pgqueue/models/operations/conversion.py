@@ -17,7 +17,15 @@ from django_pgqueue.conf import settings
 from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
-from django_pgqueue.models.queue import LOCK_NOT_AVAILABLE, Queue
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.sqlstates import (
+    CHECK_VIOLATION,
+    DEADLOCK,
+    LOCK_NOT_AVAILABLE,
+    QUERY_CANCELED,
+    UNDEFINED_TABLE,
+    sqlstate,
+)
 
 __all__ = ["Conversion", "Progress"]
 
@@ -36,11 +44,6 @@ TRIES = ((10, 0.05), (20, 0.1), (50, 0.2), (100, 0.5), (100, 1.0))
 MARGIN = dt.timedelta(minutes=10)
 #: It ends at the end of an hour, or of a slice if those are shorter.
 LONGEST_STEP = dt.timedelta(hours=1)
-
-CHECK_VIOLATION = "23514"
-DEADLOCK = "40P01"
-QUERY_CANCELED = "57014"
-UNDEFINED_TABLE = "42P01"
 
 # With a queue's id the key of an advisory lock: "pgqc".
 _CONVERTING = 0x70677163
@@ -87,7 +90,7 @@ class Conversion(Operations[MessageT]):
             try:
                 changed = work.do(interval)
             except DatabaseError as error:
-                if _sqlstate(error) != UNDEFINED_TABLE or not work.is_dropped():
+                if sqlstate(error) != UNDEFINED_TABLE or not work.is_dropped():
                     raise
                 raise QueueNotFound(fresh.name, fresh.alias) from error
             finally:
@@ -199,7 +202,7 @@ class _Work:
                 lambda cursor: conversion.check_bound(cursor, self.number, parent, until)
             )
         except DatabaseError as error:
-            if _sqlstate(error) != CHECK_VIOLATION:
+            if sqlstate(error) != CHECK_VIOLATION:
                 raise
             self._clear_away()
             raise InvalidArgument(
@@ -348,15 +351,11 @@ class _Work:
                     cursor.execute("SELECT set_config('statement_timeout', '0', true)")
                     return act(cursor)
             except DatabaseError as error:
-                if _sqlstate(error) not in (LOCK_NOT_AVAILABLE, QUERY_CANCELED, DEADLOCK):
+                if sqlstate(error) not in (LOCK_NOT_AVAILABLE, QUERY_CANCELED, DEADLOCK):
                     raise
                 if time.monotonic() > until:
                     raise QueueBusy(self.queue.name, settings.LOCK_SECONDS) from error
             time.sleep(pause)
-
-
-def _sqlstate(error: BaseException) -> str | None:
-    return getattr(error.__cause__, "sqlstate", None)
 
 
 def _end_of_slice(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:

@@ -17,7 +17,14 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models.export import Lake, PurgeMark
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.process import Process
-from django_pgqueue.models.queue import LOCK_NOT_AVAILABLE, Queue
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.sqlstates import (
+    CHECK_VIOLATION,
+    DEADLOCK,
+    LOCK_NOT_AVAILABLE,
+    QUERY_CANCELED,
+    sqlstate,
+)
 from django_pgqueue.types import Upkeep
 
 __all__ = ["Retention", "is_lost"]
@@ -47,10 +54,6 @@ SUMMARIZE = """
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
     WHERE i.indrelid = %s::regclass AND a.amname = 'brin'
 """
-
-CHECK_VIOLATION = "23514"
-QUERY_CANCELED = "57014"
-DEADLOCK = "40P01"
 
 
 class Retention(Operations[MessageT]):
@@ -225,7 +228,7 @@ class _Work:
                 self.counts["busy"] += 1
                 return
             except DatabaseError as error:
-                if _code(error) != CHECK_VIOLATION:
+                if sqlstate(error) != CHECK_VIOLATION:
                     raise
                 self.counts["spans_in_default"] += 1
             self._tell()
@@ -264,7 +267,7 @@ class _Work:
                 self.counts["busy"] += 1
                 return  # they would be in the way of the next one too
             except DatabaseError as error:
-                if _code(error) == LOCK_NOT_AVAILABLE:  # autovacuum is at it, perhaps
+                if sqlstate(error) == LOCK_NOT_AVAILABLE:  # autovacuum is at it, perhaps
                     self.counts["busy"] += 1
                 elif leaf in self._leaves():
                     raise  # otherwise somebody else was faster
@@ -432,9 +435,9 @@ class _Work:
                 ):
                     return act(cursor)
             except DatabaseError as error:
-                if _code(error) == QUERY_CANCELED:
+                if sqlstate(error) == QUERY_CANCELED:
                     raise _Busy from error
-                if _code(error) not in (LOCK_NOT_AVAILABLE, DEADLOCK):
+                if sqlstate(error) not in (LOCK_NOT_AVAILABLE, DEADLOCK):
                     raise
                 if time.monotonic() + wait * 10 > until:
                     raise _Busy from error
@@ -462,7 +465,3 @@ def _set(cursor: Any, values: dict[str, str]) -> None:
 
 def _milliseconds(seconds: float) -> str:
     return f"{max(1, int(seconds * 1000))}ms"
-
-
-def _code(error: DatabaseError) -> str | None:
-    return getattr(error.__cause__, "sqlstate", None)
