@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from itertools import repeat
 from typing import Any
 
-from django.db import DatabaseError, IntegrityError, connections, models, router, transaction
+from django.db import IntegrityError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import conversion
-from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
-from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.models import locks
 
 __all__ = ["Queue"]
 
 _MOST_REMEMBERED = 10_000
+
+# For how many seconds a drop stands in line with all others behind it, and lets them go first.
+_TRY = (0.1, 0.05)
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
@@ -225,28 +230,19 @@ class Queue(models.Model):
         Raises QueueBusy; nothing is changed then.
         """
         alias = using or self.alias
-        until = time.monotonic() + settings.LOCK_SECONDS
-        while True:
-            try:
-                with transaction.atomic(using=alias):
-                    deleted = self._drop(alias, keep_parents)
-                break
-            except DatabaseError as error:
-                if sqlstate(error) != LOCK_NOT_AVAILABLE:
-                    raise
-                if time.monotonic() > until:
-                    raise QueueBusy(self.name, settings.LOCK_SECONDS) from error
-                time.sleep(0.05)
+        drop = partial(self._drop, alias, keep_parents)
+        deleted = locks.briefly(drop, repeat(_TRY), self.name, settings.LOCK_SECONDS)
         type(self).objects.forget(self)
         return deleted
 
-    def _drop(self, alias: str, keep_parents: bool) -> tuple[int, dict[str, int]]:
+    def _drop(self, alias: str, keep_parents: bool, stall: float) -> tuple[int, dict[str, int]]:
         pk = self.pk
         tables = self.tables
-        with connections[alias].cursor() as cursor:
-            cursor.execute("SELECT current_setting('lock_timeout')")
-            (usual,) = cursor.fetchone()
-            cursor.execute("SELECT set_config('lock_timeout', '100ms', true)")
+        with (
+            transaction.atomic(using=alias),
+            connections[alias].cursor() as cursor,
+            locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
+        ):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
             ddl.drop_leaves(cursor, pk)
@@ -255,7 +251,6 @@ class Queue(models.Model):
             # The groups first: what is left of them must not bring up new heads.
             for hot in ("group", "recheck", "waiting", "ready", "deferred", "dedup"):
                 cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [pk])
-            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
         return deleted
 
     @classmethod

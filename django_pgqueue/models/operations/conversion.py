@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,16 +15,10 @@ from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
+from django_pgqueue.models.locks import KEPT, briefly, milliseconds, set_locally
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.sqlstates import (
-    CHECK_VIOLATION,
-    DEADLOCK,
-    LOCK_NOT_AVAILABLE,
-    QUERY_CANCELED,
-    UNDEFINED_TABLE,
-    sqlstate,
-)
+from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
 __all__ = ["Conversion", "Progress"]
 
@@ -36,9 +29,9 @@ Progress = Callable[[str, int, int], None]
 BATCH = 10_000
 LOWEST = -(2**63)
 
-#: For how many milliseconds we stand in line at each try, with all others behind us, and how many
-#: seconds they have to themselves after it. The last is for all further tries.
-TRIES = ((10, 0.05), (20, 0.1), (50, 0.2), (100, 0.5), (100, 1.0))
+#: For how many seconds we stand in line at each try, with all others behind us, and how many they
+#: have to themselves after it. The last is for all further tries.
+TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
 #: The old leaf goes on for so long as the first slice: time to look through its rows.
 MARGIN = dt.timedelta(minutes=10)
@@ -325,7 +318,7 @@ class _Work:
 
     def _in_transaction(self, act: Callable[[Any], R]) -> R:
         with transaction.atomic(using=self.queue.alias), self.connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('statement_timeout', '0', true)")
+            set_locally(cursor, statement_timeout="0")
             return act(cursor)
 
     def _briefly(
@@ -338,24 +331,21 @@ class _Work:
 
         ``before`` is what makes the time under the lock short; it is done before each try.
         """
-        until = time.monotonic() + settings.LOCK_SECONDS
-        tries = chain(TRIES, repeat(TRIES[-1]))
-        while True:
-            stall, pause = next(tries)
+
+        def attempt(stall: float) -> R:
             before()
-            try:
-                with transaction.atomic(using=self.queue.alias), self.connection.cursor() as cursor:
-                    for timeout in ("lock_timeout", "statement_timeout"):
-                        cursor.execute("SELECT set_config(%s, %s, true)", [timeout, f"{stall}ms"])
-                    lock(cursor)
-                    cursor.execute("SELECT set_config('statement_timeout', '0', true)")
-                    return act(cursor)
-            except DatabaseError as error:
-                if sqlstate(error) not in (LOCK_NOT_AVAILABLE, QUERY_CANCELED, DEADLOCK):
-                    raise
-                if time.monotonic() > until:
-                    raise QueueBusy(self.queue.name, settings.LOCK_SECONDS) from error
-            time.sleep(pause)
+            with transaction.atomic(using=self.queue.alias), self.connection.cursor() as cursor:
+                # The one counts for each lock anew, the other for all of them.
+                set_locally(
+                    cursor, lock_timeout=milliseconds(stall), statement_timeout=milliseconds(stall)
+                )
+                lock(cursor)
+                set_locally(cursor, statement_timeout="0")
+                return act(cursor)
+
+        tries = chain(TRIES, repeat(TRIES[-1]))
+        kept = (*KEPT, QUERY_CANCELED)
+        return briefly(attempt, tries, self.queue.name, settings.LOCK_SECONDS, kept)
 
 
 def _end_of_slice(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:

@@ -6,21 +6,20 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, connections, transaction
 from django.utils.timezone import is_naive, make_aware
 
 from django_pgqueue import ddl, queries, signals
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from django_pgqueue.models.export import Lake, PurgeMark
+from django_pgqueue.models.locks import briefly, milliseconds, settings_for
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import (
     CHECK_VIOLATION,
-    DEADLOCK,
     LOCK_NOT_AVAILABLE,
     QUERY_CANCELED,
     sqlstate,
@@ -158,10 +157,6 @@ def is_lost(alias: str) -> bool:
     return connection is None or bool(connection.closed)
 
 
-class _Busy(Exception):
-    """Others kept a lock, or it would take too long to work under it."""
-
-
 class _Work:
     """One round of one queue."""
 
@@ -224,7 +219,7 @@ class _Work:
 
             try:
                 self.counts["leaves_made"] += self._briefly(make)
-            except _Busy:
+            except QueueBusy:
                 self.counts["busy"] += 1
                 return
             except DatabaseError as error:
@@ -263,7 +258,7 @@ class _Work:
             try:
                 if not self._drop_slice(leaf, before):
                     continue
-            except _Busy:
+            except QueueBusy:
                 self.counts["busy"] += 1
                 return  # they would be in the way of the next one too
             except DatabaseError as error:
@@ -290,7 +285,7 @@ class _Work:
         with (
             transaction.atomic(using=self.alias, durable=True),
             connections[self.alias].cursor() as cursor,
-            _settings(cursor, statement_timeout="0", lock_timeout=_milliseconds(self.patience)),
+            settings_for(cursor, statement_timeout="0", lock_timeout=milliseconds(self.patience)),
         ):
             # All of a leaf is read, which is in nobody's way. So that it need not be under the
             # lock, its index is brought up to date first.
@@ -309,7 +304,7 @@ class _Work:
             if not ddl.lock_slice_alone(cursor, self.queue.pk, leaf):
                 return False
             # What is new is found by an index, whatever the planner thinks of a young table.
-            with _settings(cursor, enable_seqscan="off"):
+            with settings_for(cursor, enable_seqscan="off"):
                 new = f"SELECT count(*) FROM {leaf.archive} WHERE archive_xid >= %s"
                 if self._rows(new, [xmin]) != [(recent,)] or self._lives_in(leaf):
                     return False
@@ -420,48 +415,30 @@ class _Work:
         It asks for a short moment and then, a pause later, for a longer one: whoever has to wait
         behind it waits for a tenth of the time at most.
         """
-        until = time.monotonic() + self.patience
-        wait = min(0.005, self.stall)
+
+        def attempt(stall: float) -> R:
+            with (
+                transaction.atomic(using=self.alias, durable=True),
+                connections[self.alias].cursor() as cursor,
+                settings_for(
+                    cursor,
+                    lock_timeout=milliseconds(stall),
+                    statement_timeout=milliseconds(self.stall * 5),
+                ),
+            ):
+                return act(cursor)
+
+        try:
+            return briefly(attempt, self._tries(), self.queue.name, self.patience)
+        except DatabaseError as error:
+            if sqlstate(error) != QUERY_CANCELED:
+                raise
+            # It would take too long to work under the lock.
+            raise QueueBusy(self.queue.name, self.patience) from error
+
+    def _tries(self) -> Iterator[tuple[float, float]]:
+        stall = min(0.005, self.stall)
         while True:
-            try:
-                with (
-                    transaction.atomic(using=self.alias, durable=True),
-                    connections[self.alias].cursor() as cursor,
-                    _settings(
-                        cursor,
-                        lock_timeout=_milliseconds(wait),
-                        statement_timeout=_milliseconds(self.stall * 5),
-                    ),
-                ):
-                    return act(cursor)
-            except DatabaseError as error:
-                if sqlstate(error) == QUERY_CANCELED:
-                    raise _Busy from error
-                if sqlstate(error) not in (LOCK_NOT_AVAILABLE, DEADLOCK):
-                    raise
-                if time.monotonic() + wait * 10 > until:
-                    raise _Busy from error
-            time.sleep(wait * 10)
-            wait = min(wait * 2, self.stall)
+            yield stall, stall * 10
+            stall = min(stall * 2, self.stall)
             self._tell()
-
-
-@contextmanager
-def _settings(cursor: Any, **settings: str) -> Iterator[None]:
-    """Settings of the server for a block within a transaction; after an error, a rollback ends
-    them."""
-    names = ", ".join("current_setting(%s)" for _ in settings)
-    cursor.execute(f"SELECT {names}", list(settings))
-    usual = dict(zip(settings, cursor.fetchone(), strict=True))
-    _set(cursor, settings)
-    yield
-    _set(cursor, usual)
-
-
-def _set(cursor: Any, values: dict[str, str]) -> None:
-    for name, value in values.items():
-        cursor.execute("SELECT set_config(%s, %s, true)", [name, value])
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{max(1, int(seconds * 1000))}ms"
