@@ -21,6 +21,7 @@ __all__ = [
     "lock_slice_alone",
     "lock_slices",
     "missing_slices",
+    "moment",
     "server_time",
     "table_names",
     "time_slices",
@@ -88,6 +89,15 @@ def server_time(cursor: Any) -> dt.datetime:
     """Now, by the server's clock; aware also where Django is told to use no time zones."""
     cursor.execute(f"SELECT {_MICROSECONDS.format('statement_timestamp()')}")
     (microseconds,) = cursor.fetchone()
+    return moment(microseconds)
+
+
+def moment(microseconds: int) -> dt.datetime:
+    """So long after 1970. Read as a number, a time is the same whatever Django does to dates.
+
+    >>> moment(1_500_000).isoformat()
+    '1970-01-01T00:00:01.500000+00:00'
+    """
     return _EPOCH + dt.timedelta(microseconds=microseconds)
 
 
@@ -262,11 +272,8 @@ def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
         [message, archive],
     )
     found: dict[str, dict[tuple[Any, ...], str]] = {message: {}, archive: {}}
-    for parent, leaf, is_default, *microseconds in cursor.fetchall():
-        start, end = (
-            None if moment is None else _EPOCH + dt.timedelta(microseconds=moment)
-            for moment in microseconds
-        )
+    for parent, leaf, is_default, *bounds in cursor.fetchall():
+        start, end = (None if bound is None else moment(bound) for bound in bounds)
         if leaf is None:
             found[parent][True, None, None] = parent
         else:
