@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -15,6 +17,7 @@ from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
 
+from django_pgqueue.ddl import conversion
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, execute, manage
 
@@ -122,6 +125,36 @@ def test_migrating_back_leaves_nothing_and_forward_again_works(empty: Actor, use
     for name in ("with-dead-letters", "plain", "fast", "daily", "fast-daily"):
         assert empty.do(call, "drop_queue", name) is True
     assert everything(empty) == fresh
+
+
+def convert_until(step: str, name: str, interval: dt.timedelta | None) -> None:
+    """Convert a queue, and end right before a step, as Ctrl-C does."""
+    with (
+        patch.object(conversion, step, side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        call("repartition", name, interval)
+
+
+def test_migrating_back_amid_conversions_leaves_nothing(empty: Actor) -> None:
+    empty.do(manage, "migrate", "django_pgqueue")
+    use(empty)
+    empty.do(convert_until, "check_bound", "with-dead-letters", dt.timedelta(days=1))
+    empty.do(convert_until, "switch_to_slices", "fast", dt.timedelta(days=1))
+    empty.do(convert_until, "switch_to_copy", "daily", None)
+    empty.do(convert_until, "drop_conversion", "fast-daily", None)
+    begun = {re.sub("_q[0-9]+", "", name) for _, name in everything(empty)}
+    assert {
+        "pgqueue_bound",
+        "pgqueue_message_new",
+        "pgqueue_message_copy",
+        "pgqueue_archive_gone",
+        "pgqueue_archive_old",
+    } <= begun
+
+    empty.do(manage, "migrate", "django_pgqueue", "zero")
+
+    assert empty.do(execute, LEFT_BEHIND) == []
 
 
 def test_a_migration_can_be_undone_step_by_step(empty: Actor) -> None:
