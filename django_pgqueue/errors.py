@@ -4,6 +4,7 @@
   x QueueNotFound         no queue of that name
   x QueueMismatch         the queue exists, made in another way than asked for
   x QueueBusy             the tables of a queue stayed locked by others
+    + QueueConverting     somebody else converts it
   x LeaseLost             the message was read again by somebody else, or is gone
   x InvalidArgument       also a ValueError
     + InvalidQueueName
@@ -27,6 +28,7 @@ __all__ = [
     "LeaseLost",
     "PgQueueError",
     "QueueBusy",
+    "QueueConverting",
     "QueueMismatch",
     "QueueNotFound",
     "TransactionRefused",
@@ -72,13 +74,20 @@ class QueueMismatch(PgQueueError):
 class QueueBusy(PgQueueError):
     """Other transactions kept the queue's tables locked for too long; nothing was changed."""
 
-    def __init__(self, name: str, seconds: float = 0, *, converting: bool = False) -> None:
+    def __init__(self, name: str, seconds: float) -> None:
         super().__init__(
-            f"Queue {name!r} is being converted by somebody else. Let that end, then try again."
-            if converting
-            else f"Queue {name!r} could not be locked within {seconds:g} seconds: another "
-            f"transaction uses its tables. Nothing was changed; see pg_stat_activity, then try "
-            f"again."
+            f"Queue {name!r} could not be locked within {seconds:g} seconds: another transaction "
+            f"uses its tables. Nothing was changed; see pg_stat_activity, then try again."
+        )
+
+
+class QueueConverting(QueueBusy):
+    """Somebody else converts the queue at this moment; nothing was changed."""
+
+    def __init__(self, name: str) -> None:
+        PgQueueError.__init__(
+            self,
+            f"Queue {name!r} is being converted by somebody else. Let that end, then try again.",
         )
 
 

@@ -13,6 +13,7 @@ EVERY_ERROR = [
     errors.QueueNotFound("orders", "default"),
     errors.QueueMismatch("orders", "unlogged", True, False),
     errors.QueueBusy("orders", 30),
+    errors.QueueConverting("orders"),
     errors.LeaseLost(Receipt(7, 1)),
     errors.InvalidArgument("qty must be a number"),
     errors.InvalidQueueName("a b"),

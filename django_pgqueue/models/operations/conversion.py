@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections, transaction
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import conversion
-from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, QueueConverting, QueueNotFound
 from django_pgqueue.models.locks import KEPT, briefly, milliseconds, set_locally
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
@@ -69,7 +69,8 @@ class Conversion(Operations[MessageT]):
         True
 
         Raises QueueNotFound, InvalidArgument, QueueBusy when others keep locks for
-        ``LOCK_SECONDS`` or convert the queue too, and RuntimeError inside a transaction.
+        ``LOCK_SECONDS``, QueueConverting, which is one, when they convert the queue too, and
+        RuntimeError inside a transaction.
         """
         interval = arguments.span(partition_interval, "partition_interval")
         found = self.resolve(queue, using)
@@ -109,7 +110,7 @@ def _alone(queue: Queue) -> Iterator[None]:
             cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [_CONVERTING, queue.pk])
             if cursor.fetchone() != (True,):
-                raise QueueBusy(queue.name, converting=True)
+                raise QueueConverting(queue.name)
         yield
     finally:
         connection.close()

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import queue
 from django_pgqueue.ddl import conversion
-from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueConverting, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.models.operations import conversion as operation
 from tests.actors import Actor, begin, call, execute, rollback
@@ -276,7 +276,7 @@ def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
     actor.do(begin)
     actor.do(execute, "SELECT pg_advisory_xact_lock(%s, %s)", [operation._CONVERTING, pk])
 
-    with pytest.raises(QueueBusy, match="converted by somebody else"):
+    with pytest.raises(QueueConverting, match="converted by somebody else"):
         orders.repartition(DAY)
 
     actor.do(rollback)
