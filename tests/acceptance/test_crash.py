@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environ import Env
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, begin, call, execute, manage
@@ -30,15 +31,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def actor(server: EmbeddedServer) -> Iterator[Actor]:
-    parameters = server.connection_parameters()
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parameters["dbname"],
-        "HOST": parameters["host"],
-        "PORT": parameters["port"],
-        "USER": parameters["user"],
-    }
-    with Actor({"default": database}) as actor:
+    with Actor({"default": Env.db_url_config(server.url())}) as actor:
         actor.do(manage, "migrate", "django_pgqueue")
         yield actor
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from environ import Env
 
 from django_pgqueue.models import Message
 from example_project.embedded_postgres.server import EmbeddedServer
@@ -134,18 +135,11 @@ def server() -> Iterator[EmbeddedServer]:
 def test_server_killed_in_between_loses_and_doubles_nothing(
     spark: Any, server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    where = server.connection_parameters()
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": where["dbname"],
-        "HOST": where["host"],
-        "PORT": str(where["port"]),
-        "USER": where["user"],
-    }
-    url = f"host={where['host']} port={where['port']} user={where['user']} dbname={where['dbname']}"
+    url = server.url()
+    databases = {"default": Env.db_url_config(url)}
 
     def archive(first: int, last: int) -> None:
-        with Actor({"default": database}) as other:
+        with Actor(databases) as other:
             other.do(call, "send_batch", "orders", [{"n": n} for n in range(first, last)])
             messages = other.do(call, "read", "orders", qty=last - first)
             other.do(call, "archive", "orders", [message.receipt for message in messages])
@@ -167,7 +161,7 @@ def test_server_killed_in_between_loses_and_doubles_nothing(
             ).fetchall()
         return [row[0] for row in rows]
 
-    with Actor({"default": database}) as first:
+    with Actor(databases) as first:
         first.do(manage, "migrate", verbosity=0)
         first.do(call, "create_queue", "orders")
         first.do(call, "create_queue", "copies")

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from environ import Env
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -60,15 +61,7 @@ def pair() -> Iterator[Pair]:
     primary = EmbeddedServer(folder / "a", settings=settings)
     standby = EmbeddedServer(folder / "b", settings=settings)
     with primary:
-        where = primary.connection_parameters()
-        database = {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": where["dbname"],
-            "HOST": where["host"],
-            "PORT": str(where["port"]),
-            "USER": where["user"],
-        }
-        with Actor({"default": database}) as other:
+        with Actor({"default": Env.db_url_config(primary.url())}) as other:
             other.do(manage, "migrate", verbosity=0)
             other.do(call, "create_queue", "orders")
 
@@ -79,9 +72,10 @@ def pair() -> Iterator[Pair]:
 
             standby.home.mkdir(mode=0o711)
             program = primary._find_bin_dir() / "pg_basebackup"
-            options = ["-R", "-X", "stream", "-c", "fast", "-h", where["host"]]
-            options += ["-p", str(where["port"]), "-U", where["user"], "-D", str(standby.data)]
-            subprocess.run([program, *options], check=True, capture_output=True)
+            options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
+            subprocess.run(
+                [program, *options, "-D", str(standby.data)], check=True, capture_output=True
+            )
             with standby:
                 yield Pair(primary.url(), standby.url(), archive)
     for server in (standby, primary):
