@@ -10,6 +10,7 @@ The functions below run in the actor's process and find its open transaction the
 
 from __future__ import annotations
 
+import datetime as dt
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -22,6 +23,7 @@ __all__ = [
     "begin",
     "call",
     "commit",
+    "convert_until",
     "databases",
     "execute",
     "manage",
@@ -152,6 +154,20 @@ def until_empty(queue: str, qty: int, vt: float) -> list[int]:
     while messages := call("read", queue, qty=qty, vt=vt):
         ids += [message.id for message in messages]
     return ids
+
+
+def convert_until(step: str, queue: str, interval: dt.timedelta | None) -> None:
+    """Convert a queue, and end right before a step of ddl.conversion, as Ctrl-C does."""
+    from unittest.mock import patch
+
+    from django_pgqueue.ddl import conversion
+
+    with patch.object(conversion, step, side_effect=KeyboardInterrupt):
+        try:
+            call("repartition", queue, interval)
+        except KeyboardInterrupt:
+            return
+    raise AssertionError(f"it did not come to {step}")
 
 
 def save_and_send(queue: str) -> int:

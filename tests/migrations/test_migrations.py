@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -17,9 +16,8 @@ from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
 
-from django_pgqueue.ddl import conversion
 from example_project.embedded_postgres.server import EmbeddedServer
-from tests.actors import Actor, call, execute, manage
+from tests.actors import Actor, call, convert_until, execute, manage
 
 # Everything in a database that has the package's name in its own.
 LEFT_BEHIND = """
@@ -125,15 +123,6 @@ def test_migrating_back_leaves_nothing_and_forward_again_works(empty: Actor, use
     for name in ("with-dead-letters", "plain", "fast", "daily", "fast-daily"):
         assert empty.do(call, "drop_queue", name) is True
     assert everything(empty) == fresh
-
-
-def convert_until(step: str, name: str, interval: dt.timedelta | None) -> None:
-    """Convert a queue, and end right before a step, as Ctrl-C does."""
-    with (
-        patch.object(conversion, step, side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        call("repartition", name, interval)
 
 
 def test_migrating_back_amid_conversions_leaves_nothing(empty: Actor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +10,10 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
 from django_pgqueue import queue
-from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueConverting, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.models.operations import conversion as operation
-from tests.actors import Actor, begin, call, execute, rollback
+from tests.actors import Actor, begin, call, convert_until, execute, rollback
 from tests.conftest import run_sql
 
 DAY = dt.timedelta(days=1)
@@ -384,10 +382,6 @@ def test_a_row_that_is_put_elsewhere_while_rows_are_copied_stays() -> None:
 # Interrupted
 
 
-class Stopped(BaseException):
-    """What ends a conversion in its midst, as Ctrl-C does."""
-
-
 STEPS = [
     (None, DAY, "add_bound"),
     (None, DAY, "check_bound"),
@@ -403,33 +397,22 @@ STEPS = [
 ]
 
 
-@pytest.fixture
-def stop(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Let the next conversion end right before it does a step."""
-
-    def at(step: str) -> None:
-        do = getattr(conversion, step)
-
-        def ends(*args: Any, **kwargs: Any) -> Any:
-            monkeypatch.setattr(conversion, step, do)
-            raise Stopped
-
-        monkeypatch.setattr(conversion, step, ends)
-
-    return at
+Interrupted = tuple[BoundQueue, dt.timedelta | None]
 
 
-@pytest.mark.parametrize(("made", "wanted", "step"), STEPS)
-def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
-    made: dt.timedelta | None,
-    wanted: dt.timedelta | None,
-    step: str,
-    stop: Callable[[str], None],
-) -> None:
+@pytest.fixture(params=STEPS, ids=lambda step: step[2])
+def interrupted(request: pytest.FixtureRequest, committed: None) -> Interrupted:
+    """A queue whose conversion ended right before a step, and the interval it was to have."""
+    made, wanted, step = request.param
     orders = in_every_state(partition_interval=made)
-    stop(step)
-    with pytest.raises(Stopped):
-        orders.repartition(wanted)
+    convert_until(step, "orders", wanted)
+    return orders, wanted
+
+
+def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
+    interrupted: Interrupted,
+) -> None:
+    orders, wanted = interrupted
     works(orders)
     before = rows()
 
@@ -441,17 +424,8 @@ def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
     works(orders)
 
 
-@pytest.mark.parametrize(("made", "wanted", "step"), STEPS)
-def test_what_was_begun_can_be_cleared_away(
-    made: dt.timedelta | None,
-    wanted: dt.timedelta | None,
-    step: str,
-    stop: Callable[[str], None],
-) -> None:
-    orders = in_every_state(partition_interval=made)
-    stop(step)
-    with pytest.raises(Stopped):
-        orders.repartition(wanted)
+def test_what_was_begun_can_be_cleared_away(interrupted: Interrupted) -> None:
+    orders, _ = interrupted
     before = rows()
 
     orders.repartition(Queue.objects.get().partition_interval)
@@ -461,32 +435,20 @@ def test_what_was_begun_can_be_cleared_away(
     works(orders)
 
 
-@pytest.mark.parametrize(("made", "wanted", "step"), STEPS)
-def test_a_queue_whose_conversion_was_interrupted_can_be_dropped(
-    made: dt.timedelta | None,
-    wanted: dt.timedelta | None,
-    step: str,
-    stop: Callable[[str], None],
-) -> None:
-    orders = in_every_state(partition_interval=made)
-    stop(step)
-    with pytest.raises(Stopped):
-        orders.repartition(wanted)
-
+@pytest.mark.usefixtures("interrupted")
+def test_a_queue_whose_conversion_was_interrupted_can_be_dropped() -> None:
     assert Message.objects.drop_queue("orders") is True
 
     assert run_sql(MADE) == []
 
 
 def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(
-    stop: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operation, "MARGIN", dt.timedelta(0))
     monkeypatch.setattr(operation, "LONGEST_STEP", dt.timedelta(seconds=1))
     orders = in_every_state()
-    stop("switch_to_slices")
-    with pytest.raises(Stopped):
-        orders.repartition(DAY)
+    convert_until("switch_to_slices", "orders", DAY)
     [(bound,)] = run_sql(
         "SELECT substring(conname FROM '[0-9]+')::text FROM pg_constraint "
         "WHERE conname ~ '^pgqueue_bound' LIMIT 1"
