@@ -60,24 +60,23 @@ def pair() -> Iterator[Pair]:
     settings = {"shared_buffers": "32MB", "max_connections": "50"}
     primary = EmbeddedServer(folder / "a", settings=settings)
     standby = EmbeddedServer(folder / "b", settings=settings)
-    with primary:
-        with Actor({"default": Env.db_url_config(primary.url())}) as other:
-            other.do(manage, "migrate", verbosity=0)
-            other.do(call, "create_queue", "orders")
+    with primary, Actor({"default": Env.db_url_config(primary.url())}) as other:
+        other.do(manage, "migrate", verbosity=0)
+        other.do(call, "create_queue", "orders")
 
-            def archive(count: int) -> None:
-                other.do(call, "send_batch", "orders", [{"n": n} for n in range(count)])
-                messages = other.do(call, "read", "orders", qty=count)
-                other.do(call, "archive", "orders", [message.receipt for message in messages])
+        def archive(count: int) -> None:
+            other.do(call, "send_batch", "orders", [{"n": n} for n in range(count)])
+            messages = other.do(call, "read", "orders", qty=count)
+            other.do(call, "archive", "orders", [message.receipt for message in messages])
 
-            standby.home.mkdir(mode=0o711)
-            program = primary._find_bin_dir() / "pg_basebackup"
-            options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
-            subprocess.run(
-                [program, *options, "-D", str(standby.data)], check=True, capture_output=True
-            )
-            with standby:
-                yield Pair(primary.url(), standby.url(), archive)
+        standby.home.mkdir(mode=0o711)
+        program = primary._find_bin_dir() / "pg_basebackup"
+        options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
+        subprocess.run(
+            [program, *options, "-D", str(standby.data)], check=True, capture_output=True
+        )
+        with standby:
+            yield Pair(primary.url(), standby.url(), archive)
     for server in (standby, primary):
         shutil.rmtree(server.home, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
