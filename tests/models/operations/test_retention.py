@@ -663,20 +663,22 @@ def between_look_and_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], obj
     monkeypatch.setattr(ddl, "lock_slice_alone", acts_first)
 
 
+def send_back_in_time(
+    actor: Actor, queue: Queue, old: ddl.Leaf, table: str = "pgqueue_message"
+) -> int:
+    """Let another process send a message that it dates back into an old leaf; its id."""
+    insert = f"INSERT INTO {table} (queue_id, enqueued_at, body) VALUES (%s, %s, '7') RETURNING id"
+    [(pk,)] = actor.do(execute, insert, [queue.pk, old.start])
+    return pk
+
+
 def test_a_message_that_comes_between_look_and_lock_keeps_the_leaf(
     actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = daily()
     old = leaf(queue, 10)
     done(queue, sent(queue, 5, 10), 9)
-    between_look_and_lock(
-        monkeypatch,
-        lambda: actor.do(
-            execute,
-            "INSERT INTO pgqueue_message (queue_id, enqueued_at, body) VALUES (%s, %s, '7')",
-            [queue.pk, old.start],
-        ),
-    )
+    between_look_and_lock(monkeypatch, lambda: send_back_in_time(actor, queue, old))
 
     assert Message.objects.maintain("daily").leaves_dropped == 0
 
@@ -691,12 +693,7 @@ def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_le
     done(queue, sent(queue, 5, 8), 7.5)
 
     def come_and_go() -> None:
-        [(pk,)] = actor.do(
-            execute,
-            "INSERT INTO pgqueue_message (queue_id, enqueued_at, body) VALUES (%s, %s, '7') "
-            "RETURNING id",
-            [queue.pk, old.start],
-        )
+        pk = send_back_in_time(actor, queue, old)
         assert actor.do(call, "archive", "daily", pk) == [pk]
 
     between_look_and_lock(monkeypatch, come_and_go)
@@ -714,11 +711,7 @@ def test_a_sender_that_is_not_done_with_an_old_leaf_is_waited_for(
 
     def begin_and_send() -> None:
         actor.do(begin)
-        actor.do(
-            execute,
-            f"INSERT INTO {old.message} (queue_id, enqueued_at, body) VALUES (%s, %s, '7')",
-            [queue.pk, old.start],
-        )
+        send_back_in_time(actor, queue, old, table=old.message)
 
     between_look_and_lock(monkeypatch, begin_and_send)
 
