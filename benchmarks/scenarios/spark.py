@@ -28,6 +28,17 @@ AVAILABLE = shutil.which("java") is not None and all(
     find_spec(name) for name in ("pyspark", "pyarrow", "adbc_driver_postgresql")
 )
 
+
+def spark_scenario(
+    title: str, *, baseline: str, unit: str = "s", **limit: float
+) -> Callable[..., Any]:
+    """A scenario where there is Spark, with our ratio to the baseline as its goal."""
+    if not AVAILABLE:
+        return lambda prepare: prepare
+    goals = (Goal("ours", baseline, **limit),) if limit else ()
+    return scenario(title, unit=unit, baseline=baseline, goals=goals)
+
+
 # A history of three days, written past the trigger: it is over, and nobody reads it.
 FILL = """
 WITH sent AS (
@@ -71,6 +82,23 @@ def history(bench: Any) -> tuple[str, int, Any]:
     bench.sql("RESET session_replication_role")
     bench.settle()
     return name, count, queue.tables
+
+
+def folder_for(bench: Any) -> Path:
+    """An empty folder that is gone at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-spark-"))
+    bench.on_close(shutil.rmtree, folder, True)
+    return folder
+
+
+def no_lake(folder: Path) -> str:
+    """Where a lake is to be made, and none is, nor known to have been."""
+    from django_pgqueue.models import Lake
+
+    lake = str(folder / "ours")
+    shutil.rmtree(lake, ignore_errors=True)
+    Lake.objects.filter(path=lake).delete()
+    return lake
 
 
 def seconds(action: Callable[[], Any]) -> float:
@@ -125,12 +153,24 @@ def reads(bench: Any, columns: str, query: str) -> dict[str, Measure]:
     return measures
 
 
+@spark_scenario(
+    "Read the archive into Spark, without bodies",
+    baseline="Spark's JDBC",
+    unit="rows/s",
+    at_least=1.0,
+)
 def spark_read_archive(bench: Any) -> dict[str, Measure]:
     columns = "id,enqueued_at,first_read_at,last_read_at,archived_at,archive_xid,read_ct,attempts"
     query = f"(SELECT {columns}, state, error, result::text FROM {{archive}}) rows"
     return reads(bench, f"{columns},state,error,result", query)
 
 
+@spark_scenario(
+    "Read the archive into Spark, with bodies",
+    baseline="Spark's JDBC",
+    unit="rows/s",
+    at_least=1.0,
+)
 def spark_read_bodies(bench: Any) -> dict[str, Measure]:
     query = (
         "(SELECT a.id, a.state, a.archived_at, m.body::text FROM {archive} a "
@@ -139,20 +179,19 @@ def spark_read_bodies(bench: Any) -> dict[str, Measure]:
     return reads(bench, "id,state,archived_at,body", query)
 
 
+@spark_scenario(
+    "Archive to Parquet, in a warm session", baseline="DuckDB through ADBC", at_most=1.2
+)
 def spark_export(bench: Any) -> dict[str, Measure]:
     """Archive with bodies → Parquet by date, in a session that is warm."""
-    from django_pgqueue.models import Lake
     from django_pgqueue.spark.export import export
 
     name, _, tables = history(bench)
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-lake-"))
-    bench.on_close(shutil.rmtree, folder, True)
+    folder = folder_for(bench)
 
     def ours() -> float:
-        lake = folder / "ours"
-        shutil.rmtree(lake, ignore_errors=True)
-        Lake.objects.filter(path=str(lake)).delete()
-        return seconds(lambda: export(session(), url(), str(lake), queues=[name]))
+        lake = no_lake(folder)
+        return seconds(lambda: export(session(), url(), lake, queues=[name]))
 
     measures: dict[str, Measure] = {"ours": ours}
     ours()
@@ -163,19 +202,17 @@ def spark_export(bench: Any) -> dict[str, Measure]:
     return measures
 
 
+@spark_scenario(
+    "Archive to Parquet, cold: by a process of its own",
+    baseline="DuckDB through ADBC, a new process",
+)
 def spark_export_cold(bench: Any) -> dict[str, Measure]:
     """The same by a process that starts for it and ends: what a nightly job costs."""
-    from django_pgqueue.models import Lake
-
     name, _, tables = history(bench)
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-lake-"))
-    bench.on_close(shutil.rmtree, folder, True)
+    folder = folder_for(bench)
 
     def ours() -> float:
-        lake = str(folder / "ours")
-        shutil.rmtree(lake, ignore_errors=True)
-        Lake.objects.filter(path=lake).delete()
-        options = ["export", lake, "--queue", name, "--url", url()]
+        options = ["export", no_lake(folder), "--queue", name, "--url", url()]
         return seconds(lambda: run("-m", "django_pgqueue.spark", *options))
 
     measures: dict[str, Measure] = {"ours, with a new session": ours}
@@ -203,6 +240,7 @@ FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_
 """
 
 
+@spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL")
 def spark_rollup(bench: Any) -> dict[str, Measure]:
     """Everything computed again, beside the larger part of it in PostgreSQL itself."""
     from django_pgqueue.spark.rollup import rollup
@@ -238,11 +276,13 @@ def by_duckdb(tables: dict[str, Any], folder: Path) -> None:
         )
 
 
+@spark_scenario(
+    "Write rows from Spark into a queue", baseline="bare COPY into the queue", at_most=1.6
+)
 def spark_write(bench: Any) -> dict[str, Measure]:
     """Rows that lie in Parquet → a queue, beside the same bodies by a bare COPY."""
     count = bench.amount(20_000, 500_000)
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-rows-"))
-    bench.on_close(shutil.rmtree, folder, True)
+    folder = folder_for(bench)
     body = "to_json(struct(repeat('y', 192) AS x)) AS body"
     session().range(count).selectExpr(body).write.mode("overwrite").parquet(str(folder / "rows"))
     line = '{"x": "' + "y" * 192 + '"}\n'
@@ -276,36 +316,3 @@ def spark_write(bench: Any) -> dict[str, Measure]:
 
     ours()
     return {"ours": ours, "bare COPY into the queue": bare}
-
-
-if AVAILABLE:
-    scenario(
-        "Read the archive into Spark, without bodies",
-        unit="rows/s",
-        baseline="Spark's JDBC",
-        goals=(Goal("ours", "Spark's JDBC", at_least=1.0),),
-    )(spark_read_archive)
-    scenario(
-        "Read the archive into Spark, with bodies",
-        unit="rows/s",
-        baseline="Spark's JDBC",
-        goals=(Goal("ours", "Spark's JDBC", at_least=1.0),),
-    )(spark_read_bodies)
-    scenario(
-        "Archive to Parquet, in a warm session",
-        unit="s",
-        baseline="DuckDB through ADBC",
-        goals=(Goal("ours", "DuckDB through ADBC", at_most=1.2),),
-    )(spark_export)
-    scenario(
-        "Archive to Parquet, cold: by a process of its own",
-        unit="s",
-        baseline="DuckDB through ADBC, a new process",
-    )(spark_export_cold)
-    scenario("Roll up the archive, in a warm session", unit="s", baseline="plain SQL")(spark_rollup)
-    scenario(
-        "Write rows from Spark into a queue",
-        unit="s",
-        baseline="bare COPY into the queue",
-        goals=(Goal("ours", "bare COPY into the queue", at_most=1.6),),
-    )(spark_write)
