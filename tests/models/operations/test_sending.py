@@ -241,6 +241,39 @@ def test_headers_and_group_may_be_one_for_all_or_one_for_each(orders: BoundQueue
     ]
 
 
+@pytest.mark.parametrize("count", [1, 2, 500])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"headers": {"h": 1}},
+        {"priority": -7},
+        {"group": "g"},
+        {"delay": 60},
+        {"headers": {"h": 1}, "priority": 7, "group": "g", "delay": 60},
+    ],
+    ids=lambda given: " ".join(given) or "nothing",
+)
+def test_what_is_said_of_a_message_is_stored_and_nothing_else(
+    orders: BoundQueue, count: int, given: dict[str, Any]
+) -> None:
+    if count == 1:
+        orders.send("body", **given)
+    else:
+        orders.send_batch(["body"] * count, **given)
+
+    rows = run_sql(
+        "SELECT body, headers, priority, group_key, dedup_key,"
+        " round(extract(epoch FROM scheduled_at - enqueued_at)) FROM pgqueue_message"
+    )
+    stored = {(json.loads(body), headers, *rest) for body, headers, *rest in rows}
+    headers = json.dumps(given["headers"]) if "headers" in given else None
+    assert stored == {
+        ("body", headers, given.get("priority", 0), given.get("group"), None, given.get("delay"))
+    }
+    assert len(rows) == count
+
+
 def test_bodies_may_come_from_any_iterable(orders: BoundQueue) -> None:
     ids = orders.send_batch(number for number in range(3))
 
