@@ -74,7 +74,7 @@ class CreateQueue(Operation):
         queue.delete()
         with schema_editor.connection.cursor() as cursor:
             ddl.drop_leaves(cursor, number)
-            for hot in ("ready", "deferred"):
+            for hot in ("ready", "deferred", "lease"):
                 cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [number])
 
     @staticmethod

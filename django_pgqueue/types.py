@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-__all__ = ["Delay", "Metrics", "Receipt", "Settled", "State", "Upkeep"]
+__all__ = [
+    "Batch",
+    "BatchReceipt",
+    "Delay",
+    "Metrics",
+    "Receipt",
+    "Settled",
+    "State",
+    "Upkeep",
+]
 
 #: Seconds, a duration, or the aware moment itself.
 Delay = int | float | dt.timedelta | dt.datetime
@@ -45,8 +54,37 @@ class Receipt(NamedTuple):
     id: int
     read_ct: int
 
+    # The batch that the message was read in, if that is known. A class attribute: no third field.
+    batch = None
+
     def __str__(self) -> str:
         return f"{self.id}:{self.read_ct}"
+
+
+class Batch:
+    """What a process knows of the one lease that a read took on many messages at once; a hint, no
+    more.
+
+    ``head`` is the lowest of their ids, ``left`` how many are not settled yet, ``folded`` whether
+    the lease is one row still, and ``ends`` when it runs out, by this process's monotonic clock.
+    """
+
+    __slots__ = ("ends", "folded", "head", "left")
+
+    def __init__(self, head: int, left: int, ends: float) -> None:
+        self.head = head
+        self.left = left
+        self.ends = ends
+        self.folded = True
+
+
+class BatchReceipt(Receipt):
+    """A receipt that knows in which batch its message was read: equal to one that does not."""
+
+    batch: Batch | None = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Receipt(id={self.id}, read_ct={self.read_ct})"
 
 
 class Settled(list[int]):

@@ -65,13 +65,9 @@ class Worker:
         Message.objects.send(mode, body)
 
     def remaining(self, mode: str) -> int:
-        tables = Queue.objects.resolve(mode, None).tables
-        ready, deferred, queue = tables["ready"], tables["deferred"], tables["queue_id"]
+        queue = Queue.objects.resolve(mode, None)
         with connection.cursor() as cursor:
-            cursor.execute(
-                f"SELECT (SELECT count(*) FROM {ready} WHERE queue_id = {queue})"
-                f" + (SELECT count(*) FROM {deferred} WHERE queue_id = {queue})"
-            )
+            cursor.execute("SELECT count(*) FROM pgqueue_live WHERE queue_id = %s", [queue.pk])
             return cursor.fetchone()[0]
 
     def clear(self, mode: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks import database
 from benchmarks.peers import ours
-from django_pgqueue import arguments, queries
+from django_pgqueue import queries
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.operations import MessageManager
-from django_pgqueue.types import Receipt
+from django_pgqueue.types import BatchReceipt, Receipt
 
 READ = {
     "vt": dt.timedelta(seconds=30),
@@ -49,14 +49,20 @@ class Queues(ours.Queues):
 
     def cycle(self, queue: str, batch: int) -> int:
         found = Queue.objects.resolve(queue, None)
-        _, rows = self.operations._claim(found, batch, {**READ, "qty": batch}, None)
+        _, rows = self.operations._claim(found, batch, {**READ, "qty": batch}, True, None)
         if not rows:
             return 0
-        fence = arguments.fence([Receipt(row[0], row[6]) for row in rows])
-        self.cursor.execute(
-            queries.render("archive", {**found.tables, **queries.fence(fence)}), {**fence, "ran": 1}
-        )
-        return len(self.cursor.fetchall())
+        receipts = [receipt(row) for row in rows]
+        return len(self.operations._by_receipts("archive", found, receipts, {"ran": 1}))
+
+
+def receipt(row: tuple[Any, ...]) -> Receipt:
+    """What settles a message, from a row that a read brought."""
+    if len(row) == 10 or row[10] is None:
+        return Receipt(row[0], row[6])
+    of_batch = BatchReceipt(row[0], row[6])
+    of_batch.batch = row[10]
+    return of_batch
 
 
 class OnCursor(MessageManager[Message]):
@@ -66,7 +72,13 @@ class OnCursor(MessageManager[Message]):
         super().__init__()
         self.queues = queues
 
-    def _fetch(self, name: str, queue: Queue, params: Any, *rest: Any) -> list[tuple[Any, ...]]:
+    def _fetch(
+        self, name: str, queue: Queue, params: Any, tables: Any, ahead: Any = None
+    ) -> list[tuple[Any, ...]]:
         cursor = self.queues.cursor
-        cursor.execute(queries.render(name, queue.tables), params)
+        if ahead is not None:
+            cursor.execute(
+                queries.render(ahead.name, {**queue.tables, **ahead.tables}), ahead.params
+            )
+        cursor.execute(queries.render(name, {**queue.tables, **(tables or {})}), params)
         return cursor.fetchall()

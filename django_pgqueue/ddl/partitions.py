@@ -60,6 +60,7 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
     return {
         "ready": f"pgqueue_ready{twin}",
         "deferred": f"pgqueue_deferred{twin}",
+        "lease": f"pgqueue_lease{twin}",
         "waiting": f"pgqueue_waiting{twin}",
         "group": f"pgqueue_group{twin}",
         "recheck": f"pgqueue_recheck{twin}",

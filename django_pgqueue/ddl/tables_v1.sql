@@ -89,6 +89,30 @@ CREATE TABLE pgqueue_deferred (
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
+-- What one read took out of ready at once, as long as it is dealt with together: one row in place
+-- of as many in deferred, each with two index entries. Whatever concerns a single message of it
+-- first unfolds it into those. All of a lease were delivered once, at read_at.
+CREATE TABLE pgqueue_lease (
+    head bigint NOT NULL PRIMARY KEY,
+    tail bigint NOT NULL,
+    vt timestamptz NOT NULL,
+    read_at timestamptz NOT NULL,
+    queue_id integer NOT NULL,
+    worker integer,
+    priority smallint NOT NULL,
+    -- What is left of it, in the order of ids, each with the time it was sent at.
+    ids bigint[] NOT NULL,
+    enqueued_ats timestamptz[] NOT NULL
+) WITH (
+    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 100,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+);
+
+CREATE INDEX pgqueue_lease_vt_idx ON pgqueue_lease (queue_id, vt);
+
+-- Which one has a message of which nothing but the id is known.
+CREATE INDEX pgqueue_lease_span_idx ON pgqueue_lease USING gist (int8range(head, tail, '[]'));
+
 -- FIFO groups. Only a group's head is in ready or deferred; the rest wait here, in order.
 CREATE TABLE pgqueue_waiting (
     id bigint NOT NULL,
@@ -148,6 +172,7 @@ CREATE INDEX pgqueue_dedup_until_idx ON pgqueue_dedup (queue_id, until);
 
 CREATE UNLOGGED TABLE pgqueue_ready_unlogged (LIKE pgqueue_ready INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_deferred_unlogged (LIKE pgqueue_deferred INCLUDING ALL);
+CREATE UNLOGGED TABLE pgqueue_lease_unlogged (LIKE pgqueue_lease INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_waiting_unlogged (LIKE pgqueue_waiting INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_group_unlogged (LIKE pgqueue_group INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_recheck_unlogged (LIKE pgqueue_recheck INCLUDING ALL);
@@ -171,6 +196,14 @@ CREATE VIEW pgqueue_live AS
     SELECT id, queue_id, state, vt, read_ct, attempts,
            priority, group_key, enqueued_at, first_read_at, last_read_at, worker
     FROM pgqueue_deferred_unlogged
+    UNION ALL
+    SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
+           priority, NULL, m.enqueued_at, read_at, read_at, worker
+    FROM pgqueue_lease CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
+    UNION ALL
+    SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
+           priority, NULL, m.enqueued_at, read_at, read_at, worker
+    FROM pgqueue_lease_unlogged CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
     UNION ALL
     SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
                 THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,

@@ -26,6 +26,7 @@ DROP VIEW IF EXISTS pgqueue_live;
 DROP TABLE IF EXISTS pgqueue_message, pgqueue_archive;
 DROP TABLE IF EXISTS pgqueue_ready, pgqueue_deferred;
 DROP TABLE IF EXISTS pgqueue_ready_unlogged, pgqueue_deferred_unlogged;
+DROP TABLE IF EXISTS pgqueue_lease, pgqueue_lease_unlogged;
 DROP TABLE IF EXISTS pgqueue_waiting, pgqueue_group, pgqueue_recheck;
 DROP TABLE IF EXISTS pgqueue_waiting_unlogged, pgqueue_group_unlogged, pgqueue_recheck_unlogged;
 DROP TABLE IF EXISTS pgqueue_dedup, pgqueue_dedup_unlogged;

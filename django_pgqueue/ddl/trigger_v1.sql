@@ -101,7 +101,8 @@ CREATE TRIGGER pgqueue_message_inserted
 -- A test suite that truncates the queues empties the tables of all models, and these have none.
 CREATE FUNCTION pgqueue_queues_truncated() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    TRUNCATE pgqueue_ready_unlogged, pgqueue_deferred_unlogged, pgqueue_waiting,
+    TRUNCATE pgqueue_ready_unlogged, pgqueue_deferred_unlogged, pgqueue_lease,
+        pgqueue_lease_unlogged, pgqueue_waiting,
         pgqueue_waiting_unlogged, pgqueue_group, pgqueue_group_unlogged, pgqueue_recheck,
         pgqueue_recheck_unlogged, pgqueue_dedup, pgqueue_dedup_unlogged;
     RETURN NULL;

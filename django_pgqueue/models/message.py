@@ -16,7 +16,7 @@ from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.errors import ImmutableMessage, LeaseLost
 from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import Receipt
+from django_pgqueue.types import Batch, BatchReceipt, Receipt
 
 __all__ = ["Message"]
 
@@ -91,6 +91,8 @@ class Message(models.Model):
     first_read_at: dt.datetime | None
     queue_name: str
     lease_until: float
+    #: The batch it was read in, when that has one lease.
+    batch: Batch | None = None
 
     #: Set by a consumer while a handler has the message: takes what the handler says of it.
     on_outcome: Callable[[Message, Outcome], None] | None = None
@@ -107,7 +109,11 @@ class Message(models.Model):
     @property
     def receipt(self) -> Receipt:
         """What settles this delivery, and no later one."""
-        return Receipt(self.id, self.read_ct)
+        if self.batch is None:
+            return Receipt(self.id, self.read_ct)
+        receipt = BatchReceipt(self.id, self.read_ct)
+        receipt.batch = self.batch
+        return receipt
 
     @property
     def group(self) -> str | None:
@@ -186,4 +192,6 @@ class Message(models.Model):
             "queue_id": queue.pk,
             "queue_name": queue.name,
         }
+        if len(row) > 10:
+            message.__dict__["batch"] = row[10]
         return message

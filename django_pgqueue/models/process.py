@@ -66,7 +66,8 @@ class ProcessManager(models.Manager["Process"]):
         for queue in Queue.objects.using(using).filter(name__in=process.queues):
             with connections[using].cursor() as cursor:
                 cursor.execute(queries.render("rescue", queue.tables), {"worker": process.pk})
-                count += cursor.rowcount
+                (rescued,) = cursor.fetchone()
+                count += int(rescued)
         return count
 
 

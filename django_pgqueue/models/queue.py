@@ -249,7 +249,7 @@ class Queue(models.Model):
             conversion.stop_conversion(cursor, pk)
             conversion.drop_conversion(cursor, pk)
             # The groups first: what is left of them must not bring up new heads.
-            for hot in ("group", "recheck", "waiting", "ready", "deferred", "dedup"):
+            for hot in ("group", "recheck", "waiting", "ready", "deferred", "lease", "dedup"):
                 cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [pk])
         return deleted
 

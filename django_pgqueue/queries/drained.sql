@@ -5,5 +5,7 @@ SELECT NOT EXISTS (SELECT FROM {ready} WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM {deferred}
                    WHERE queue_id = {queue_id} AND vt <= statement_timestamp())
+   AND NOT EXISTS (SELECT FROM {lease}
+                   WHERE queue_id = {queue_id} AND vt <= statement_timestamp())
    AND NOT EXISTS (SELECT FROM {deferred}
                    WHERE queue_id = {queue_id} AND state = 'RETRYABLE')

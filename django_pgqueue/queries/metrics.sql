@@ -28,6 +28,14 @@ deferred AS (
     FROM (SELECT vt, state, enqueued_at FROM {deferred}
           WHERE queue_id = {queue_id} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d
 ),
+-- Ids go up with time, but for the order of commits: the first and the last of a lease tell its ages.
+leased AS (
+    SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
+           coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,
+           min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
+    FROM (SELECT vt, ids, enqueued_ats FROM {lease}
+          WHERE queue_id = {queue_id} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l
+),
 waiting AS (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = {queue_id}
@@ -50,9 +58,10 @@ begun AS (
 SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
                               ORDER BY -priority, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
        w.counted AS waiting, b.counted AS begun, b.later AS begun_later,
-       d.counted AS deferred, d.due, d.in_flight, d.delayed,
-       extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest, w.oldest))::float AS oldest_age,
-       extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest, w.newest))::float AS newest_age,
+       d.counted AS deferred, l.counted AS leased, d.due + l.due,
+       d.in_flight + l.counted - l.due, d.delayed,
+       extract(epoch FROM statement_timestamp() - least(a.oldest, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(a.newest, d.newest, l.newest, w.newest))::float AS newest_age,
        (SELECT count(*) FROM (SELECT FROM {archive} WHERE queue_id = {queue_id}
                               LIMIT %(limit)s) a) AS archived,
        (SELECT coalesce(sum(pg_stat_get_live_tuples(relid)), 0)::bigint
@@ -62,4 +71,4 @@ SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {queue_id}
        (SELECT coalesce(sum(pg_stat_get_tuples_inserted(relid)), 0)::bigint
         FROM pg_partition_tree('{message}')) AS inserted,
        statement_timestamp() AS scraped_at
-FROM deferred d, ready_age a, waiting w, begun b
+FROM deferred d, leased l, ready_age a, waiting w, begun b

@@ -1,8 +1,9 @@
 -- Every queue in one statement, for when there are too many to ask one by one. Counts are exact
 -- up to a limit for each queue; ages are those of the first and the last in line.
-SELECT q.place, q.name, r.ready, w.counted, b.counted, b.later, d.counted, d.due, d.in_flight, d.delayed,
-       extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest, w.oldest))::float AS oldest_age,
-       extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest, w.newest))::float
+SELECT q.place, q.name, r.ready, w.counted, b.counted, b.later, d.counted, l.counted, d.due + l.due,
+       d.in_flight + l.counted - l.due, d.delayed,
+       extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest, l.newest, w.newest))::float
            AS newest_age,
        coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
        coalesce(s.inserted, 0), statement_timestamp()
@@ -42,6 +43,12 @@ CROSS JOIN LATERAL (
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT vt, state, enqueued_at FROM {deferred} WHERE queue_id = q.id
           ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
+           coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,
+           min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
+    FROM (SELECT vt, ids, enqueued_ats FROM {lease} WHERE queue_id = q.id
+          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l
 CROSS JOIN LATERAL (
     SELECT to_regclass('pgqueue_message_q' || q.id) AS message,
            to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) leaf

@@ -12,6 +12,16 @@ WITH due AS MATERIALIZED (
     ORDER BY d.vt
     LIMIT (SELECT %(qty)s::bigint)
 ),
+ended AS MATERIALIZED (
+    SELECT u.id, u.enqueued_at, l.priority, NULL::text AS group_key, 1, 0, l.vt, l.read_at, true
+    FROM (SELECT * FROM {lease} l
+          WHERE l.queue_id = {queue_id} AND l.vt <= statement_timestamp()
+          ORDER BY l.vt LIMIT (SELECT %(qty)s::bigint)) l
+    CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS u (id, enqueued_at)
+    WHERE (%(conditional)s::jsonb IS NULL OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = u.id AND m.body @> %(conditional)s::jsonb))
+    LIMIT %(qty)s - (SELECT count(*) FROM due)
+),
 fresh AS MATERIALIZED (
     SELECT r.id, r.enqueued_at, r.priority, r.group_key, 0, 0, r.enqueued_at AS vt,
            NULL::timestamptz, true
@@ -20,7 +30,7 @@ fresh AS MATERIALIZED (
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY -r.priority, r.id
-    LIMIT %(qty)s - (SELECT count(*) FROM due)
+    LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM ended)
 ),
 -- Heads that the read would bring up first.
 begun AS MATERIALIZED (
@@ -38,11 +48,12 @@ begun AS MATERIALIZED (
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = w.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY w.priority DESC, w.id
-    LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM fresh)
+    LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM ended)
+        - (SELECT count(*) FROM fresh)
 ),
 found AS (
     SELECT *, row_number() OVER () AS place FROM (
-        SELECT * FROM due UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM begun) f
+        SELECT * FROM due UNION ALL SELECT * FROM ended UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM begun) f
     WHERE open
 )
 SELECT f.id, m.body, m.headers, f.enqueued_at, f.priority, f.group_key,

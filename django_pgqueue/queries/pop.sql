@@ -1,7 +1,12 @@
 -- Take and forget: delivered at most once. In the order of read; no delivery is counted.
--- The rows with the ids 0 and -1 say what they say for read.
+-- The rows with the ids 0, -1 and -2 say what they say for read.
 WITH recheck AS MATERIALIZED (
     SELECT FROM {recheck} WHERE queue_id = {queue_id} AND %(heed)s ORDER BY id LIMIT 1
+),
+ended AS MATERIALIZED (
+    SELECT FROM {lease}
+    WHERE queue_id = {queue_id} AND vt <= statement_timestamp() AND %(heed)s
+    ORDER BY vt LIMIT 1
 ),
 due AS MATERIALIZED (
     SELECT d.ctid, d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
@@ -18,7 +23,7 @@ fresh AS MATERIALIZED (
     SELECT ctid FROM {ready}
     WHERE queue_id = {queue_id}
     ORDER BY -priority, id
-    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
+    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) OR EXISTS (SELECT FROM ended) THEN 0
                ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE SKIP LOCKED
 ),
@@ -46,4 +51,7 @@ FROM recheck
 UNION ALL
 SELECT -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 WHERE EXISTS (SELECT FROM due WHERE blocked)
+UNION ALL
+SELECT -2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM ended
 ORDER BY priority DESC, id

@@ -7,6 +7,11 @@ WITH behind AS MATERIALIZED (
     ORDER BY group_key, id
     LIMIT (SELECT %(batch)s::bigint) FOR UPDATE SKIP LOCKED
 ),
+batches AS MATERIALIZED (
+    SELECT ctid FROM {lease} WHERE queue_id = {queue_id}
+    ORDER BY vt
+    LIMIT (SELECT 1 + %(batch)s::bigint / 100) FOR UPDATE SKIP LOCKED
+),
 held AS MATERIALIZED (
     SELECT ctid FROM {deferred} WHERE queue_id = {queue_id}
     ORDER BY vt
@@ -21,6 +26,9 @@ waiting AS MATERIALIZED (
 queued AS (
     DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT ctid FROM behind)) RETURNING id
 ),
+leased AS (
+    DELETE FROM {lease} WHERE ctid = ANY(ARRAY(SELECT ctid FROM batches)) RETURNING ids
+),
 gone AS (
     DELETE FROM {deferred} WHERE ctid = ANY(ARRAY(SELECT ctid FROM held)) RETURNING id
 ),
@@ -30,6 +38,7 @@ unread AS (
 deleted AS (
     DELETE FROM {message}
     WHERE id = ANY(ARRAY(SELECT id FROM queued UNION ALL SELECT id FROM gone
+                         UNION ALL SELECT unnest(ids) FROM leased
                          UNION ALL SELECT id FROM unread))
     RETURNING 1
 )

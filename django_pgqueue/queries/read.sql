@@ -1,12 +1,18 @@
 -- Lease up to qty messages: those that are due again first, then fresh ones by (priority, id).
 -- A due message whose deliveries have run out is not leased; it comes back as its receipt.
--- Nor is one of a FIFO group whose head it is not. Two rows may come besides messages. Id 0:
+-- Nor is one of a FIFO group whose head it is not. Three rows may come besides messages. Id 0:
 -- there are groups to recheck, whose heads may come before what is ready, so nothing ready was
 -- taken. Id -1: there are messages to set back in line; another read after that may find more.
+-- Id -2: leases of whole batches have run out, to be unfolded first; again nothing ready was taken.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table. The limit is
 -- hidden from the planner: with a thousand due it could choose to sort them all for the first few.
 WITH recheck AS MATERIALIZED (
     SELECT FROM {recheck} WHERE queue_id = {queue_id} AND %(heed)s ORDER BY id LIMIT 1
+),
+ended AS MATERIALIZED (
+    SELECT FROM {lease}
+    WHERE queue_id = {queue_id} AND vt <= statement_timestamp() AND %(heed)s
+    ORDER BY vt LIMIT 1
 ),
 due AS MATERIALIZED (
     SELECT d.ctid, d.id, d.read_ct, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted,
@@ -28,7 +34,7 @@ fresh AS MATERIALIZED (
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY -r.priority, r.id
-    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
+    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) OR EXISTS (SELECT FROM ended) THEN 0
                ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE OF r SKIP LOCKED
 ),
@@ -70,3 +76,6 @@ FROM due WHERE exhausted OR blocked
 UNION ALL
 SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM recheck
+UNION ALL
+SELECT -2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM ended

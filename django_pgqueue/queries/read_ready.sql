@@ -1,5 +1,7 @@
 -- Lease up to qty of what is ready, after what this process claimed last. Brings nothing as soon
 -- as something is due or a group wants a head: then it is for read.sql to find the right order.
+-- Leases either each message or all of them as one batch (lease_each, lease_batch), in which there
+-- is no room for the heads of groups.
 -- Under an old snapshot dead rows stay, and all before the bounds may be dead: a scan that starts
 -- there passes by millions of them. A higher priority that came meanwhile lifts the bound.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table. Whether there is
@@ -17,19 +19,18 @@ WITH taken AS (
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                            AND vt > %(due_after)s::timestamptz
                          ORDER BY vt LIMIT 1)
+                     OR (SELECT true FROM {lease}
+                         WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
+                           AND vt > %(due_after)s::timestamptz
+                         ORDER BY vt LIMIT 1)
                      OR (SELECT true FROM {recheck} WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
+                     OR %(batched)s AND (SELECT true FROM {group} WHERE queue_id = {queue_id}
+                                         ORDER BY group_key LIMIT 1)
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))
     RETURNING id, enqueued_at, priority, group_key
 ),
-leased AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at,
-                            queue_id, read_ct, worker, priority, state, group_key)
-    SELECT id, statement_timestamp() + %(vt)s, enqueued_at, statement_timestamp(),
-           statement_timestamp(), {queue_id}, 1, %(worker)s::integer, priority, 'PROCESSING',
-           group_key
-    FROM taken
-)
+{leased}
 SELECT t.id, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
        (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
 FROM taken t CROSS JOIN LATERAL (

@@ -9,6 +9,12 @@ SELECT EXISTS (
       AND queue_id + 0 = {queue_id}
       AND enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity') AND enqueued_at < %(end)s
 ) OR EXISTS (
+    SELECT FROM {lease} l CROSS JOIN LATERAL unnest(l.enqueued_ats) AS m (enqueued_at)
+    WHERE int8range(l.head, l.tail, '[]')
+          && int8range((SELECT first FROM ids), (SELECT last FROM ids), '[]')
+      AND l.queue_id + 0 = {queue_id}
+      AND m.enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity') AND m.enqueued_at < %(end)s
+) OR EXISTS (
     SELECT FROM generate_series(-100, 100) AS p (priority)
     CROSS JOIN LATERAL (
         SELECT FROM {ready} r

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from django_pgqueue import signals
+from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.runtime.loop import Loop
@@ -114,6 +115,8 @@ class Fetcher(Loop):
             qty=wanted,
             max_deliveries=handler.max_deliveries,
             worker=self._worker(queue.alias),
+            # Who settles each message in its own transaction would have others wait for that.
+            batched=handler.ack_policy is not AckPolicy.TRANSACTIONAL,
         )
         took = time.monotonic() - started
         # Counted from before the read, so that we never think to hold it longer than we do.

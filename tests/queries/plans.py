@@ -19,6 +19,7 @@ __all__ = ["Node", "Plan", "TooMuch", "watched"]
 OURS = (
     "pgqueue_ready",
     "pgqueue_deferred",
+    "pgqueue_lease",
     "pgqueue_waiting",
     "pgqueue_group",
     "pgqueue_recheck",
@@ -44,6 +45,7 @@ class Node:
     relation: str
     rows: float
     buffers: int
+    own: float  # the buffers of one loop, without those of the steps below
     depth: int
 
     def __str__(self) -> str:
@@ -73,7 +75,7 @@ class Plan:
         return [
             node
             for node in self.nodes
-            if node.kind == "Seq Scan" and node.relation.startswith(OURS) and node.buffers > TINY
+            if node.kind == "Seq Scan" and node.relation.startswith(OURS) and node.own > TINY
         ]
 
     def check(self, *, rows: float, buffers: int) -> None:
@@ -116,8 +118,12 @@ def _parsed(plan: Any) -> Any:
     return json.loads(plan) if isinstance(plan, str) else plan
 
 
-def _walk(node: dict[str, Any], depth: int) -> Iterator[Node]:
-    loops = node["Actual Loops"]
+def _buffers(node: dict[str, Any]) -> int:
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+def _walk(node: dict[str, Any], depth: int, elsewhere: int = 0) -> Iterator[Node]:
+    loops, below = node["Actual Loops"], node.get("Plans", ())
     # The counts of rows are means over the loops; those of buffers are sums.
     touched = node["Actual Rows"] + sum(
         node.get(f"Rows Removed by {what}", 0)
@@ -127,8 +133,12 @@ def _walk(node: dict[str, Any], depth: int) -> Iterator[Node]:
         kind=node["Node Type"],
         relation=node.get("Relation Name", node.get("Subplan Name", "")),
         rows=touched * loops,
-        buffers=node["Shared Hit Blocks"] + node["Shared Read Blocks"],
+        buffers=_buffers(node),
+        own=(_buffers(node) - sum(map(_buffers, below)) - elsewhere) / max(loops, 1),
         depth=depth,
     )
-    for child in node.get("Plans", ()):
-        yield from _walk(child, depth + 1)
+    # What is computed once for all is shown beside the step that asks for it, and counted in that.
+    shown = [child for child in below if child["Parent Relationship"] == "InitPlan"]
+    for child in below:
+        asked = 0 if child in shown else sum(map(_buffers, shown))
+        yield from _walk(child, depth + 1, asked)

@@ -13,12 +13,13 @@ BODY = {"x": "y" * 190}
 MESSAGES = 1000
 BATCH = 100
 
-# A message is a row in ready, then one in deferred, and both go.
-DEAD_ROWS = 2
+# A message is a row in ready, then it is in a lease, of which there is one for each batch; the
+# first batch is leased one by one.
+DEAD_ROWS = 1.2
 # Bytes of the log besides the body, whole pages after a checkpoint left out: the message and its
-# key, ready and deferred with three index entries, two deletions and a lock, the archive and its
+# key, ready with its index entry, a lock and a deletion, a share of the lease, the archive and its
 # key.
-LOG_BYTES = 1040
+LOG_BYTES = 740
 
 
 def work(queue: BoundQueue) -> None:
@@ -62,13 +63,13 @@ def dead_rows(queue: BoundQueue) -> float:
 def churned() -> int:
     [(rows,)] = run_sql(
         "SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_all_tables "
-        "WHERE relname ~ '^pgqueue_(ready|deferred|message|archive)'"
+        "WHERE relname ~ '^pgqueue_(ready|deferred|lease|message|archive)'"
     )
     return int(rows)
 
 
-def test_a_message_leaves_no_more_dead_rows_than_two(committed_orders: BoundQueue) -> None:
-    assert dead_rows(committed_orders) == DEAD_ROWS
+def test_a_message_leaves_hardly_more_dead_rows_than_one(committed_orders: BoundQueue) -> None:
+    assert dead_rows(committed_orders) <= DEAD_ROWS
 
 
 def test_the_log_of_a_message_stays_small(committed_orders: BoundQueue) -> None:
@@ -79,7 +80,7 @@ def test_the_log_of_a_message_stays_small(committed_orders: BoundQueue) -> None:
 
 def test_the_gate_sees_an_index_too_many(committed_orders: BoundQueue) -> None:
     work(committed_orders)
-    run_sql("CREATE INDEX one_too_many ON pgqueue_deferred (last_read_at, id, enqueued_at)")
+    run_sql("CREATE INDEX one_too_many ON pgqueue_ready (enqueued_at, id, queue_id)")
     try:
         assert log_bytes(committed_orders) > LOG_BYTES
     finally:
@@ -89,11 +90,10 @@ def test_the_gate_sees_an_index_too_many(committed_orders: BoundQueue) -> None:
 def test_the_gate_sees_a_row_that_is_written_twice(committed_orders: BoundQueue) -> None:
     run_sql(
         "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN UPDATE pgqueue_deferred SET attempts = 0 WHERE id = new.id; RETURN NULL; END $$"
+        "$$ BEGIN UPDATE pgqueue_ready SET group_key = NULL WHERE id = new.id; RETURN NULL; END $$"
     )
     run_sql(
-        "CREATE TRIGGER touch AFTER INSERT ON pgqueue_deferred "
-        "FOR EACH ROW EXECUTE FUNCTION touch()"
+        "CREATE TRIGGER touch AFTER INSERT ON pgqueue_ready FOR EACH ROW EXECUTE FUNCTION touch()"
     )
     try:
         assert dead_rows(committed_orders) > DEAD_ROWS

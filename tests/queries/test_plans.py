@@ -17,6 +17,8 @@ import pytest_django
 from django.db import connections, transaction
 
 from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models.operations.reading import _fresh, _in_batches
+from django_pgqueue.types import Receipt
 from tests.conftest import run_sql
 from tests.queries.plans import TooMuch, watched
 
@@ -68,6 +70,20 @@ def fill_in_flight(name: str, count: int, *, hold: str = "1 hour", **options: An
     return BoundQueue(name, using=USING)
 
 
+def fill_in_batches(name: str, count: int, *, hold: str = "1 hour") -> BoundQueue:
+    """As if readers held every message, a hundred at a time."""
+    found = fill_quietly(name, count)
+    run(
+        "INSERT INTO pgqueue_lease (head, tail, vt, read_at, queue_id, priority, ids, "
+        "enqueued_ats) "
+        "SELECT min(id), max(id), statement_timestamp() + %s::interval, statement_timestamp(), "
+        "queue_id, 0, array_agg(id ORDER BY id), array_agg(enqueued_at ORDER BY id) "
+        f"FROM {found.tables['message']} GROUP BY queue_id, id / 100",
+        hold,
+    )
+    return BoundQueue(name, using=USING)
+
+
 def fill_archive(name: str, count: int) -> BoundQueue:
     found = fill_quietly(name, count)
     run(
@@ -89,7 +105,7 @@ def fill_quietly(name: str, count: int, **options: Any) -> Queue:
 
 
 def analyze() -> None:
-    run("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_message, pgqueue_archive")
+    run("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_lease, pgqueue_message, pgqueue_archive")
 
 
 def all_delayed() -> BoundQueue:
@@ -102,6 +118,21 @@ def all_in_flight() -> BoundQueue:
     fill_in_flight("orders", MANY)
     analyze()
     return fill("orders", FRESH)
+
+
+def all_in_batches() -> BoundQueue:
+    fill_in_batches("orders", MANY)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def batches_without_analyze() -> BoundQueue:
+    fill_in_batches("orders", MANY)
+    return fill("orders", FRESH)
+
+
+def batches_that_ran_out() -> BoundQueue:
+    return fill_in_batches("orders", MANY, hold="0 seconds")
 
 
 def many_ready() -> BoundQueue:
@@ -173,6 +204,9 @@ def partitioned_and_in_flight() -> BoundQueue:
 SITUATIONS = [
     all_delayed,
     all_in_flight,
+    all_in_batches,
+    batches_without_analyze,
+    batches_that_ran_out,
     many_ready,
     many_archived,
     grown_without_analyze,
@@ -202,7 +236,7 @@ def situation(
 ) -> Iterator[BoundQueue]:
     with django_db_blocker.unblock():
         # What an earlier test rolled back is still there, dead.
-        run("TRUNCATE pgqueue_ready, pgqueue_deferred")
+        run("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_lease")
         with rolled_back():
             yield request.param()
         connections[USING].close()
@@ -234,12 +268,21 @@ def some_ready(queue: BoundQueue) -> list[int]:
     return [pk for (pk,) in rows] or [0]
 
 
-def read_behind_a_claim(queue: BoundQueue, after: int) -> list[Any]:
+def read_behind_a_claim(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
     """What a process does that has read from the queue before; in a transaction it never does."""
     found = Message.objects.resolve(queue.name, USING)
     bounds = {"rank": 0, "after": after, "due_after": dt.datetime.now(dt.timezone.utc)}
     params = {"vt": dt.timedelta(seconds=30), "qty": QTY, "worker": None, **bounds}
-    return Message.objects._run("read_ready", found, None, params)[1]
+    return Message.objects._read_ready(found, params, batched)[1]
+
+
+def read_as_a_batch(queue: BoundQueue) -> list[Message]:
+    """Messages that have one lease; where all are due, they were leased before."""
+    found = Message.objects.resolve(queue.name, USING)
+    rows = read_behind_a_claim(queue, some_ready(queue)[0] - 1, batched=True)
+    rows = _fresh(rows, dt.timedelta(seconds=30), connections[USING])
+    rows = _in_batches(rows, math.inf)
+    return Message.objects._messages(found, rows) or leased(queue)
 
 
 # What each operation is given, and what it does then. The first part is not measured.
@@ -249,6 +292,24 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "send_delayed": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, delay=60)),
     "read": (lambda q: None, lambda q, _: q.read(qty=QTY, in_transaction=True)),
     "read_behind_a_claim": (lambda q: max(some_ready(q)), read_behind_a_claim),
+    "read_as_a_batch": (
+        lambda q: max(some_ready(q)),
+        lambda q, after: read_behind_a_claim(q, after, batched=True),
+    ),
+    "archive_a_batch": (read_as_a_batch, lambda q, messages: q.archive(messages)),
+    "archive_most_of_a_batch": (
+        read_as_a_batch,
+        lambda q, messages: q.archive(messages[: QTY - 10]) + q.archive(messages[QTY - 10 :]),
+    ),
+    "archive_of_a_batch_by_id": (
+        lambda q: [message.id for message in read_as_a_batch(q)],
+        lambda q, ids: q.archive(ids),
+    ),
+    "archive_of_a_batch_by_stored_receipts": (
+        lambda q: [Receipt(*message.receipt) for message in read_as_a_batch(q)],
+        lambda q, receipts: q.archive(receipts),
+    ),
+    "set_vt_of_a_batch": (read_as_a_batch, lambda q, messages: q.set_vt(messages, 60)),
     "read_due": (
         lambda q: q.set_vt(leased(q), 0),
         lambda q, _: q.read(qty=QTY, in_transaction=True),
@@ -277,6 +338,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 }
 
 
+# They bring nothing when something is due.
+LOOKING_AHEAD = ("read_behind_a_claim", "read_as_a_batch")
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, operation: str) -> None:
     prepare, act = OPERATIONS[operation]
@@ -288,7 +353,7 @@ def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, opera
 
     assert result is not None
     if isinstance(result, list):
-        assert len(result) in ((QTY, 0) if operation == "read_behind_a_claim" else (QTY,))
+        assert len(result) in ((QTY, 0) if operation in LOOKING_AHEAD else (QTY,))
     for plan in plans:
         plan.check(rows=ROWS, buffers=BUFFERS)
 

@@ -78,7 +78,7 @@ def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
     params = {"vt": "30 seconds", "qty": 20, "worker": None, **claims._START}
 
     with watched(connection) as plans:
-        Message.objects._run("read_ready", "orders", None, params)
+        Message.objects._read_ready(Message.objects.resolve("orders"), params, batched=False)
 
     kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
     assert kinds

@@ -33,13 +33,15 @@ _START: dict[str, Any] = {"rank": -101, "after": 0, "due_after": "-infinity"}
 class Claim:
     """Where the next read of one queue begins. Threads may share it: a bound is never wrong."""
 
-    __slots__ = ("_bounds", "_swept_at", "_took")
+    __slots__ = ("_bounds", "_swept_at", "_took", "grouped")
 
     def __init__(self) -> None:
         #: None: the last read came back short, and the next one looks everywhere.
         self._bounds: dict[str, Any] | None = None
         self._swept_at = float("-inf")
         self._took = 0.0
+        #: Whether there were messages of groups, whose heads are leased one by one.
+        self.grouped = False
 
     def bounds(self) -> dict[str, Any] | None:
         """The parameters of read_ready.sql; None when read.sql is called for."""
@@ -59,19 +61,22 @@ class Claim:
             self._swept_at, self._took = began, time.monotonic() - began
         if any(row[5] is not None for row in rows):
             # The heads of groups come up in any order, so that for them there is no bound.
-            self._bounds = _START
+            self.grouped, self._bounds = True, _START
             return
-        rank, after = max((-row[4], row[0]) for row in rows)
+        lowest = min([row[4] for row in rows])
+        after = max([row[0] for row in rows if row[4] == lowest])
         read_at: dt.datetime = rows[0][9]
-        self._bounds = {"rank": rank, "after": after, "due_after": read_at}
+        self._bounds = {"rank": -lowest, "after": after, "due_after": read_at}
 
     def begin(self, qty: int, rows: Sequence[Sequence[Any]]) -> None:
         """Note what read.sql brought: when that is all it was asked for, there may be more."""
-        if self._go_on(qty, rows):
+        self.grouped = self.grouped or any(row[5] is not None for row in rows)
+        messages = [row for row in rows if row[8] is not None]
+        if self._go_on(qty if len(messages) == len(rows) else 0, messages):
             self._bounds, self._swept_at = _START, float("-inf")
 
     def _go_on(self, qty: int, rows: Sequence[Sequence[Any]]) -> bool:
-        on = len(rows) == qty > 0 and all(row[8] is not None for row in rows)
+        on = len(rows) == qty > 0
         if not on:
             self._bounds = None
         return on

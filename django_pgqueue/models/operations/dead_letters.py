@@ -10,7 +10,8 @@ from django.db import connections
 
 from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.models.operations.base import MessageT, Operations, twin
+from django_pgqueue.models.operations.base import MessageT, twin
+from django_pgqueue.models.operations.batches import Batches
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import State
 
@@ -20,7 +21,7 @@ BATCH = 1000
 LOWEST = -(2**63)
 
 
-class DeadLetters(Operations[MessageT]):
+class DeadLetters(Batches[MessageT]):
     """Redrive and replay. Both go in batches that are kept when they are interrupted."""
 
     def redrive(
@@ -51,6 +52,8 @@ class DeadLetters(Operations[MessageT]):
         target = None if to is None else self.resolve(to, found.alias)
         if target is not None and target.pk == found.pk:
             raise InvalidArgument(f"messages of queue {found.name!r} cannot be redriven to itself")
+        while self._unfold_due(found, BATCH):
+            pass  # what nobody holds any more can go back
         gone: dict[str, QueueNotFound] = {}
         pages = self._redrivable(found, ids, filter)
         rest: list[tuple[int, str | None]] = []
@@ -80,7 +83,7 @@ class DeadLetters(Operations[MessageT]):
                     "target_message": home.tables["message"],
                     "target_queue_id": home.pk,
                 }
-                went += len(self._run("move", found, None, {"ids": chosen}, tables)[1])
+                went += len(self._by_ids("move", found, chosen, {}, tables))
             return went, bool(rows)
 
         done = _in_batches(batch, rate, progress)

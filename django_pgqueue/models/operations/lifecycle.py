@@ -128,7 +128,7 @@ class Lifecycle(Operations[MessageT]):
             purged += batch
             if progress is not None and batch:
                 progress(purged)
-            if batch < PURGE_BATCH:
+            if not batch:
                 return purged
 
     acreate_queue = twin(create_queue)

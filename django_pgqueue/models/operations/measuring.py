@@ -90,6 +90,7 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
         begun,
         begun_later,
         deferred,
+        leased,
         due,
         in_flight,
         delayed,
@@ -105,7 +106,7 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
     if archived > limit:
         archived = max(archived, archived_estimate)
     # What the statistics know of and the counts do not, goes to the count that stopped.
-    uncounted = max(0, live_estimate - archived - ready - deferred - waiting)
+    uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
     if ready > limit:
         ready += uncounted
     elif waiting > limit:

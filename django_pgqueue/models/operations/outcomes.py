@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django_pgqueue import arguments, queries
+from django_pgqueue import arguments
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
-from django_pgqueue.models.operations.base import MessageT, Operations, twin
+from django_pgqueue.models.operations.base import MessageT, twin
+from django_pgqueue.models.operations.batches import Batches, narrowed
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
 
 __all__ = ["Outcomes"]
 
 
-class Outcomes(Operations[MessageT]):
+class Outcomes(Batches[MessageT]):
     """Complete, retry, release and fail, many messages at once; all fenced by receipt.
 
     ``ran`` says whether a handler ran, which counts as an attempt.
@@ -132,24 +133,16 @@ class Outcomes(Operations[MessageT]):
     ) -> Settled:
         if not receipts:
             return Settled()
+        found = self.resolve(queue, using)
         good = arguments.newest(receipts)
         if len(good) < len(receipts):
             # A consumer whose lease ran out may settle two deliveries of a message at once.
-            places = {receipt: place for place, receipt in enumerate(receipts) if receipt in good}
-            chosen = {
-                name: [value[place] for place in places.values()] if type(value) is list else value
-                for name, value in params.items()
-            }
-            done = self._conclude(operation, queue, using, list(places), chosen, tables)
-            lost = [receipt for receipt in receipts if receipt not in good]
-            return Settled(done, lost=[*lost, *done.lost])
-        fence = arguments.fence(receipts)
-        tables = {**(tables or {}), **queries.fence(fence)}
-        _, rows = self._run(operation, queue, using, {**params, **fence}, tables)
-        found = {row[0] for row in rows}
+            params = narrowed(params, receipts, good)
+        latest = [receipt for receipt in receipts if receipt in good]
+        done = self._by_receipts(operation, found, latest, params, tables)
         return Settled(
-            [receipt.id for receipt in receipts if receipt.id in found],
-            lost=[receipt for receipt in receipts if receipt.id not in found],
+            [receipt.id for receipt in latest if receipt.id in done],
+            lost=[r for r in receipts if r not in good or r.id not in done],
         )
 
     acomplete = twin(complete)

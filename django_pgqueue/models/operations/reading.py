@@ -10,13 +10,13 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from django_pgqueue import arguments, signals
+from django_pgqueue import arguments, queries, signals
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models.operations.base import Ahead, MessageT, twin
 from django_pgqueue.models.operations.claims import claim_on
 from django_pgqueue.models.operations.outcomes import Outcomes
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import Receipt
+from django_pgqueue.types import Batch, Receipt
 from django_pgqueue.wake import Listening
 
 __all__ = ["Reading"]
@@ -26,8 +26,11 @@ EXHAUSTED = "given out as often as allowed, and never settled"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
-# What a read returns besides messages when groups want to be put in order.
-RECHECK, BLOCKED = 0, -1
+# What a read returns besides messages when groups want to be put in order, or when leases of whole
+# batches ran out.
+RECHECK, BLOCKED, ENDED = 0, -1, -2
+# From so many on the messages of one read are leased together: fewer cost as much one by one.
+BATCH_FROM = 16
 # How many rechecks or messages to set back one statement takes on.
 TIDY_BATCH = 1000
 
@@ -170,13 +173,16 @@ class Reading(Outcomes[MessageT]):
         conditional: dict[str, Any] | None = None,
         max_deliveries: int | None = None,
         worker: int | None = None,
+        batched: bool = True,
         ahead: Ahead | None = None,
     ) -> list[MessageT]:
         """The read itself, for those who know what transaction they are in.
 
         ``max_deliveries`` stands in for the queue's own; ``worker`` is the consumer process that
-        will hold the leases; ``ahead`` is to be done in the same commit. Messages whose
-        deliveries have run out are dead-lettered on the way instead of being given out.
+        will hold the leases; ``batched=False`` gives each message a lease of its own, for those who
+        settle them in transactions of their own; ``ahead`` is to be done in the same commit.
+        Messages whose deliveries have run out are dead-lettered on the way instead of being given
+        out.
         """
         qty = arguments.quantity(qty)
         condition = _condition(conditional)
@@ -192,13 +198,18 @@ class Reading(Outcomes[MessageT]):
                 "max_deliveries": max_deliveries or queue.max_deliveries,
             }
             if condition is None and heed:
-                return self._claim(queue, qty, params, ahead)
+                return self._claim(queue, qty, params, batched, ahead)
             return self._run("read", queue, None, params, ahead=ahead)
 
         return self._gather(queue, qty, read)
 
     def _claim(
-        self, queue: Queue, qty: int | None, params: dict[str, Any], ahead: Ahead | None
+        self,
+        queue: Queue,
+        qty: int | None,
+        params: dict[str, Any],
+        batched: bool,
+        ahead: Ahead | None,
     ) -> tuple[Queue, list[tuple[Any, ...]]]:
         """Read what comes after the last claim, and only if that is not enough look everywhere."""
         # What a rollback gives back may stand before the bound; and all there is has none.
@@ -208,8 +219,11 @@ class Reading(Outcomes[MessageT]):
         rows: list[tuple[Any, ...]] = []
         if bounds := claim.bounds():
             began = time.monotonic()
-            queue, found = self._run("read_ready", queue, None, {**params, **bounds}, ahead=ahead)
+            batched = batched and qty >= BATCH_FROM and not claim.grouped
+            queue, found = self._read_ready(queue, {**params, **bounds}, batched, ahead)
             rows = _fresh(found, params["vt"], connections[queue.alias])
+            if batched:
+                rows = _in_batches(rows, began + params["vt"].total_seconds())
             claim.advance(bounds, qty, rows, began)
             if len(rows) == qty:
                 return queue, rows
@@ -217,6 +231,13 @@ class Reading(Outcomes[MessageT]):
         queue, others = self._run("read", queue, None, left, ahead=ahead)
         claim.begin(left["qty"], others)
         return queue, rows + others
+
+    def _read_ready(
+        self, queue: Queue, params: dict[str, Any], batched: bool, ahead: Ahead | None = None
+    ) -> tuple[Queue, list[tuple[Any, ...]]]:
+        params = {**params, "batched": batched}
+        leased = queries.render("lease_batch" if batched else "lease_each", queue.tables)
+        return self._run("read_ready", queue, None, params, {"leased": leased}, ahead)
 
     def _gather(
         self,
@@ -235,7 +256,10 @@ class Reading(Outcomes[MessageT]):
             messages += self._messages(queue, [row for row in rows if row[8] is not None])
             others = [row for row in rows if row[8] is None]
             again = self._put_right(queue, others)
-            if any(row[0] == RECHECK for row in others):
+            if any(row[0] == ENDED for row in others):
+                # When others have them locked, they unfold them.
+                heed, again = self._unfold_due(queue, qty) > 0, True
+            elif any(row[0] == RECHECK for row in others):
                 rechecks_left = self._promote(queue, qty)
                 # What cannot be settled now must not hold up the rest.
                 heed, again = False, True
@@ -271,8 +295,8 @@ class Reading(Outcomes[MessageT]):
 
     def next_due(self, queue: Queue) -> float:
         """Seconds until the next deferred message is due; infinity when none waits."""
-        _, rows = self._run("next_due", queue, queue.alias, {})
-        return max(rows[0][0], 0.001) if rows else float("inf")
+        _, [(seconds,)] = self._run("next_due", queue, queue.alias, {})
+        return float("inf") if seconds is None else max(seconds, 0.001)
 
     @staticmethod
     def _refuse_transaction(alias: str, operation: str) -> None:
@@ -318,6 +342,15 @@ def _fresh(
     read_at = _moment(rows[0][6], connection)
     once = (1, 0, read_at + lease, read_at)
     return [row[:6] + once for row in rows]
+
+
+def _in_batches(rows: list[tuple[Any, ...]], ends: float) -> list[tuple[Any, ...]]:
+    """The rows, each with its batch: those of one priority were leased together."""
+    batches = {}
+    for priority in {row[4] for row in rows}:
+        ids = [row[0] for row in rows if row[4] == priority]
+        batches[priority] = Batch(min(ids), len(ids), ends)
+    return [(*row, batches[row[4]]) for row in rows]
 
 
 def _moment(microseconds: int, connection: Any) -> dt.datetime:

@@ -8,8 +8,9 @@ from typing import Any
 
 from django.db import models
 
-from django_pgqueue import arguments, queries
-from django_pgqueue.models.operations.base import MessageT, Operations, twin
+from django_pgqueue import arguments
+from django_pgqueue.models.operations.base import MessageT, twin
+from django_pgqueue.models.operations.batches import Batches
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
 
@@ -18,7 +19,7 @@ __all__ = ["Settling", "Target", "lost"]
 Target = Receipt | int | models.Model
 
 
-class Settling(Operations[MessageT]):
+class Settling(Batches[MessageT]):
     """Archive, delete and set_vt.
 
     By receipt (or by a message that was read, which has one) they are fenced: when the message
@@ -89,8 +90,7 @@ class Settling(Operations[MessageT]):
 
     def erase(self, queue: str | Queue, ids: list[int], *, using: str | None = None) -> list[int]:
         """Delete messages wherever they stand, the archive included; returns the ids found."""
-        _, rows = self._run("erase", queue, using, {"ids": ids})
-        return [row[0] for row in rows]
+        return sorted(self._by_ids("erase", self.resolve(queue, using), ids, {}))
 
     def _settle(
         self,
@@ -105,17 +105,14 @@ class Settling(Operations[MessageT]):
         done: list[int] = []
         good = arguments.newest(receipts)
         if good:
-            fence = arguments.fence(list(good))
-            _, rows = self._run(operation, found, None, {**params, **fence}, queries.fence(fence))
-            done += sorted(row[0] for row in rows)
+            done += sorted(self._by_receipts(operation, found, list(good), params))
         late = lost(receipts, good, done)
         missing = ids
         # A bare id may be on its way from ready to leased at this moment: its delete waits for
         # that and finds nothing in the old place. A second look finds it in the new one.
         for _attempt in range(2):
             if missing:
-                _, rows = self._run(f"{operation}_by_id", found, None, {**params, "ids": missing})
-                by_id = {row[0] for row in rows}
+                by_id = self._by_ids(f"{operation}_by_id", found, missing, params)
                 done += sorted(by_id)
                 missing = [pk for pk in missing if pk not in by_id]
         return Settled(done, lost=[*late, *missing])

@@ -219,7 +219,7 @@ def buffers(queue: Queue, bounds: dict[str, Any]) -> int:
     """How many a read with these bounds touches."""
     params = {"vt": dt.timedelta(seconds=30), "qty": QTY, "worker": None, **bounds}
     with rolled_back(), watched(connection) as plans:
-        _, rows = Message.objects._run("read_ready", queue, None, params)
+        _, rows = Message.objects._read_ready(queue, params, batched=False)
         assert len(rows) == QTY
     return plans[0].buffers
 
