@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, repeat
 from typing import Any
@@ -24,7 +24,7 @@ _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\
 #: How long a dedup key counts where the queue does not say.
 DEDUP_WINDOW = dt.timedelta(minutes=5)
 
-_COPY_BLOCK = 1000
+_COPY_BLOCK = 100
 
 # As most messages are: read at once, in their order, of no group. A statement that says nothing of
 # all that costs a tenth less.
@@ -126,8 +126,7 @@ class Sending(Operations[MessageT]):
             array = str(arguments.json_text(bodies))
             if len(array) < _LONGEST_ARRAY:
                 return self._send_array(queue, using, array, columns, params)
-        columns["bodies"] = [arguments.json_text(body) for body in bodies]
-        return self._on(queue, using, lambda found: _copy(found, columns, params))[1]
+        return self._on(queue, using, lambda found: _copy(found, bodies, columns, params))[1]
 
     def _send_array(
         self,
@@ -150,16 +149,19 @@ class Sending(Operations[MessageT]):
     asend_batch = twin(send_batch)
 
 
-def _copy(queue: Queue, columns: dict[str, list[Any]], params: dict[str, Any]) -> list[int]:
+def _copy(
+    queue: Queue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
+) -> list[int]:
     connection = connections[queue.alias]
     with transaction.atomic(using=queue.alias), connection.cursor() as cursor:
         cursor.execute(
-            queries.render("reserve_ids", queue.tables),
-            {**params, "count": len(columns["bodies"])},
+            queries.render("reserve_ids", queue.tables), {**params, "count": len(bodies)}
         )
         reserved = cursor.fetchall()
         ids = [row[0] for row in reserved]
-        _copy_rows(queue, cursor, ids, reserved[0][1], columns, params)
+        # One that cannot be sent ends the copying, and so takes back what was sent before it.
+        texts = map(arguments.json_text, bodies)
+        _copy_rows(queue, cursor, ids, reserved[0][1], {**columns, "bodies": texts}, params)
     return ids
 
 
@@ -185,7 +187,7 @@ def _copy_rows(
     cursor: Any,
     ids: list[int],
     scheduled_at: str | None,
-    columns: dict[str, list[Any]],
+    columns: Mapping[str, Iterable[Any]],
     params: dict[str, Any],
 ) -> None:
     scheduled = "\\N" if scheduled_at is None else scheduled_at
@@ -201,7 +203,7 @@ def _copy_rows(
     # The cursor's own wrapping of errors ends where the copying begins.
     copying = cursor.copy(queries.render("copy", queue.tables))
     with connections[queue.alias].wrap_database_errors, copying as copy:
-        # The server works on one block while the next is written.
+        # The server works on some blocks while the next is written.
         while block := "".join(
             [
                 f"{pk}\t{fixed}\t{group}\t{dedup}\t{header}\t{body}\n"
@@ -241,9 +243,9 @@ def _json_array(texts: list[str | None]) -> str | None:
     return f"[{','.join('null' if text is None else text for text in texts)}]"
 
 
-def _fields(values: list[str | None], escaped: Callable[[str], str]) -> Iterator[str]:
+def _fields(values: Iterable[str | None], escaped: Callable[[str], str]) -> Iterator[str]:
     """A column as COPY wants it."""
-    if _all_none(values):
+    if isinstance(values, list) and _all_none(values):
         return repeat("\\N", len(values))
     return ("\\N" if value is None else escaped(value) for value in values)
 

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from django_pgqueue.models.operations import sending as sending_module
 from tests.conftest import run_sql
@@ -312,6 +312,19 @@ def test_a_failing_batch_sends_nothing(orders: BoundQueue) -> None:
             orders.send_batch([1] * (count - 1) + [float("nan")])
 
     assert orders.metrics().length == 0
+
+
+def test_a_body_that_ends_the_copying_takes_back_what_was_copied(
+    committed_orders: BoundQueue,
+) -> None:
+    bodies = [*range(1_000), object(), *range(1_000)]
+
+    with pytest.raises(InvalidMessage, match="object is not JSON serializable"):
+        committed_orders.send_batch(bodies)
+
+    assert run_sql("SELECT FROM pgqueue_message") == []
+    assert len(committed_orders.send_batch(range(1_000))) == 1_000
+    assert committed_orders.metrics().length == 1_000
 
 
 @pytest.mark.parametrize("count", [1, 2, 500])
