@@ -54,8 +54,10 @@ class Receipt(NamedTuple):
     id: int
     read_ct: int
 
-    # The batch that the message was read in, if that is known. A class attribute: no third field.
-    batch = None
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that the message was read in, if that is known."""
+        return None
 
     def __str__(self) -> str:
         return f"{self.id}:{self.read_ct}"
@@ -81,7 +83,7 @@ class Batch:
 class BatchReceipt(Receipt):
     """A receipt that knows in which batch its message was read: equal to one that does not."""
 
-    batch: Batch | None = None  # type: ignore[assignment]
+    batch: Batch | None = None
 
     def __repr__(self) -> str:
         return f"Receipt(id={self.id}, read_ct={self.read_ct})"
