@@ -147,7 +147,7 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
                 f"django.utils.timezone.make_aware()"
             )
         return {"at": value, "after": None}
-    if value is None:
+    if value is None or (type(value) is int and value == 0):
         return {"at": None, "after": None}
     return {"at": None, "after": duration(value, name) or None}
 

@@ -198,7 +198,17 @@ def test_a_bad_priority_is_refused(
 
 @pytest.mark.parametrize(
     "delay",
-    [NAIVE, "60", True, float("nan"), float("inf"), 10**20, dt.timedelta.max, dt.date(2099, 1, 1)],
+    [
+        NAIVE,
+        "60",
+        True,
+        False,
+        float("nan"),
+        float("inf"),
+        10**20,
+        dt.timedelta.max,
+        dt.date(2099, 1, 1),
+    ],
 )
 @pytest.mark.parametrize("count", [1, 2, 600])
 def test_a_bad_delay_is_refused(refuse: Any, orders: BoundQueue, delay: Any, count: int) -> None:

@@ -7,7 +7,7 @@ one queue, which only :mod:`django_pgqueue.ddl` knows how to name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 __all__ = ["fence", "load", "render"]
@@ -25,7 +25,13 @@ def load(name: str) -> str:
 
 def render(name: str, tables: Mapping[str, object]) -> str:
     """The text of an operation with the names of one queue's tables in place."""
-    return load(name).format_map(tables)
+    return _rendered(name, tuple(tables.items()))
+
+
+# The few texts that a queue needs are asked for again and again, and a long one takes 10 us.
+@lru_cache(maxsize=1000)
+def _rendered(name: str, tables: tuple[tuple[str, object], ...]) -> str:
+    return load(name).format_map(dict(tables))
 
 
 def fence(params: Mapping[str, object]) -> dict[str, str]:
