@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
@@ -15,15 +13,17 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Outcome, Reject, decide, describe
+from django_pgqueue.acks import Ack, AckPolicy, Nack, Outcome
 from django_pgqueue.errors import HandlerTimeout, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.runtime.context import Context
+from django_pgqueue.runtime.outcomes import outcome_of, outcomes_of
 from django_pgqueue.runtime.settler import Settler, announce
 from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.runtime.timeouts import canceller, guarded
 from django_pgqueue.runtime.watchdog import Watchdog
 
-__all__ = ["Execution", "interrupt"]
+__all__ = ["Execution"]
 
 
 class Execution:
@@ -49,7 +49,7 @@ class Execution:
         if not messages:
             return None
         running = self._begin(messages, thread)
-        returned, error = self._guarded(running, self._run_plainly)
+        returned, error = guarded(running, self._run_plainly)
         self._conclude(running, error, returned)
         return running
 
@@ -61,13 +61,13 @@ class Execution:
         """
         running = self._begin([message], thread)
         running.on_said = None
-        returned, error = self._guarded(running, self._run_in_savepoint)
+        returned, error = guarded(running, self._run_in_savepoint)
         if error is not None:
             # What was said before the rollback was rolled back too.
             running.said.clear()
         running.settled = True
         self._conclude(running, error, returned)
-        return self._outcomes(running, error, returned)
+        return outcomes_of(self._subscription, running, error, returned)
 
     def _run_plainly(self, running: Running) -> Any:
         if self._policy is AckPolicy.TRANSACTIONAL:
@@ -78,28 +78,6 @@ class Execution:
         with transaction.atomic(using=self._subscription.queue.alias):
             return self._call(self._given(running), Context(self._subscription, running))
 
-    @staticmethod
-    def _guarded(
-        running: Running, run: Callable[[Running], Any]
-    ) -> tuple[Any, BaseException | None]:
-        """What a run returned, and what it raised.
-
-        SystemExit and MemoryError too: a handler ends its message, not its consumer. An interrupt
-        may come at any step, here as well, so an error is assumed until there is none.
-        """
-        returned: Any = None
-        error: BaseException | None = HandlerTimeout()
-        try:
-            try:
-                returned = run(running)
-                error = None
-            except BaseException as raised:
-                error = raised
-            disarm(running)
-        except HandlerTimeout:
-            disarm(running)
-        return returned, error
-
     async def arun(self, messages: list[Message]) -> Running | None:
         """Run an async handler in a task of its own, and hand the outcomes on."""
         messages = self._sort_out(messages)
@@ -108,7 +86,7 @@ class Execution:
         if not messages:
             return None
         running = self._begin(messages, None)
-        running.cancel = _canceller()
+        running.cancel = canceller()
         error: BaseException | None = None
         returned: Any = None
         try:
@@ -184,7 +162,7 @@ class Execution:
         with contextlib.ExitStack() as until_committed:
             with transaction.atomic(using=queue.alias):
                 returned = self._call(self._given(running), Context(self._subscription, running))
-                outcomes = self._outcomes(running, None, returned)
+                outcomes = outcomes_of(self._subscription, running, None, returned)
                 until_committed.enter_context(self._watchdog.over(running))
                 settled = Message.objects.settle(queue, {m.receipt: o for m, o in outcomes})
                 if settled.lost:
@@ -212,64 +190,14 @@ class Execution:
                 # What was said before the rollback was rolled back too.
                 running.said.clear()
             try:
-                outcomes = self._outcomes(running, error, returned)
+                outcomes = outcomes_of(self._subscription, running, error, returned)
             except Exception as bad_return:
-                outcomes = self._outcomes(running, bad_return, None)
+                outcomes = outcomes_of(self._subscription, running, bad_return, None)
             for message, outcome in outcomes:
                 self._settler.put(self._subscription, message, outcome)
 
-    def _outcomes(
-        self, running: Running, error: BaseException | None, returned: Any
-    ) -> list[tuple[Message, Outcome]]:
-        """What becomes of each message that has not been settled by its own word."""
-        answers = _answers(returned, len(running.messages)) if self._handler.batch else [returned]
-        outcomes = []
-        for message, answer in zip(running.messages, answers, strict=False):
-            said = running.said.get(message.id)
-            if said is not None and running.on_said is not None:
-                continue
-            outcome = self.decide(running, message, error, said or _as_outcome(answer))
-            if outcome is not None:
-                outcomes.append((message, outcome))
-        return outcomes
-
-    def decide(
-        self,
-        running: Running,
-        message: Message,
-        error: BaseException | None,
-        said: Outcome | BaseException | None = None,
-    ) -> Outcome | None:
-        """The outcome of one message, by policy and strategy."""
-        try:
-            return self._decide(running, message, error, said)
-        except Exception as broken:
-            # A strategy of the user's own that fails must not take the message with it.
-            return Nack(self._subscription.vt, describe(broken))
-
-    def _decide(
-        self,
-        running: Running,
-        message: Message,
-        error: BaseException | None,
-        said: Outcome | BaseException | None,
-    ) -> Outcome | None:
-        if isinstance(said, BaseException) and not isinstance(said, (Reject, Discard)):
-            said, error = None, said
-        # By the server's clock alone: vt says when the lease began there.
-        first = message.first_read_at or message.vt
-        before = (message.vt - first).total_seconds() - self._subscription.vt
-        return decide(
-            self._policy,
-            self._handler.retry,
-            error=error,
-            attempt=message.attempts + 1,
-            elapsed=max(0.0, before) + time.monotonic() - running.started,
-            said=said,
-        )
-
     def _settle_what_was_said(self, running: Running, message: Message, outcome: Outcome) -> None:
-        decided = self.decide(running, message, None, outcome)
+        decided = outcome_of(self._subscription, running, message, None, outcome)
         if decided is not None and self._policy is not AckPolicy.ACK_FIRST:
             self._settler.put(self._subscription, message, decided)
 
@@ -323,67 +251,5 @@ class Execution:
                 seconds=time.monotonic() - running.started,
                 error=error,
             )
-        for message, outcome in self._outcomes(running, error, None):
+        for message, outcome in outcomes_of(self._subscription, running, error, None):
             self._settler.put(self._subscription, message, outcome)
-
-
-def _canceller() -> Callable[[], None]:
-    """What cancels the present task from another thread."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-    def cancel() -> None:
-        if task is not None:
-            loop.call_soon_threadsafe(task.cancel)
-
-    return cancel
-
-
-def interrupt(running: Running) -> None:
-    """Have HandlerTimeout raised in the thread of a run, at its next step in Python."""
-    running.timed_out = True
-    if not running.finished:
-        _raise_in(running.thread, HandlerTimeout)
-    running.interrupted = True
-
-
-def disarm(running: Running) -> None:
-    """From here on no interrupt hits this thread: one that is on its way is taken back.
-
-    The flags are read and written crosswise: either this thread sees that it timed out, or
-    :func:`interrupt` sees that it finished.
-    """
-    while True:
-        try:
-            running.finished = True
-            if running.timed_out:
-                while not running.interrupted:
-                    time.sleep(0)
-                _raise_in(running.thread, None)
-            return
-        except HandlerTimeout:
-            continue
-
-
-def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
-    if thread is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread), ctypes.py_object(error) if error else None
-        )
-
-
-def _answers(returned: Any, count: int) -> Sequence[Any]:
-    """What a batch handler returned, one answer for each message."""
-    if returned is None:
-        return [None] * count
-    answers = list(returned)
-    if len(answers) != count:
-        raise TypeError(
-            f"a batch handler must return None or one outcome for each message: "
-            f"it returned {len(answers)} for {count}"
-        )
-    return answers
-
-
-def _as_outcome(answer: Any) -> Any:
-    """An outcome a handler returned; anything else it returns says nothing."""
-    return answer if isinstance(answer, (Ack, Nack, BaseException)) else None

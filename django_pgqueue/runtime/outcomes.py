@@ -1,0 +1,88 @@
+"""What becomes of the messages of a run: by what it raised or returned, its policy and strategy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject, decide, describe
+from django_pgqueue.models import Message
+from django_pgqueue.runtime.subscription import Running, Subscription
+
+__all__ = ["outcome_of", "outcomes_of"]
+
+
+def outcomes_of(
+    subscription: Subscription, running: Running, error: BaseException | None, returned: Any
+) -> list[tuple[Message, Outcome]]:
+    """What becomes of each message that has not been settled by its own word.
+
+    Raises TypeError when a batch handler returned neither None nor an answer for each.
+    """
+    batch = subscription.handler.batch
+    answers = _answers(returned, len(running.messages)) if batch else [returned]
+    outcomes = []
+    for message, answer in zip(running.messages, answers, strict=False):
+        said = running.said.get(message.id)
+        if said is not None and running.on_said is not None:
+            continue
+        outcome = outcome_of(subscription, running, message, error, said or _as_outcome(answer))
+        if outcome is not None:
+            outcomes.append((message, outcome))
+    return outcomes
+
+
+def outcome_of(
+    subscription: Subscription,
+    running: Running,
+    message: Message,
+    error: BaseException | None,
+    said: Outcome | BaseException | None = None,
+) -> Outcome | None:
+    """What becomes of one message; None if that is left to its lease."""
+    try:
+        return _decide(subscription, running, message, error, said)
+    except Exception as broken:
+        # A strategy of the user's own that fails must not take the message with it.
+        return Nack(subscription.vt, describe(broken))
+
+
+def _decide(
+    subscription: Subscription,
+    running: Running,
+    message: Message,
+    error: BaseException | None,
+    said: Outcome | BaseException | None,
+) -> Outcome | None:
+    if isinstance(said, BaseException) and not isinstance(said, (Reject, Discard)):
+        said, error = None, said
+    # By the server's clock alone: vt says when the lease began there.
+    first = message.first_read_at or message.vt
+    before = (message.vt - first).total_seconds() - subscription.vt
+    return decide(
+        subscription.handler.ack_policy,
+        subscription.handler.retry,
+        error=error,
+        attempt=message.attempts + 1,
+        elapsed=max(0.0, before) + time.monotonic() - running.started,
+        said=said,
+    )
+
+
+def _answers(returned: Any, count: int) -> Sequence[Any]:
+    """What a batch handler returned, one answer for each message."""
+    if returned is None:
+        return [None] * count
+    answers = list(returned)
+    if len(answers) != count:
+        raise TypeError(
+            f"a batch handler must return None or one outcome for each message: "
+            f"it returned {len(answers)} for {count}"
+        )
+    return answers
+
+
+def _as_outcome(answer: Any) -> Any:
+    """An outcome a handler returned; anything else it returns says nothing."""
+    return answer if isinstance(answer, (Ack, Nack, BaseException)) else None
