@@ -26,6 +26,8 @@ retention_due           archived messages of a queue are about      queue, befor
                         datetime keeps what was archived since
 queue_maintained        leaves were made, old messages removed      queue, upkeep
 maintenance_failed      a consumer could not maintain a queue       queue, error
+preparing_stopped       prepared statements do not work on this     error
+                        database, the sender
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       it was asked to stop                        consumer, reason
 consumer_stopped        it has stopped                              consumer
@@ -54,6 +56,7 @@ __all__ = [
     "messages_fetched",
     "messages_released",
     "messages_retried",
+    "preparing_stopped",
     "queue_maintained",
     "retention_due",
 ]
@@ -74,6 +77,7 @@ database_failed = Signal()
 retention_due = Signal()
 queue_maintained = Signal()
 maintenance_failed = Signal()
+preparing_stopped = Signal()
 consumer_started = Signal()
 consumer_stopping = Signal()
 consumer_stopped = Signal()

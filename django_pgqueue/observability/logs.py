@@ -32,6 +32,7 @@ def connect() -> None:
         (signals.database_failed, database_failed),
         (signals.queue_maintained, maintained),
         (signals.maintenance_failed, maintenance_failed),
+        (signals.preparing_stopped, preparing_stopped),
         (signals.consumer_started, started),
         (signals.consumer_stopping, stopping),
         (signals.consumer_stopped, stopped),
@@ -151,6 +152,17 @@ def database_failed(
         extra={"operation": operation, "error": str(error), "delay": wait},
         # What the database says speaks for itself; anything else is a defect to be found.
         exc_info=error if type(error).__module__.startswith("builtins") else None,
+    )
+
+
+def preparing_stopped(sender: str, error: Exception, **kwargs: Any) -> None:
+    logger.warning(
+        "prepared statements get lost on database %r, so none are used from now on (%s). Behind a "
+        "pooler in transaction mode set DISABLE_SERVER_SIDE_CURSORS for it, as Django asks; "
+        'PGQUEUE["PREPARE_STATEMENTS"] = False turns them off everywhere',
+        sender,
+        _first_line(str(error)),
+        extra={"database": sender, "error": str(error)},
     )
 
 

@@ -20,7 +20,16 @@ from django.test import Client
 from django_pgqueue import queue
 from django_pgqueue.errors import TransactionRefused
 from django_pgqueue.models import BoundQueue, Message, Queue
-from tests.actors import Actor, begin, call, commit, execute, rollback, save_and_send
+from tests.actors import (
+    Actor,
+    begin,
+    call,
+    commit,
+    execute,
+    rollback,
+    save_and_send,
+    send_each,
+)
 from tests.app.models import Order
 from tests.factories import OrderFactory
 
@@ -383,6 +392,30 @@ def test_waiting_polls_hold_no_connection_of_pgbouncers(
         sent = committed_orders.send_batch([1, 2])
         read = [message.id for poll in polls for message in poll.result(timeout=60)]
         assert sorted(read) == sent
+
+
+@pytest.mark.acceptance
+def test_prepared_statements_that_pgbouncer_exchanges_do_no_harm(
+    committed: None, pgbouncer: dict[str, Any]
+) -> None:
+    untold = {"default": {**pgbouncer, "DISABLE_SERVER_SIDE_CURSORS": False}}
+    queues = ["orders", "bills"]
+    for name in queues:
+        Message.objects.create_queue(name)
+
+    with ExitStack() as stack:
+        # They share the one session, where each finds what the others have prepared.
+        senders = [stack.enter_context(Actor(untold)) for _ in range(4)]
+        for _ in range(2):
+            sending = [
+                sender.start(send_each, name, 100)
+                for sender, name in zip(senders, queues * 2, strict=True)
+            ]
+            sent = [future.result(timeout=60) for future in sending]
+            for name, one, two in zip(queues, sent[:2], sent[2:], strict=True):
+                read = senders[0].do(call, "read", name, qty=None)
+                assert [message.id for message in read] == sorted(one + two)
+                assert len(read) == 200
 
 
 def use_every_operation(actor: Actor) -> None:

@@ -12,6 +12,7 @@ from django.db import DatabaseError, connections, models
 
 from django_pgqueue import queries
 from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models.operations import prepared
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["Ahead", "MessageT", "Operations", "twin"]
@@ -107,15 +108,65 @@ class Operations(models.Manager[MessageT]):
         tables: Mapping[str, object] | None,
         ahead: Ahead | None,
     ) -> list[tuple[Any, ...]]:
-        names = {**queue.tables, **tables} if tables else queue.tables
-        statement = queries.render(name, names)
+        connection = connections[queue.alias]
         values = params(queue) if callable(params) else params
-        with connections[queue.alias].cursor() as cursor:
-            if ahead is None or ahead.rows is not None:
-                cursor.execute(statement, values)
+        if ahead is not None and ahead.rows is not None:
+            ahead = None
+        here = prepared.prepared_on(connection)
+        failed: DatabaseError | None = None
+        if here is not None:
+            try:
+                rows = _fetch_prepared(here, connection, name, queue, values, tables or {}, ahead)
+            except DatabaseError as error:
+                if not prepared.lost(error):
+                    raise
+                failed = error
             else:
-                first = queries.render(ahead.name, {**queue.tables, **ahead.tables})
-                cursor.execute(f"{first};\n{statement}", {**ahead.params, **values})
-                ahead.rows = cursor.fetchall()
-                cursor.nextset()
-            return cursor.fetchall()
+                if rows is not None:
+                    return rows
+        statement = queries.render(name, {**queue.tables, **(tables or {})})
+        if ahead is None:
+            with connection.cursor() as cursor:
+                cursor.execute(statement, values)
+                rows = cursor.fetchall()
+        else:
+            first = queries.render(ahead.name, {**queue.tables, **ahead.tables})
+            rows = _fetch_both(connection, first, ahead, statement, values)
+        if failed is not None:
+            # It was not the statement itself.
+            prepared.stop(queue.alias, failed)
+        return rows
+
+
+def _fetch_prepared(
+    here: prepared.Prepared,
+    connection: Any,
+    name: str,
+    queue: Queue,
+    values: Mapping[str, Any],
+    tables: Mapping[str, object],
+    ahead: Ahead | None,
+) -> list[tuple[Any, ...]] | None:
+    """What it returns, or None when it has not run often enough to be prepared."""
+    statement = here.statement(connection, name, queue, tables)
+    if ahead is None:
+        return None if statement is None else statement.fetch(connection, values)
+    first = here.statement(connection, ahead.name, queue, ahead.tables)
+    # Whoever looks at what is run wants to see more than names.
+    if statement is None or first is None or connection.execute_wrappers:
+        return None
+    return _fetch_both(
+        connection, first.execute(connection), ahead, statement.execute(connection), values
+    )
+
+
+def _fetch_both(
+    connection: Any, first: str, ahead: Ahead, second: str, values: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    """Run two statements as one, which is a transaction of its own or part of the caller's."""
+    with prepared.client_cursor(connection) as cursor:
+        cursor.execute(f"{first};\n{second}", {**ahead.params, **values})
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        cursor.nextset()
+        ahead.rows, rows = rows, cursor.fetchall()
+    return rows
