@@ -69,13 +69,10 @@ class CreateQueue(Operation):
         queue = queues.filter(name__iexact=self.name).first() if queues is not None else None
         if queue is None:
             return
-        tables = ddl.table_names(queue.pk, unlogged=queue.unlogged)
         number = queue.pk
         queue.delete()
         with schema_editor.connection.cursor() as cursor:
-            ddl.drop_leaves(cursor, number)
-            for hot in ("ready", "deferred", "lease"):
-                cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [number])
+            ddl.drop_queue(cursor, number, unlogged=queue.unlogged)
 
     @staticmethod
     def _queues(schema_editor: Any, apps: Apps) -> Any:

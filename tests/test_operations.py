@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 from django.db import connection
 from django.db.migrations.state import ProjectState
 
+from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidQueueName
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.operations import CreateQueue
+from tests.conftest import run_sql
 
 pytestmark = pytest.mark.django_db
 
@@ -67,6 +71,23 @@ def test_backwards_drops_the_queue_and_its_messages(state):
         cursor.execute("SELECT count(*) FROM pg_class WHERE relname ~ 'pgqueue_.*_q[0-9]+'")
         assert cursor.fetchone() == (0,)
     backwards(operation, state)
+
+
+def test_backwards_drops_what_was_begun_with_the_queue_too(state):
+    operation = CreateQueue("orders", partition_interval=dt.timedelta(days=1))
+    forwards(operation, state)
+    for number in range(3):
+        Message.objects.send("orders", number, group="g", dedup_key=str(number))
+    with connection.cursor() as cursor:
+        conversion.begin_copy(cursor, Queue.objects.get().pk, unlogged=False)
+
+    backwards(operation, state)
+
+    assert LiveMessage.objects.count() == 0
+    assert run_sql("SELECT relname FROM pg_class WHERE relname ~ 'pgqueue_.*_q[0-9]+'") == []
+    assert run_sql("SELECT proname FROM pg_proc WHERE proname ~ 'pgqueue_.*_q[0-9]+'") == []
+    for table in ("group", "dedup"):
+        assert run_sql(f"SELECT count(*) FROM pgqueue_{table}") == [(0,)]
 
 
 def test_a_bad_name_is_refused_when_the_migration_is_loaded():

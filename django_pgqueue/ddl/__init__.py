@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from django_pgqueue.ddl.dropping import drop_queue
 from django_pgqueue.ddl.partitions import (
     AHEAD,
     Leaf,
     create_leaves,
     create_slice,
-    drop_leaves,
     drop_slice,
     leaves,
     lock_slice_alone,
@@ -25,7 +25,7 @@ __all__ = [
     "Leaf",
     "create_leaves",
     "create_slice",
-    "drop_leaves",
+    "drop_queue",
     "drop_slice",
     "leaves",
     "lock_slice_alone",

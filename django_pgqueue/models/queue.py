@@ -13,7 +13,6 @@ from django.utils.functional import cached_property
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import locks
 
@@ -237,7 +236,6 @@ class Queue(models.Model):
 
     def _drop(self, alias: str, keep_parents: bool, stall: float) -> tuple[int, dict[str, int]]:
         pk = self.pk
-        tables = self.tables
         with (
             transaction.atomic(using=alias),
             connections[alias].cursor() as cursor,
@@ -245,12 +243,7 @@ class Queue(models.Model):
         ):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
-            ddl.drop_leaves(cursor, pk)
-            conversion.stop_conversion(cursor, pk)
-            conversion.drop_conversion(cursor, pk)
-            # The groups first: what is left of them must not bring up new heads.
-            for hot in ("group", "recheck", "waiting", "ready", "deferred", "lease", "dedup"):
-                cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [pk])
+            ddl.drop_queue(cursor, pk, unlogged=self.unlogged)
         return deleted
 
     @classmethod
