@@ -87,6 +87,18 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
             raise QueueNotFound(name, alias)
         return found
 
+    def reread(self, queue: Queue) -> Queue:
+        """The queue as it is now, for work that takes several transactions.
+
+        Raises QueueNotFound when it was dropped, and RuntimeError inside a transaction.
+        """
+        with transaction.atomic(using=queue.alias, durable=True):  # or Django refuses
+            found = self.using(queue.alias).filter(pk=queue.pk).first()
+        if found is None:
+            self.forget(queue)
+            raise QueueNotFound(queue.name, queue.alias)
+        return found
+
     def forget(self, queue: Queue) -> None:
         """Ask the database again at the next use of this queue."""
         queues, _ = self._remembered.get(self._database_key(queue.alias), ({}, 0.0))

@@ -73,12 +73,7 @@ class Conversion(Operations[MessageT]):
         RuntimeError inside a transaction.
         """
         interval = arguments.span(partition_interval, "partition_interval")
-        found = self.resolve(queue, using)
-        with transaction.atomic(using=found.alias, durable=True):  # or Django refuses
-            fresh = Queue.objects.using(found.alias).filter(pk=found.pk).first()
-        if fresh is None:
-            Queue.objects.forget(found)
-            raise QueueNotFound(found.name, found.alias)
+        fresh = Queue.objects.reread(self.resolve(queue, using))
         with _alone(fresh):
             work = _Work(fresh, progress or (lambda step, done, total: None))
             try:

@@ -88,12 +88,7 @@ class Retention(Operations[MessageT]):
             raise InvalidArgument(f"patience must be a number of seconds, not {patience!r}")
         if not 0.001 <= stall < LONGEST:
             raise InvalidArgument(f"stall must be seconds, at least 0.001, not {stall!r}")
-        found = self.resolve(queue, using)
-        with transaction.atomic(using=found.alias, durable=True):  # or Django refuses
-            fresh = Queue.objects.using(found.alias).filter(pk=found.pk).first()
-        if fresh is None:
-            Queue.objects.forget(found)
-            raise QueueNotFound(found.name, found.alias)
+        fresh = Queue.objects.reread(self.resolve(queue, using))
         work = _Work(fresh, patience, stall, progress or (lambda done: None))
         upkeep = work.do()
         signals.queue_maintained.send_robust(fresh.name, queue=fresh, upkeep=upkeep)
