@@ -2,7 +2,7 @@
 -- from where, why and how often. The trigger on that queue's leaf makes it readable. Fenced.
 WITH gone AS (
     DELETE FROM {deferred}
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {fence}
     RETURNING id, read_ct, attempts
 ),

@@ -1,7 +1,7 @@
 -- Gone for good, body and all. Fenced like archive.
 WITH gone AS (
     DELETE FROM {deferred}
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {fence}
     RETURNING id
 )

@@ -4,6 +4,6 @@ SET vt = statement_timestamp(),
     state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,
     read_ct = read_ct - 1,
     worker = NULL
-WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
   AND {fence}
 RETURNING id

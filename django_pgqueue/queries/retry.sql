@@ -5,6 +5,6 @@ SET vt = statement_timestamp()
     state = 'RETRYABLE',
     attempts = attempts + %(ran)s,
     worker = NULL
-WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
   AND {fence}
 RETURNING id
