@@ -17,14 +17,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_pgqueue.ddl.partitions import (
-    _STORAGE,
+    MESSAGE,
     PARENTS,
     Leaf,
-    _make_inserts_sends,
     create_slice,
     drop_slice,
     leaves,
+    make_inserts_sends,
+    make_leaf,
+    make_sliced,
     missing_slices,
+    own_table,
 )
 
 __all__ = [
@@ -60,7 +63,7 @@ def is_sliced(cursor: Any, queue_id: int) -> bool:
     """Whether a queue's tables are partitioned by time."""
     cursor.execute(
         "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)",
-        [_table(PARENTS[0], queue_id)],
+        [own_table(MESSAGE, queue_id)],
     )
     [(sliced,)] = cursor.fetchall() or [(False,)]
     return bool(sliced)
@@ -82,7 +85,7 @@ def estimate(cursor: Any, queue_id: int, parent: str) -> int:
     cursor.execute(
         "SELECT coalesce(sum(pg_stat_get_live_tuples(relid)), 0)::bigint "
         "FROM pg_partition_tree(to_regclass(%s))",
-        [_table(parent, queue_id)],
+        [own_table(parent, queue_id)],
     )
     (rows,) = cursor.fetchone()
     return int(rows)
@@ -90,13 +93,13 @@ def estimate(cursor: Any, queue_id: int, parent: str) -> int:
 
 def lock_tables(cursor: Any, queue_id: int, mode: str) -> None:
     """Lock the queue's tables in one statement: its ``statement_timeout`` is for all of them."""
-    tables = [_table(parent, queue_id) for parent in PARENTS]
+    tables = [own_table(parent, queue_id) for parent in PARENTS]
     cursor.execute(f"LOCK TABLE {', '.join(tables)} IN {mode} MODE")
 
 
 def lock_alone(cursor: Any, queue_id: int) -> None:
     """Take all that putting another table in a queue's place needs."""
-    tables = [f"ONLY {parent}, {_table(parent, queue_id)}" for parent in PARENTS]
+    tables = [f"ONLY {parent}, {own_table(parent, queue_id)}" for parent in PARENTS]
     cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
 
 
@@ -110,7 +113,7 @@ def bounds(cursor: Any, queue_id: int) -> dict[str, tuple[dt.datetime, bool]]:
         cursor.execute(
             "SELECT conname, convalidated FROM pg_constraint "
             "WHERE conrelid = to_regclass(%s) AND starts_with(conname, %s)",
-            [_table(parent, queue_id), _BOUND],
+            [own_table(parent, queue_id), _BOUND],
         )
         for name, validated in cursor.fetchall():
             moment = dt.datetime.strptime(name.removeprefix(_BOUND), _SECONDS)
@@ -124,8 +127,8 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
     Should the conversion end here and never go on, sends must not fail when that moment comes:
     then they are dated right before it.
     """
-    leaf, number = _table(parent, queue_id), int(queue_id)
-    if parent == PARENTS[0]:
+    leaf, number = own_table(parent, queue_id), int(queue_id)
+    if parent == MESSAGE:
         cursor.execute(
             f"CREATE OR REPLACE FUNCTION pgqueue_bound_q{number}() RETURNS trigger "
             f"LANGUAGE plpgsql AS $$ BEGIN "
@@ -145,7 +148,7 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
 
 def check_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
     """Look through all rows of a leaf; stops nobody. Raises CheckViolation for one too late."""
-    cursor.execute(f"ALTER TABLE {_table(parent, queue_id)} VALIDATE CONSTRAINT {_bound(until)}")
+    cursor.execute(f"ALTER TABLE {own_table(parent, queue_id)} VALIDATE CONSTRAINT {_bound(until)}")
 
 
 def build_slices(
@@ -158,24 +161,15 @@ def build_slices(
     unlogged: bool,
 ) -> None:
     """Make the partitioned tables beside the leaf, with slices from the bound on."""
-    number = int(queue_id)
-    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
-    message, archive = (_table(parent, number) for parent in PARENTS)
-    for parent, usual in zip(PARENTS, (message, archive), strict=True):
-        cursor.execute(
-            f"CREATE TABLE {usual}_new (LIKE {parent} INCLUDING ALL) "
-            f"PARTITION BY RANGE (enqueued_at)"
-        )
-        cursor.execute(f"CREATE {kind} {usual}_default (LIKE {parent} INCLUDING ALL) {_STORAGE}")
-        if usual == message:
-            _make_inserts_sends(cursor, f"{usual}_default", number)
-            _make_inserts_sends(cursor, f"{usual}_new", number)
-        cursor.execute(f"ALTER TABLE {usual}_new ATTACH PARTITION {usual}_default DEFAULT")
+    message, archive = (own_table(parent, queue_id) for parent in PARENTS)
+    for parent in PARENTS:
+        table = f"{own_table(parent, queue_id)}_new"
+        make_sliced(cursor, table, parent, queue_id, unlogged=unlogged)
     old = Leaf(message, archive, True, None, until)
     for start, end in missing_slices([old], max(now, until), interval):
         create_slice(
             cursor,
-            number,
+            queue_id,
             start,
             end,
             unlogged=unlogged,
@@ -189,7 +183,7 @@ def switch_to_slices(
     """The new tables take the place of the leaves, which become their first slices."""
     number = int(queue_id)
     for parent in PARENTS:
-        table = _table(parent, number)
+        table = own_table(parent, number)
         first = f"{table}_until_{until.astimezone(dt.timezone.utc):{_SECONDS}}"
         _copy_rights(cursor, table, f"{table}_new")
         cursor.execute(f"ALTER TABLE {parent} DETACH PARTITION {table}")
@@ -231,7 +225,7 @@ def has_copy(cursor: Any, queue_id: int) -> bool:
     cursor.execute(
         "SELECT count(*) FROM pg_trigger "
         "WHERE tgname = 'pgqueue_copy' AND tgrelid IN (to_regclass(%s), to_regclass(%s))",
-        [_table(parent, queue_id) for parent in PARENTS],
+        [own_table(parent, queue_id) for parent in PARENTS],
     )
     (triggers,) = cursor.fetchone()
     return bool(triggers == len(PARENTS))
@@ -246,8 +240,8 @@ def begin_copy(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
     number = int(queue_id)
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     for parent in PARENTS:
-        table = _table(parent, number)
-        cursor.execute(f"CREATE {kind} {table}_new (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+        table = own_table(parent, number)
+        make_leaf(cursor, f"{table}_new", parent, unlogged=unlogged)
         cursor.execute(
             f"ALTER TABLE {table}_new ADD CONSTRAINT pgqueue_copy CHECK (queue_id = {number})"
         )
@@ -269,7 +263,7 @@ def begin_copy(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
 
 def highest_id(cursor: Any, queue_id: int, parent: str) -> int:
     """What has a higher id, the triggers have copied already."""
-    cursor.execute(f"SELECT coalesce(max(id), 0) FROM {_table(parent, queue_id)}")
+    cursor.execute(f"SELECT coalesce(max(id), 0) FROM {own_table(parent, queue_id)}")
     (highest,) = cursor.fetchone()
     return int(highest)
 
@@ -286,7 +280,7 @@ def copy_rows(
 
     Rows that are there already stay: after an interruption it is only a look at each.
     """
-    table = _table(parent, queue_id)
+    table = own_table(parent, queue_id)
     # The server may still work on the batch of a process that was killed.
     cursor.execute(f"LOCK TABLE {table}_new IN SHARE UPDATE EXCLUSIVE MODE")
     cursor.execute(
@@ -315,7 +309,7 @@ def drop_strangers(
 
     Looks at the next so many, and returns after which id to go on, or None at the end.
     """
-    table = _table(parent, queue_id)
+    table = own_table(parent, queue_id)
     # Key by key: a join could be planned as a scan of all slices for each batch.
     cursor.execute(
         f"WITH looked AS MATERIALIZED ("
@@ -331,7 +325,7 @@ def drop_strangers(
 
 def forget_gone(cursor: Any, queue_id: int, parent: str, batch: int | None = None) -> int:
     """Delete from the copy what was deleted meanwhile; of how many rows that was known."""
-    table = _table(parent, queue_id)
+    table = own_table(parent, queue_id)
     # What has an original has only moved from one slice to another.
     cursor.execute(
         f"WITH known AS (DELETE FROM {table}_gone WHERE ctid = ANY(ARRAY("
@@ -353,20 +347,20 @@ def analyze_copy(cursor: Any, queue_id: int) -> None:
     # Or the rows that this session copied would be counted once more.
     cursor.execute("SELECT pg_stat_force_next_flush()")
     for parent in PARENTS:
-        cursor.execute(f"ANALYZE {_table(parent, queue_id)}_new")
+        cursor.execute(f"ANALYZE {own_table(parent, queue_id)}_new")
 
 
 def switch_to_copy(cursor: Any, queue_id: int) -> None:
     """The copies take the place of the partitioned tables."""
     number = int(queue_id)
     for parent in PARENTS:
-        table = _table(parent, number)
+        table = own_table(parent, number)
         _copy_rights(cursor, table, f"{table}_new")
         cursor.execute(f"ALTER TABLE {parent} DETACH PARTITION {table}")
         cursor.execute(f"ALTER TABLE {table} RENAME TO {table}_old")
         cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
-        if parent == PARENTS[0]:
-            _make_inserts_sends(cursor, table, number)
+        if parent == MESSAGE:
+            make_inserts_sends(cursor, table, number)
         cursor.execute(f"ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES IN ({number})")
         cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT pgqueue_copy")
     _set_interval(cursor, number, None)
@@ -375,7 +369,7 @@ def switch_to_copy(cursor: Any, queue_id: int) -> None:
 def stop_conversion(cursor: Any, queue_id: int) -> None:
     """Let the queue's own tables know nothing of a conversion any more."""
     for parent, (until, _) in bounds(cursor, queue_id).items():
-        cursor.execute(f"ALTER TABLE {_table(parent, queue_id)} DROP CONSTRAINT {_bound(until)}")
+        cursor.execute(f"ALTER TABLE {own_table(parent, queue_id)} DROP CONSTRAINT {_bound(until)}")
     for function in _functions_made(queue_id):
         cursor.execute(f"DROP FUNCTION IF EXISTS {function}() CASCADE")
 
@@ -388,17 +382,15 @@ def drop_conversion(cursor: Any, queue_id: int) -> None:
 
 def _tables_made(queue_id: int) -> list[str]:
     return [
-        f"{_table(parent, queue_id)}_{end}" for parent in PARENTS for end in ("old", "new", "gone")
+        f"{own_table(parent, queue_id)}_{end}"
+        for parent in PARENTS
+        for end in ("old", "new", "gone")
     ]
 
 
 def _functions_made(queue_id: int) -> list[str]:
     number = int(queue_id)
     return [f"pgqueue_bound_q{number}", *(f"{parent}_copy_q{number}" for parent in PARENTS)]
-
-
-def _table(parent: str, queue_id: int) -> str:
-    return f"{parent}_q{int(queue_id)}"
 
 
 def _original(table: str, queue_id: int, row: str) -> str:

@@ -20,14 +20,18 @@ __all__ = [
     "leaves",
     "lock_slice_alone",
     "lock_slices",
+    "make_inserts_sends",
+    "make_leaf",
+    "make_sliced",
     "missing_slices",
     "moment",
+    "own_table",
     "server_time",
     "table_names",
     "time_slices",
 ]
 
-PARENTS = ("pgqueue_message", "pgqueue_archive")
+PARENTS = MESSAGE, ARCHIVE = "pgqueue_message", "pgqueue_archive"
 
 #: How many intervals ahead of the present one have a leaf from the start.
 AHEAD = 4
@@ -80,8 +84,8 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
     return {
         **shared_names(unlogged=unlogged),
         "queue_id": number,
-        "message": f"pgqueue_message_q{number}",
-        "archive": f"pgqueue_archive_q{number}",
+        "message": own_table(MESSAGE, number),
+        "archive": own_table(ARCHIVE, number),
         "wake": f"pgqueue_wake_q{number}",
     }
 
@@ -163,31 +167,44 @@ def create_leaves(
     """
     drop_leaves(cursor, queue_id)
     number = int(queue_id)
-    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     cursor.execute(f"CREATE UNLOGGED SEQUENCE pgqueue_wake_q{number} AS bigint")
     for parent in PARENTS:
-        leaf = f"{parent}_q{number}"
         if partition_interval is None:
-            cursor.execute(f"CREATE {kind} {leaf} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+            make_leaf(cursor, own_table(parent, number), parent, unlogged=unlogged)
         else:
-            cursor.execute(
-                f"CREATE TABLE {leaf} (LIKE {parent} INCLUDING ALL) "
-                f"PARTITION BY RANGE (enqueued_at)"
-            )
-            # It takes what no other does: a missing future leaf never fails a send.
-            cursor.execute(f"CREATE {kind} {leaf}_default (LIKE {leaf} INCLUDING ALL) {_STORAGE}")
-            if parent == "pgqueue_message":
-                _make_inserts_sends(cursor, f"{leaf}_default", number)
-            cursor.execute(f"ALTER TABLE {leaf} ATTACH PARTITION {leaf}_default DEFAULT")
-        if parent == "pgqueue_message":
-            _make_inserts_sends(cursor, leaf, number)
-    if partition_interval is not None:
+            make_sliced(cursor, own_table(parent, number), parent, number, unlogged=unlogged)
+    if partition_interval is None:
+        make_inserts_sends(cursor, own_table(MESSAGE, number), number)
+    else:
         for start, end in time_slices(server_time(cursor), partition_interval):
             create_slice(cursor, number, start, end, unlogged=unlogged)
     for parent in PARENTS:
         cursor.execute(
-            f"ALTER TABLE {parent} ATTACH PARTITION {parent}_q{number} FOR VALUES IN ({number})"
+            f"ALTER TABLE {parent} ATTACH PARTITION {own_table(parent, number)} "
+            f"FOR VALUES IN ({number})"
         )
+
+
+def make_leaf(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
+    """Make a table for rows of a queue, to be attached."""
+    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
+    cursor.execute(f"CREATE {kind} {name} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+
+
+def make_sliced(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged: bool) -> None:
+    """Make a table of slices, to be attached, that has none but the default leaf.
+
+    It takes what no other does: a missing future leaf never fails a send.
+    """
+    default = f"{own_table(parent, queue_id)}_default"
+    cursor.execute(
+        f"CREATE TABLE {name} (LIKE {parent} INCLUDING ALL) PARTITION BY RANGE (enqueued_at)"
+    )
+    make_leaf(cursor, default, parent, unlogged=unlogged)
+    if parent == MESSAGE:
+        make_inserts_sends(cursor, default, queue_id)
+        make_inserts_sends(cursor, name, queue_id)
+    cursor.execute(f"ALTER TABLE {name} ATTACH PARTITION {default} DEFAULT")
 
 
 def create_slice(
@@ -209,16 +226,15 @@ def create_slice(
     Raises what PostgreSQL does: CheckViolation when a default leaf has rows of that span,
     InvalidObjectDefinition when another slice overlaps it.
     """
-    number = int(queue_id)
-    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     utc = start.astimezone(dt.timezone.utc)
     made = []
-    for parent, usual in zip(parents or _queue_tables(number), _queue_tables(number), strict=True):
-        leaf = f"{usual}_p{utc:%Y%m%d%H%M%S}"
-        cursor.execute(f"CREATE {kind} {leaf} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+    usual = _own_tables(queue_id)
+    for parent, table in zip(parents or usual, usual, strict=True):
+        leaf = f"{table}_p{utc:%Y%m%d%H%M%S}"
+        make_leaf(cursor, leaf, parent, unlogged=unlogged)
         made.append((parent, leaf))
     # A statement fires the trigger of the table it names, and no other.
-    _make_inserts_sends(cursor, made[0][1], number)
+    make_inserts_sends(cursor, made[0][1], queue_id)
     for parent, leaf in made:
         cursor.execute(
             f"ALTER TABLE {parent} ATTACH PARTITION {leaf} "
@@ -229,7 +245,7 @@ def create_slice(
 
 def lock_slices(cursor: Any, queue_id: int) -> None:
     """Let one at a time change which slices a queue has, and hinder nobody else."""
-    message, archive = _queue_tables(queue_id)
+    message, archive = _own_tables(queue_id)
     cursor.execute(f"LOCK TABLE ONLY {message}, ONLY {archive} IN SHARE UPDATE EXCLUSIVE MODE")
 
 
@@ -240,7 +256,7 @@ def lock_slice_alone(cursor: Any, queue_id: int, leaf: Leaf) -> bool:
     be quick.
     """
     default = [found for found in leaves(cursor, queue_id) if not found.is_slice]
-    message, archive = _queue_tables(queue_id)
+    message, archive = _own_tables(queue_id)
     tables = [f"ONLY {message}", f"ONLY {archive}"]
     for each in [*default, leaf]:
         tables += [each.message, each.archive]
@@ -259,7 +275,7 @@ def leaves(cursor: Any, queue_id: int) -> list[Leaf]:
     They are known by their bounds and not by their names. A slice of messages without a slice of
     outcomes for the same span, as in the midst of a change, is left out.
     """
-    message, archive = _queue_tables(queue_id)
+    message, archive = _own_tables(queue_id)
     cursor.execute(
         "SELECT parent.relname, leaf.relname, bound = 'DEFAULT', "
         f"{_MICROSECONDS.format(_bound('FROM'))}, {_MICROSECONDS.format(_bound('TO'))} "
@@ -291,22 +307,26 @@ def _bound(side: str) -> str:
     return f"substring(bound FROM $${side} \\('([^']+)'\\)$$)::timestamptz"
 
 
-def _queue_tables(queue_id: int) -> tuple[str, str]:
-    message, archive = (f"{parent}_q{int(queue_id)}" for parent in PARENTS)
-    return message, archive
+def own_table(parent: str, queue_id: int) -> str:
+    """What a queue has of a parent: a leaf, or a table of slices."""
+    return f"{parent}_q{int(queue_id)}"
 
 
-def _make_inserts_sends(cursor: Any, leaf: str, queue_id: int) -> None:
+def _own_tables(queue_id: int) -> tuple[str, str]:
+    return own_table(MESSAGE, queue_id), own_table(ARCHIVE, queue_id)
+
+
+def make_inserts_sends(cursor: Any, leaf: str, queue_id: int) -> None:
+    """Let an INSERT into a table of messages make them ready, and wake consumers."""
     cursor.execute(
         f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {leaf} "
         f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted('{queue_id}')"
+        f"EXECUTE FUNCTION pgqueue_message_inserted('{int(queue_id)}')"
     )
 
 
 def drop_leaves(cursor: Any, queue_id: int) -> None:
     """Drop what one queue has of its own. Takes ACCESS EXCLUSIVE on the parents."""
-    number = int(queue_id)
     for parent in PARENTS:
-        cursor.execute(f"DROP TABLE IF EXISTS {parent}_q{number}")
-    cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_wake_q{number}")
+        cursor.execute(f"DROP TABLE IF EXISTS {own_table(parent, queue_id)}")
+    cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_wake_q{int(queue_id)}")
