@@ -268,9 +268,11 @@ def client_cursor(connection: Any) -> Any:
     """Django's cursor that binds values in the client, which can run two statements as one."""
     connection.close_if_health_check_failed()
     connection.ensure_connection()
-    if not getattr(connection.features, "uses_server_side_binding", False):
-        return connection.cursor()
-    return _cursor(connection, Cursor)
+    usual = connection.connection.cursor_factory
+    binds = isinstance(usual, type) and issubclass(usual, psycopg.Cursor)
+    if binds and not issubclass(usual, psycopg.ClientCursor):
+        return _cursor(connection, Cursor)
+    return connection.cursor()
 
 
 def _cursor(connection: Any, kind: Any) -> Any:

@@ -290,6 +290,24 @@ def test_wrappers_see_statements_and_values(committed_orders: BoundQueue) -> Non
     assert given["ids"] == [message.id]
 
 
+def test_two_statements_go_as_one_also_where_the_server_binds(
+    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", True)
+    connection.close()
+    pk = committed_orders.send(1)
+    committed_orders.send(2)
+    [message] = committed_orders.read()
+    archiving = {"ids": [pk], "read_ct": 1, "receipts": None, "ran": 0}
+    ahead = Ahead("archive", archiving, fence(archiving))
+
+    with CaptureQueriesContext(connections["default"]) as queries:
+        following = Message.objects.lease(Message.objects.resolve("orders"), ahead=ahead)
+
+    assert (ahead.rows, [each.body for each in following]) == ([(message.id,)], [2])
+    assert len(queries) == 1
+
+
 # What gets lost
 
 
