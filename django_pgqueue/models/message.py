@@ -189,7 +189,7 @@ class Message(models.Model):
             "attempts": row[7],
             "vt": row[8],
             "first_read_at": row[9],
-            "queue_id": queue.pk,
+            "queue_id": queue.id,
             "queue_name": queue.name,
         }
         if len(row) > 10:
