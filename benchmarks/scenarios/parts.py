@@ -5,17 +5,23 @@ Without fsync, so that the rest can be seen at all; the last line has it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
 from django.db import connection
+from django.utils import timezone
 
 from benchmarks import database
 from benchmarks.peers import bare, ours, ours_bare
 from benchmarks.scenarios import Measure, scenario
+from django_pgqueue import arguments
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.operations import MessageManager
 
 NO_FSYNC = "SET synchronous_commit = off"
 
@@ -123,6 +129,45 @@ def parts_read(bench: Any) -> dict[str, Measure]:
         "ours": measured(without_fsync, queues),
         "ours, fsync": measured(microseconds, queues),
     }
+
+
+class Nowhere(MessageManager[Message]):
+    """Sends as ever, but for the statement."""
+
+    def _fetch(self, *args: Any) -> list[tuple[int]]:
+        return [(1,)]
+
+
+@scenario(
+    "Our own Python: the processor's time for a send without its statement",
+    unit="µs a message",
+    baseline="json.dumps",
+)
+def parts_python(bench: Any) -> dict[str, Measure]:
+    repeats = bench.amount(2000, 10_000)
+    nowhere = Nowhere()
+    _, name = bench.queue("ours")
+    body, bodies = bench.payload.bodies[0], bench.payload.take(100)
+    queue = Queue.objects.resolve(name)
+    row = (1, json.dumps(body), None, timezone.now(), 0, None, 1, 0, timezone.now(), timezone.now())
+    message = Message.from_read(row, queue)
+
+    steps: dict[str, tuple[Callable[[], Any], int]] = {
+        "json.dumps": (lambda: json.dumps(body), 1),
+        "send": (lambda: nowhere.send(name, body), 1),
+        "json.dumps of 100": (lambda: json.dumps(bodies), 100),
+        "send_batch of 100": (lambda: nowhere.send_batch(name, bodies), 100),
+        "a message from its row": (lambda: Message.from_read(row, queue), 1),
+        "a receipt to settle by": (lambda: arguments.targets(message), 1),
+    }
+
+    def busy(step: Callable[[], Any], count: int) -> float:
+        started = time.process_time()
+        for _ in range(repeats // count):
+            step()
+        return (time.process_time() - started) / (repeats // count * count) * 1e6
+
+    return {label: partial(busy, *step) for label, step in steps.items()}
 
 
 def timed(step: Callable[[], int], repeats: int) -> Measure:
