@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 
@@ -22,6 +22,7 @@ from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_
 
 __all__ = ["Conversion", "Progress"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 #: Called with what is being done ("check" or "copy"), how many of the rows are, and of how many.
 Progress = Callable[[str, int, int], None]
@@ -121,7 +122,7 @@ class _Work:
         self.progress = progress
 
     def do(self, interval: dt.timedelta | None) -> bool:
-        sliced = self._in_transaction(lambda cursor: conversion.is_sliced(cursor, self.number))
+        sliced = self._do(conversion.is_sliced)
         if sliced and interval is None:
             self._into_one_leaf()
         elif not sliced and interval is not None:
@@ -154,7 +155,7 @@ class _Work:
     def _bound(self, interval: dt.timedelta) -> dt.datetime:
         """See to it that all rows lie before a moment to come, and know it."""
         now = self._in_transaction(ddl.server_time)
-        found = self._in_transaction(lambda cursor: conversion.bounds(cursor, self.number))
+        found = self._do(conversion.bounds)
         until = next((moment for moment, _ in found.values()), now)
         if until < now + MARGIN / 2:
             self._clear_away()
@@ -187,9 +188,7 @@ class _Work:
 
     def _check(self, parent: str, until: dt.datetime) -> None:
         try:
-            self._in_transaction(
-                lambda cursor: conversion.check_bound(cursor, self.number, parent, until)
-            )
+            self._do(conversion.check_bound, parent, until)
         except DatabaseError as error:
             if sqlstate(error) != CHECK_VIOLATION:
                 raise
@@ -209,7 +208,7 @@ class _Work:
     # Back into one leaf
 
     def _into_one_leaf(self) -> None:
-        begun = self._in_transaction(lambda cursor: conversion.has_copy(cursor, self.number))
+        begun = self._do(conversion.has_copy)
         # Nobody knows which slices were dropped since a copy was begun that we did not begin.
         known = set() if begun else self._in_transaction(self._leaves)
         if not begun:
@@ -220,7 +219,7 @@ class _Work:
                 lambda cursor: conversion.begin_copy(cursor, self.number, unlogged=unlogged),
             )
         self._copy()
-        self._in_transaction(lambda cursor: conversion.analyze_copy(cursor, self.number))
+        self._do(conversion.analyze_copy)
         switched = False
         while not switched:
             now = self._in_transaction(self._leaves)
@@ -236,39 +235,25 @@ class _Work:
         done, total = 0, sum(self._estimate().values())
         self.progress("copy", 0, total)
         for parent in conversion.PARENTS:
-            last = self._in_transaction(
-                partial(conversion.highest_id, queue_id=self.number, parent=parent)
-            )
-            page: dict[str, Any] = {
-                "queue_id": self.number,
-                "parent": parent,
-                "last": last,
-                "batch": BATCH,
-            }
+            last = self._do(conversion.highest_id, parent)
             after: tuple[int, dt.datetime | None] = (LOWEST, None)
             copied = BATCH
             while copied == BATCH:
-                copied, after = self._in_transaction(
-                    partial(conversion.copy_rows, after=after, **page)
-                )
+                copied, after = self._do(conversion.copy_rows, parent, after, last, BATCH)
                 done += copied
                 self.progress("copy", done, max(done, total))
 
     def _drop_strangers(self) -> None:
         for parent in conversion.PARENTS:
-            page: dict[str, Any] = {"queue_id": self.number, "parent": parent, "batch": BATCH}
             after: int | None = LOWEST
             while after is not None:
-                after = self._in_transaction(
-                    partial(conversion.drop_strangers, after=after, **page)
-                )
+                after = self._do(conversion.drop_strangers, parent, after, BATCH)
 
     def _forget_gone(self) -> None:
         for parent in conversion.PARENTS:
-            page: dict[str, Any] = {"queue_id": self.number, "parent": parent, "batch": BATCH}
             known = BATCH
             while known == BATCH:  # what comes meanwhile is little, and left to the switch
-                known = self._in_transaction(partial(conversion.forget_gone, **page))
+                known = self._do(conversion.forget_gone, parent, BATCH)
 
     def _switch_back(self, known: set[ddl.Leaf], cursor: Any) -> bool:
         if not known <= self._leaves(cursor):
@@ -284,16 +269,16 @@ class _Work:
         """Whether the queue was dropped meanwhile; then nothing of ours stays either."""
         if Queue.objects.using(self.queue.alias).filter(pk=self.number).exists():
             return False
-        self._in_transaction(lambda cursor: conversion.drop_conversion(cursor, self.number))
+        self._do(conversion.drop_conversion)
         return True
 
     def _clear_away(self) -> None:
-        if not self._in_transaction(lambda cursor: conversion.is_begun(cursor, self.number)):
+        if not self._do(conversion.is_begun):
             return
         self._briefly(
             self._lock_own, lambda cursor: conversion.stop_conversion(cursor, self.number)
         )
-        self._in_transaction(lambda cursor: conversion.drop_conversion(cursor, self.number))
+        self._do(conversion.drop_conversion)
 
     def _lock_own(self, cursor: Any) -> None:
         conversion.lock_tables(cursor, self.number, "ACCESS EXCLUSIVE")
@@ -305,12 +290,13 @@ class _Work:
         return set(ddl.leaves(cursor, self.number))
 
     def _estimate(self) -> dict[str, int]:
-        return self._in_transaction(
-            lambda cursor: {
-                parent: conversion.estimate(cursor, self.number, parent)
-                for parent in conversion.PARENTS
-            }
-        )
+        return {parent: self._do(conversion.estimate, parent) for parent in conversion.PARENTS}
+
+    def _do(
+        self, step: Callable[Concatenate[Any, int, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """A step on the queue's tables, as a transaction of its own."""
+        return self._in_transaction(lambda cursor: step(cursor, self.number, *args, **kwargs))
 
     def _in_transaction(self, act: Callable[[Any], R]) -> R:
         with transaction.atomic(using=self.queue.alias), self.connection.cursor() as cursor:
