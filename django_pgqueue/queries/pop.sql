@@ -16,7 +16,7 @@ due AS MATERIALIZED (
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
       AND (%(max_deliveries)s::integer IS NULL OR d.read_ct < %(max_deliveries)s::integer)
     ORDER BY d.vt
-    LIMIT (SELECT %(qty)s::bigint)
+    LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM ended) THEN 0 ELSE %(qty)s::bigint END)
     FOR UPDATE OF d SKIP LOCKED
 ),
 fresh AS MATERIALIZED (

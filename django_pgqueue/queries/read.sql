@@ -3,7 +3,7 @@
 -- Nor is one of a FIFO group whose head it is not. Three rows may come besides messages. Id 0:
 -- there are groups to recheck, whose heads may come before what is ready, so nothing ready was
 -- taken. Id -1: there are messages to set back in line; another read after that may find more.
--- Id -2: leases of whole batches have run out, to be unfolded first; again nothing ready was taken.
+-- Id -2: leases of whole batches have run out, to be unfolded first, and nothing was taken.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table. The limit is
 -- hidden from the planner: with a thousand due it could choose to sort them all for the first few.
 WITH recheck AS MATERIALIZED (
@@ -24,7 +24,7 @@ due AS MATERIALIZED (
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY d.vt
-    LIMIT (SELECT %(qty)s::bigint)
+    LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM ended) THEN 0 ELSE %(qty)s::bigint END)
     FOR UPDATE OF d SKIP LOCKED
 ),
 fresh AS MATERIALIZED (

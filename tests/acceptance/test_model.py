@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 from django_pgqueue.models import Message
+from django_pgqueue.models.operations import reading
 from django_pgqueue.types import Receipt
 from tests.conftest import run_sql
 
@@ -319,6 +320,8 @@ class QueueMachine(RuleBasedStateMachine):
             " UNION ALL SELECT id, 'deferred', queue_id, vt <= statement_timestamp(), vt, state,"
             " read_ct, attempts, priority, group_key"
             " FROM pgqueue_deferred WHERE queue_id = ANY(%(ids)s)"
+            " UNION ALL SELECT unnest(ids), 'deferred', queue_id, vt <= statement_timestamp(), vt,"
+            " 'PROCESSING', 1, 0, priority, NULL FROM pgqueue_lease WHERE queue_id = ANY(%(ids)s)"
             " UNION ALL SELECT id, 'waiting', queue_id,"
             " coalesce(vt <= statement_timestamp(), true), vt, NULL, read_ct, attempts, priority,"
             " group_key FROM pgqueue_waiting WHERE queue_id = ANY(%(ids)s)",
@@ -582,13 +585,17 @@ class QueueMachine(RuleBasedStateMachine):
         if not delayed:
             return
         pk = delayed[number % len(delayed)]
+        # Not before the last read, which has seen that it was not due.
+        past = "statement_timestamp() - %s * interval '1 microsecond'"
         for table in ("pgqueue_deferred", "pgqueue_waiting"):
             run_sql(
-                f"UPDATE {table} SET vt = statement_timestamp() - %s * interval '1 second'"
-                " WHERE id = %s AND vt IS NOT NULL",
-                [number, pk],
+                f"UPDATE {table} SET vt = {past} WHERE id = %s AND vt IS NOT NULL", [number, pk]
             )
-        self.model.live[pk].due = True
+        together = run_sql(
+            f"UPDATE pgqueue_lease SET vt = {past} WHERE %s = ANY(ids) RETURNING ids", [number, pk]
+        )
+        for each in together[0][0] if together else [pk]:
+            self.model.live[each].due = True
 
     @precondition(lambda self: self.model.live)
     @rule(
@@ -744,8 +751,10 @@ class QueueMachine(RuleBasedStateMachine):
             assert (metrics.oldest_age is None) == (not entries)
 
 
-def run_machine(examples: int) -> None:
+def run_machine(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = seeded(int(SEED))(QueueMachine) if SEED else QueueMachine
+    # So that what the machine reads at once is leased as a batch, too.
+    monkeypatch.setattr(reading, "BATCH_FROM", 2)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -761,5 +770,7 @@ def run_machine(examples: int) -> None:
     )
 
 
-def test_any_operations_in_any_order_do_what_the_model_does(committed: None) -> None:
-    run_machine(EXAMPLES)
+def test_any_operations_in_any_order_do_what_the_model_does(
+    committed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_machine(EXAMPLES, monkeypatch)
