@@ -9,7 +9,7 @@ trip: from there on each message is a row of ``deferred``, as if it had been rea
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from django_pgqueue import arguments, queries
@@ -40,9 +40,9 @@ class Batches(Operations[MessageT]):
         """
         done: set[int] = set()
         if operation == "archive":
-            for way, together in by_lease(receipts):
-                _, rows = self._run(way, queue, None, {**params, **members(together)})
-                done |= note(together, rows)
+            for way, together in _by_lease(receipts):
+                _, rows = self._run(way, queue, None, {**params, **_members(together)})
+                done |= note(receipts, rows)
         if late := [receipt for receipt in receipts if receipt.id not in done]:
             folded = {r.batch for r in late if r.batch is not None and r.batch.folded}
             ahead = None
@@ -57,6 +57,18 @@ class Batches(Operations[MessageT]):
         if lost and self._unfold(queue, "ids", {"ids": [receipt.id for receipt in lost]}):
             done |= self._by_row(operation, queue, receipts, lost, params, tables)
         return done
+
+    @staticmethod
+    def _archiving(receipts: Sequence[Receipt]) -> Ahead | None:
+        """The one statement that archives them; None when it takes several."""
+        if ways := _by_lease(receipts):
+            way, together = ways[0]
+            alone = sum(map(len, together.values())) == len(receipts)
+            return Ahead(way, {**_members(together), "ran": 0}, {}) if alone else None
+        if any(receipt.batch is not None and receipt.batch.folded for receipt in receipts):
+            return None
+        fence = arguments.fence(receipts)
+        return Ahead("archive", {**fence, "ran": 0}, queries.fence(fence))
 
     def _by_row(
         self,
@@ -110,7 +122,7 @@ class Batches(Operations[MessageT]):
         return Ahead("unfold", params, {"heads": heads})
 
 
-def by_lease(receipts: Iterable[Receipt]) -> list[tuple[str, dict[Batch, list[int]]]]:
+def _by_lease(receipts: Iterable[Receipt]) -> list[tuple[str, dict[Batch, list[int]]]]:
     """Of which batches enough is done to archive it by their leases, and by which statement.
 
     A lease that ran out may have been unfolded by somebody else.
@@ -131,7 +143,7 @@ def by_lease(receipts: Iterable[Receipt]) -> list[tuple[str, dict[Batch, list[in
     return [(way, together) for way, together in ways if together]
 
 
-def members(together: Mapping[Batch, list[int]]) -> dict[str, Any]:
+def _members(together: Mapping[Batch, list[int]]) -> dict[str, Any]:
     """The parameters of archive_batch.sql that say what is done of which lease.
 
     In the order of their heads: all who lock several leases do so in one order.
@@ -143,11 +155,12 @@ def members(together: Mapping[Batch, list[int]]) -> dict[str, Any]:
     }
 
 
-def note(together: Mapping[Batch, Collection[int]], rows: Iterable[Sequence[Any]]) -> set[int]:
+def note(receipts: Iterable[Receipt], rows: Iterable[Sequence[Any]]) -> set[int]:
     """Keep in mind what is left of the leases; returns the ids that were archived."""
     done = {row[0] for row in rows}
-    for batch, ids in together.items():
-        batch.left -= len(ids)
+    for receipt in receipts:
+        if receipt.batch is not None and receipt.id in done:
+            receipt.batch.left -= 1
     return done
 
 

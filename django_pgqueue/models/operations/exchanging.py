@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
 
-from django_pgqueue import arguments, queries
-from django_pgqueue.models.operations.base import Ahead, MessageT, twin
-from django_pgqueue.models.operations.batches import by_lease, members, note
+from django_pgqueue import arguments
+from django_pgqueue.models.operations.base import MessageT, twin
+from django_pgqueue.models.operations.batches import note
 from django_pgqueue.models.operations.reading import Reading
 from django_pgqueue.models.operations.settling import Settling, Target, lost
 from django_pgqueue.models.queue import Queue
@@ -49,30 +48,17 @@ class Exchanging(Reading[MessageT], Settling[MessageT]):
         found = self.resolve(queue, using)
         self._refuse_transaction(found.alias, "archive_and_read")
         receipts, ids = arguments.targets(receipts_or_ids)
-        features: Any = connections[found.alias].features
-        good = arguments.newest(receipts)
-        ways = by_lease(good)
-        together = ways[0][1] if len(ways) == 1 else {}
-        by_one = sum(map(len, together.values())) == len(good) or not any(
-            receipt.batch is not None and receipt.batch.folded for receipt in good
-        )
-        if ids or not by_one or features.uses_server_side_binding:
-            # That takes several statements, and a bound one cannot be two.
+        good = list(arguments.newest(receipts))
+        ahead = self._archiving(good) if good else None
+        if ids or (good and ahead is None):
             with transaction.atomic(using=found.alias):
                 settled = self.archive(found, [*receipts, *ids])
                 return settled, self.lease(found, vt=vt, qty=qty)
-        if not receipts:
-            return Settled(), self.lease(found, vt=vt, qty=qty)
-        if together:
-            ahead = Ahead(ways[0][0], {**members(together), "ran": 0}, {})
-        else:
-            fence = arguments.fence(list(good))
-            ahead = Ahead("archive", {**fence, "ran": 0}, queries.fence(fence))
         messages = self.lease(found, vt=vt, qty=qty, ahead=ahead)
-        done = note(together, ahead.rows or ())
-        if len(done) < len(good):
-            # What stood in a lease that was unfolded meanwhile.
-            done |= set(self.archive(found, [r for r in good if r.id not in done]))
+        done = note(good, ahead.rows or ()) if ahead else set()
+        if late := [receipt for receipt in good if receipt.id not in done]:
+            # What stood in a lease that somebody unfolded meanwhile.
+            done |= set(self.archive(found, late))
         return Settled(sorted(done), lost=lost(receipts, good, done)), messages
 
     aarchive_and_read = twin(archive_and_read)
