@@ -6,10 +6,13 @@ import datetime as dt
 import json
 from typing import Any
 
+from psycopg.types.string import TextLoader
+
 from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue import queries
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.message import _decode
 from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.types import BatchReceipt, Receipt
 
@@ -25,7 +28,10 @@ PLAIN = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"prio
 
 class Queues(ours.Queues):
     def __init__(self) -> None:
-        self.cursor = database.connect().cursor()
+        connection = database.connect()
+        # As Django does it: the manager decodes bodies itself.
+        connection.adapters.register_loader("jsonb", TextLoader)
+        self.cursor = connection.cursor()
         self.operations = OnCursor(self)
 
     def sql(self, name: str, queue: str) -> str:
@@ -52,6 +58,8 @@ class Queues(ours.Queues):
         _, rows = self.operations._claim(found, batch, {**READ, "qty": batch}, True, None)
         if not rows:
             return 0
+        for row in rows:
+            _decode(row[1])
         receipts = [receipt(row) for row in rows]
         return len(self.operations._by_receipts("archive", found, receipts, {"ran": 1}))
 
