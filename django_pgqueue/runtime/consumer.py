@@ -105,7 +105,8 @@ class Consumer:
         patience = max(self.options.heartbeat * 3, self.options.database_timeout)
         silence = time.monotonic() - self.presence.last_success
         return {
-            "loops": all(loop.is_alive() for loop in self.loops),
+            # Whoever stops ends one after the other, and is not to be killed for it.
+            "loops": self.stopping or all(loop.is_alive() for loop in self.loops),
             "database": silence < patience,
             "stopping": self.stopping,
             "uptime": round(self.uptime, 1),

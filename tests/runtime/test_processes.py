@@ -262,10 +262,10 @@ def test_the_health_port_answers(
     alive, ready, other = (ask(port, path) for path in ("healthz", "readyz", "metrics"))
     command.terminate()
     until(lambda: ask(port, "readyz")[0] == 503)
-    leaving = ask(port, "healthz")
+    leaving = {ask(port, "healthz")[0] for _ in range(30)}
     (tmp_path / "go").touch()
 
-    assert (alive[0], ready[0], other[0], leaving[0]) == (200, 200, 404, 200)
+    assert (alive[0], ready[0], other[0], leaving) == (200, 200, 404, {200})
     assert ready[1]["queues"]["patient"]["running"] == 1
     assert command.wait() == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from django_pgqueue import arguments, queries, signals
+from django_pgqueue import arguments, ddl, queries, signals
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models.operations.base import Ahead, MessageT, twin
 from django_pgqueue.models.operations.claims import claim_on
@@ -23,8 +23,6 @@ __all__ = ["Reading"]
 
 
 EXHAUSTED = "given out as often as allowed, and never settled"
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 # What a read returns besides messages when groups want to be put in order, or when leases of whole
 # batches ran out.
@@ -355,7 +353,7 @@ def _in_batches(rows: list[tuple[Any, ...]], ends: float) -> list[tuple[Any, ...
 
 def _moment(microseconds: int, connection: Any) -> dt.datetime:
     """That long after 1970, in the zone in which Django reads dates from this connection."""
-    moment = _EPOCH + dt.timedelta(microseconds=microseconds)
+    moment = ddl.moment(microseconds)
     if connection.timezone is None:  # USE_TZ = False
         return moment.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
     return moment.astimezone(connection.timezone)
