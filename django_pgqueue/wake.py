@@ -13,10 +13,14 @@ from typing import Any
 
 from django.db import DatabaseError
 
-__all__ = ["CHANNEL", "Listening"]
+__all__ = ["CHANNEL", "THROTTLE", "Listening"]
 
 #: The one channel; the payload is the name of a queue that got messages.
 CHANNEL = "pgqueue"
+#: For so many seconds after a notification a queue gives no other one: until then waits should stay
+#: short, so that a read finds what was not notified. And grow rather than jump after that: a sender
+#: may commit long after its notification was throttled away.
+THROTTLE = 0.02
 
 
 class Listening:

@@ -14,16 +14,13 @@ from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.quarantine import Quarantine, is_suspect
 from django_pgqueue.runtime.subscription import Subscription
 from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.wake import THROTTLE
 
 __all__ = ["Fetcher"]
 
 #: The first wait after a fetch that emptied the queue, in seconds.
 _FIRST_WAIT = 0.008
-#: For so long after a notification the trigger gives no other one: until then the waits stay short,
-#: so that a fetch finds what was not notified.
-_THROTTLE = 0.02
-#: A sender may commit long after its notification was throttled away. So the waits grow, rather
-#: than jump to the longest.
+#: How the waits grow after that.
 _GROWTH_LISTENING = 3.0
 _GROWTH_POLLING = 1.5
 _WAIT_FOR_QUEUE = 1.0
@@ -150,7 +147,7 @@ class Fetcher(Loop):
             schedule.wait = 0.0
             schedule.at = now + handler.min_fetch_interval
             return
-        short = schedule.wait < _THROTTLE
+        short = schedule.wait < THROTTLE
         growth = _GROWTH_LISTENING if self.listening and not short else _GROWTH_POLLING
         wait = _FIRST_WAIT if got else max(schedule.wait * growth, _FIRST_WAIT)
         schedule.wait = min(wait, handler.max_fetch_interval)

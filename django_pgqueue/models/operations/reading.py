@@ -17,7 +17,7 @@ from django_pgqueue.models.operations.claims import claim_on
 from django_pgqueue.models.operations.outcomes import Outcomes
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, Receipt
-from django_pgqueue.wake import Listening
+from django_pgqueue.wake import THROTTLE, Listening
 
 __all__ = ["Reading"]
 
@@ -113,11 +113,13 @@ class Reading(Outcomes[MessageT]):
         if messages or qty == 0 or time.monotonic() >= deadline:
             return messages
         with Listening(connections[queue.alias]) as listening:
+            wait = THROTTLE
             while not (messages := read()):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
-                listening.wait(min(remaining, interval, self.next_due(queue)))
+                notified = listening.wait(min(remaining, interval, wait, self.next_due(queue)))
+                wait = THROTTLE if notified else 2 * wait
         return messages
 
     def peek(

@@ -16,7 +16,7 @@ from django_pgqueue.errors import (
     QueueNotFound,
     TransactionRefused,
 )
-from django_pgqueue.models import BoundQueue, Deferred, LiveMessage, Message, Ready
+from django_pgqueue.models import BoundQueue, Deferred, LiveMessage, Message, Queue, Ready
 from django_pgqueue.types import Receipt
 from tests.actors import Actor, call
 from tests.conftest import run_sql
@@ -387,6 +387,25 @@ def test_a_poll_is_woken_by_a_send_long_before_its_interval(
     until_somebody_listens()
 
     pk = committed_orders.send(1)
+
+    assert ids(waiting.result(timeout=20)) == [pk]
+
+
+def test_a_poll_finds_what_came_too_soon_after_a_notification_to_be_told(
+    committed_orders: BoundQueue, actor: Actor
+) -> None:
+    waiting = actor.start(
+        call, "read_with_poll", "orders", max_poll_seconds=50, poll_interval_ms=50_000
+    )
+    until_somebody_listens()
+
+    with transaction.atomic():
+        # As if another message, which somebody else took, had been told of right now.
+        wake = Queue.objects.resolve("orders").tables["wake"]
+        run_sql(
+            f"SELECT setval('{wake}', (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 900)"
+        )
+        pk = committed_orders.send(1)
 
     assert ids(waiting.result(timeout=20)) == [pk]
 

@@ -458,7 +458,8 @@ def test_a_send_without_a_leaf_lands_in_the_default_leaf_and_is_read_once() -> N
     assert (upkeep.leaves_made, upkeep.spans_in_default) == (ddl.AHEAD + 1, 0)
     [first, second, *_] = leaves(queue)
     assert first.start is not None
-    assert NOW < first.start < NOW + dt.timedelta(minutes=5)
+    now = dt.datetime.now(dt.timezone.utc)
+    assert NOW < first.start < now + dt.timedelta(minutes=5)
     assert first.end == second.start
     table = f"{queue.tables['message']}_default"
     assert run_sql(f"SELECT id FROM {table} ORDER BY id") == [(pk,) for pk in sent_before]
