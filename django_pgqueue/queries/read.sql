@@ -6,22 +6,25 @@
 -- Id -2: leases of whole batches have run out, to be unfolded first, and nothing was taken.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table. The limit is
 -- hidden from the planner: with a thousand due it could choose to sort them all for the first few.
+-- Other values that count for a plan are hidden from it, too: it would plan anew for each of them.
 WITH recheck AS MATERIALIZED (
-    SELECT FROM {recheck} WHERE queue_id = {queue_id} AND %(heed)s ORDER BY id LIMIT 1
+    SELECT FROM {recheck}
+    WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
 ),
 ended AS MATERIALIZED (
     SELECT FROM {lease}
-    WHERE queue_id = {queue_id} AND vt <= statement_timestamp() AND %(heed)s
+    WHERE queue_id = {queue_id} AND vt <= statement_timestamp() AND (SELECT %(heed)s::boolean)
     ORDER BY vt LIMIT 1
 ),
 due AS MATERIALIZED (
-    SELECT d.ctid, d.id, d.read_ct, coalesce(d.read_ct >= %(max_deliveries)s, false) AS exhausted,
+    SELECT d.ctid, d.id, d.read_ct,
+           coalesce(d.read_ct >= (SELECT %(max_deliveries)s::integer), false) AS exhausted,
            d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
                SELECT g.head FROM {group} g
                WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
     FROM {deferred} d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
-      AND (%(conditional)s::jsonb IS NULL OR EXISTS (
+      AND ({any_body} OR EXISTS (
           SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY d.vt
     LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM ended) THEN 0 ELSE %(qty)s::bigint END)
@@ -31,7 +34,7 @@ fresh AS MATERIALIZED (
     SELECT r.ctid
     FROM {ready} r
     WHERE r.queue_id = {queue_id}
-      AND (%(conditional)s::jsonb IS NULL OR EXISTS (
+      AND ({any_body} OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY -r.priority, r.id
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) OR EXISTS (SELECT FROM ended) THEN 0

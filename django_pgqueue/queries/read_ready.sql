@@ -6,26 +6,28 @@
 -- there passes by millions of them. A higher priority that came meanwhile lifts the bound.
 -- Rows are taken by ctid: a join could be planned as a hash over the whole table. Whether there is
 -- one is asked in the order of an index: EXISTS could be planned as a scan that hopes for the best.
+-- Values that count for a plan are hidden from the planner: it would plan anew for each of them.
 WITH taken AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {ready}
         WHERE queue_id = {queue_id} AND (-priority, id) > (
             CASE WHEN (SELECT true FROM {ready}
-                       WHERE queue_id = {queue_id} AND -priority < %(rank)s
+                       WHERE queue_id = {queue_id} AND -priority < (SELECT %(rank)s::smallint)
                        ORDER BY -priority, id LIMIT 1)
-                 THEN -101 ELSE %(rank)s END, %(after)s)
+                 THEN -101 ELSE %(rank)s END, (SELECT %(after)s::bigint))
         ORDER BY -priority, id
         LIMIT CASE WHEN (SELECT true FROM {deferred}
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
-                           AND vt > %(due_after)s::timestamptz
+                           AND vt > (SELECT %(due_after)s::timestamptz)
                          ORDER BY vt LIMIT 1)
                      OR (SELECT true FROM {lease}
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
-                           AND vt > %(due_after)s::timestamptz
+                           AND vt > (SELECT %(due_after)s::timestamptz)
                          ORDER BY vt LIMIT 1)
                      OR (SELECT true FROM {recheck} WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
-                     OR %(batched)s AND (SELECT true FROM {group} WHERE queue_id = {queue_id}
-                                         ORDER BY group_key LIMIT 1)
+                     OR (SELECT %(batched)s::boolean) AND (
+                         SELECT true FROM {group} WHERE queue_id = {queue_id}
+                         ORDER BY group_key LIMIT 1)
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))
     RETURNING id, enqueued_at, priority, group_key

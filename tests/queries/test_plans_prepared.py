@@ -66,7 +66,7 @@ TYPES = {
 def texts(name: str, queue: BoundQueue) -> Iterator[str]:
     """A statement as it runs on a queue, in each of its forms."""
     found = Message.objects.resolve(queue.name)
-    tables = {**found.tables, **queries.fence({"receipts": None})}
+    tables = {**found.tables, **queries.fence({"receipts": None}), "any_body": "true"}
     place, parts = PARTS.get(name, ("", [""]))
     for part in parts:
         yield queries.render(

@@ -15,10 +15,10 @@ def test_other_names_make_another_text() -> None:
     names = ddl.table_names(7)
 
     texts = {
-        queries.render("read", names),
-        queries.render("read", ddl.table_names(8)),
-        queries.render("read", ddl.table_names(7, unlogged=True)),
-        queries.render("read", {**names, "ready": "elsewhere"}),
+        queries.render("pop", names),
+        queries.render("pop", ddl.table_names(8)),
+        queries.render("pop", ddl.table_names(7, unlogged=True)),
+        queries.render("pop", {**names, "ready": "elsewhere"}),
         queries.render("peek", names),
     }
 

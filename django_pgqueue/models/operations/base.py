@@ -14,6 +14,7 @@ from django_pgqueue import queries
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models.operations import prepared
 from django_pgqueue.models.queue import Queue
+from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 
 __all__ = ["Ahead", "MessageT", "Operations", "twin"]
 
@@ -23,9 +24,8 @@ R = TypeVar("R")
 MessageT = TypeVar("MessageT", bound=models.Model)
 S = TypeVar("S")
 
-# What PostgreSQL says when the tables of a queue are gone: undefined_table, our trigger's own
-# code, and check_violation for a row that fits no leaf.
-_QUEUE_GONE = ("42P01", "PQ404")
+# What is said when the tables of a queue are gone; the second is our trigger's own code.
+_QUEUE_GONE = (UNDEFINED_TABLE, "PQ404")
 
 
 def twin(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Awaitable[R]]:
@@ -92,7 +92,7 @@ class Operations(models.Manager[MessageT]):
         try:
             return found, act(found)
         except DatabaseError as error:
-            if getattr(error.__cause__, "sqlstate", None) not in _QUEUE_GONE:
+            if sqlstate(error) not in _QUEUE_GONE:
                 raise
             Queue.objects.forget(found)
             if not connections[found.alias].get_autocommit():

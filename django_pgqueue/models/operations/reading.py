@@ -199,7 +199,7 @@ class Reading(Outcomes[MessageT]):
             }
             if condition is None and heed:
                 return self._claim(queue, qty, params, batched, ahead)
-            return self._run("read", queue, None, params, ahead=ahead)
+            return self._read(queue, params, ahead)
 
         return self._gather(queue, qty, read)
 
@@ -214,7 +214,7 @@ class Reading(Outcomes[MessageT]):
         """Read what comes after the last claim, and only if that is not enough look everywhere."""
         # What a rollback gives back may stand before the bound; and all there is has none.
         if qty is None or connections[queue.alias].in_atomic_block:
-            return self._run("read", queue, None, params, ahead=ahead)
+            return self._read(queue, params, ahead)
         claim = claim_on(queue)
         rows: list[tuple[Any, ...]] = []
         if bounds := claim.bounds():
@@ -228,9 +228,16 @@ class Reading(Outcomes[MessageT]):
             if len(rows) == qty:
                 return queue, rows
         left = {**params, "qty": qty - len(rows)}
-        queue, others = self._run("read", queue, None, left, ahead=ahead)
+        queue, others = self._read(queue, left, ahead)
         claim.begin(left["qty"], others)
         return queue, rows + others
+
+    def _read(
+        self, queue: Queue, params: dict[str, Any], ahead: Ahead | None
+    ) -> tuple[Queue, list[tuple[Any, ...]]]:
+        # Said in the text and not by a value, so that most reads are planned without the condition.
+        any_body = "true" if params["conditional"] is None else "false"
+        return self._run("read", queue, None, params, {"any_body": any_body}, ahead)
 
     def _read_ready(
         self, queue: Queue, params: dict[str, Any], batched: bool, ahead: Ahead | None = None

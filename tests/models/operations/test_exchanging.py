@@ -106,7 +106,7 @@ def test_groups_and_dead_letters_go_on(committed_orders: BoundQueue) -> None:
     assert seen == ["a1", "a2", "a3"]
 
 
-def test_statements_bound_by_the_server_go_one_by_one_in_one_transaction(
+def test_it_works_too_where_statements_are_bound_by_the_server(
     committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.features, "uses_server_side_binding", True, raising=False)
