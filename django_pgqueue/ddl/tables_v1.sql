@@ -108,6 +108,9 @@ CREATE TABLE pgqueue_lease (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
+-- They go as soon as they are done: no time is spent on making long ones shorter.
+ALTER TABLE pgqueue_lease ALTER ids SET STORAGE EXTERNAL, ALTER enqueued_ats SET STORAGE EXTERNAL;
+
 CREATE INDEX pgqueue_lease_vt_idx ON pgqueue_lease (queue_id, vt);
 
 -- Which one has a message of which nothing but the id is known.

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from django_pgqueue.acks import AckPolicy
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
+from tests.conftest import run_sql
 from tests.runtime.consuming import InThread, live, outcomes
 from tests.waiting import until
 
@@ -48,6 +50,29 @@ def test_a_notification_wakes_long_before_the_next_poll(
         until(lambda: run.subscription.completed == done)  # noqa: B023
 
         assert time.monotonic() - sent < 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "together"),
+    [(AckPolicy.NACK_ON_ERROR, True), (AckPolicy.TRANSACTIONAL, False)],
+)
+def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
+    committed_orders: BoundQueue, consume: Consume, policy: AckPolicy, together: bool
+) -> None:
+    sent = committed_orders.send_batch(range(200))
+    go = threading.Event()
+
+    run = consume(
+        lambda message: go.wait(20), ack_policy=policy, fetch_batch_size=20, overfetch_factor=4
+    )
+    until(lambda: run.subscription.fetched >= 60)
+    leased = run_sql("SELECT ids FROM pgqueue_lease")
+    go.set()
+
+    assert bool(leased) is together
+    until(lambda: run.subscription.completed == 200)
+    assert ArchivedMessage.objects.count() == len(sent)
+    assert run_sql("SELECT ids FROM pgqueue_lease") == []
 
 
 def test_a_delayed_message_is_handled_when_it_is_due(
