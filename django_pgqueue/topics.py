@@ -56,13 +56,14 @@ def validate_topic_pattern(pattern: str) -> None:
 
 
 class _Node:
-    """What may follow the words so far, and the pattern that may end here."""
+    """What may follow the words so far, and the patterns that may end here."""
 
-    __slots__ = ("next", "pattern")
+    __slots__ = ("next", "patterns")
 
     def __init__(self) -> None:
         self.next: dict[str, _Node] = {}
-        self.pattern: str | None = None
+        #: More than one where they mean the same: "#" and "#.#".
+        self.patterns: set[str] = set()
 
 
 class Router:
@@ -83,7 +84,7 @@ class Router:
                 if word == "#":
                     # "#" stays where it is while it takes words: once is as good as twice.
                     node.next["#"] = node
-            node.pattern = pattern
+            node.patterns.add(pattern)
 
     def match(self, key: str) -> set[str]:
         """The patterns that the key matches."""
@@ -95,7 +96,7 @@ class Router:
                     if (after := node.next.get(step)) is not None:
                         found[id(after)] = after
             here = self._without_a_word(found.values())
-        return {node.pattern for node in here if node.pattern is not None}
+        return {pattern for node in here for pattern in node.patterns}
 
     @staticmethod
     def _without_a_word(nodes: Iterable[_Node]) -> list[_Node]:

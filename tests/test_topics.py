@@ -39,6 +39,10 @@ def test_a_pattern_matches_as_in_amqp(pattern: str, matching: list[str], others:
     assert [key for key in others if router.match(key)] == []
 
 
+def test_patterns_that_mean_the_same_all_match() -> None:
+    assert Router(["#", "#.#", "a.#", "a.#.#"]).match("a") == {"#", "#.#", "a.#", "a.#.#"}
+
+
 def by_definition(pattern: list[str], key: list[str]) -> bool:
     """AMQP's rule, word for word."""
 
