@@ -65,7 +65,7 @@ def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
     run = consume(
         lambda message: go.wait(20), ack_policy=policy, fetch_batch_size=20, overfetch_factor=4
     )
-    until(lambda: run.subscription.fetched >= 60)
+    until(lambda: run.subscription.fetched >= 40)
     leased = run_sql("SELECT ids FROM pgqueue_lease")
     go.set()
 
