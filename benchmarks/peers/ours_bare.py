@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from typing import Any
 
+import psycopg
 from psycopg.types.string import TextLoader
 
 from benchmarks import database
@@ -27,8 +28,8 @@ PLAIN = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"prio
 
 
 class Queues(ours.Queues):
-    def __init__(self) -> None:
-        connection = database.connect()
+    def __init__(self, cursor_factory: Any = psycopg.Cursor) -> None:
+        connection = database.connect(cursor_factory=cursor_factory)
         # As Django does it: the manager decodes bodies itself.
         connection.adapters.register_loader("jsonb", TextLoader)
         self.cursor = connection.cursor()

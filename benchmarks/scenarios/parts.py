@@ -26,16 +26,10 @@ from django_pgqueue.models.operations import MessageManager
 NO_FSYNC = "SET synchronous_commit = off"
 
 
-def bare_cursor(cursor_factory: Any) -> Any:
-    """psycopg's own cursor prepares what it runs often; Django's binds values in the client."""
-    cursor = database.connect(cursor_factory=cursor_factory).cursor()
-    cursor.execute(NO_FSYNC)
-    return cursor
-
-
 def bare_queues(cursor_factory: Any) -> ours_bare.Queues:
-    queues = ours_bare.Queues()
-    queues.cursor = bare_cursor(cursor_factory)
+    """psycopg's own cursor prepares what it runs often; Django's binds values in the client."""
+    queues = ours_bare.Queues(cursor_factory)
+    queues.cursor.execute(NO_FSYNC)
     return queues
 
 
@@ -78,7 +72,8 @@ def parts_send(bench: Any) -> dict[str, Measure]:
     queues, name = bench.queue("ours")
     body = bench.payload.bodies[0]
     bare.create()
-    plain = bare_cursor(psycopg.Cursor)
+    plain = database.connect().cursor()
+    plain.execute(NO_FSYNC)
     prepared = bare_queues(psycopg.Cursor)
     bound = bare_queues(psycopg.ClientCursor)
 
