@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from django.db import connections, models, transaction
 
@@ -19,6 +19,8 @@ __all__ = ["ROUTING_KEY", "Topics"]
 
 #: The header in which a consumer finds the key that a message was published under.
 ROUTING_KEY = "x-routing-key"
+
+R = TypeVar("R")
 
 # What a process knows of the bindings: their fingerprint, the router, and the queues by pattern.
 _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
@@ -107,22 +109,20 @@ class Topics(Sending[MessageT]):
 
         Raises InvalidArgument, InvalidMessage.
         """
-        routed = self._route(key, using)
         headers = _with_key(headers, key)
-        sent: dict[str, int] = {}
-        if routed:
-            with transaction.atomic(using=routed[0][0].alias):
-                for queue, _patterns in routed:
-                    sent[queue.name] = self.send(
-                        queue,
-                        body,
-                        headers=headers,
-                        delay=delay,
-                        priority=priority,
-                        group=group,
-                        dedup_key=dedup_key,
-                    )
-        return sent
+        return self._to_each(
+            key,
+            using,
+            lambda queue: self.send(
+                queue,
+                body,
+                headers=headers,
+                delay=delay,
+                priority=priority,
+                group=group,
+                dedup_key=dedup_key,
+            ),
+        )
 
     def publish_batch(
         self,
@@ -141,25 +141,31 @@ class Topics(Sending[MessageT]):
         >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
         {'builds': [8, 9]}
         """
-        routed = self._route(key, using)
         if headers is None or isinstance(headers, dict):
             with_key: Any = _with_key(headers, key)
         else:
             with_key = [_with_key(each, key) for each in headers]
-        sent: dict[str, list[int]] = {}
-        if routed:
-            with transaction.atomic(using=routed[0][0].alias):
-                for queue, _patterns in routed:
-                    sent[queue.name] = self.send_batch(
-                        queue,
-                        bodies,
-                        headers=with_key,
-                        delay=delay,
-                        priority=priority,
-                        group=group,
-                        dedup_key=dedup_key,
-                    )
-        return sent
+        return self._to_each(
+            key,
+            using,
+            lambda queue: self.send_batch(
+                queue,
+                bodies,
+                headers=with_key,
+                delay=delay,
+                priority=priority,
+                group=group,
+                dedup_key=dedup_key,
+            ),
+        )
+
+    def _to_each(self, key: str, using: str | None, send: Callable[[Queue], R]) -> dict[str, R]:
+        """Send to each queue that is bound to the key, all or none; what that gave, by name."""
+        queues = [_as_it_is_now(queue) for queue, _patterns in self._route(key, using)]
+        if not queues:
+            return {}
+        with transaction.atomic(using=queues[0].alias):
+            return {queue.name: send(queue) for queue in queues}
 
     def _route(self, key: str, using: str | None) -> list[tuple[Queue, list[str]]]:
         """The queues that a key goes to, by name, each with the patterns that say so."""
@@ -192,6 +198,13 @@ class Topics(Sending[MessageT]):
     atest_routing = twin(test_routing)
     apublish = twin(publish)
     apublish_batch = twin(publish_batch)
+
+
+def _as_it_is_now(queue: Queue) -> Queue:
+    """With the settings that it has by now; bindings are remembered for longer than those."""
+    found = Queue.objects.resolve(queue.name, queue.alias)
+    # That may be remembered from before it was dropped and made again.
+    return found if found.pk == queue.pk else queue
 
 
 def _with_key(headers: Any, key: str) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
 import pytest
 from django.db import transaction
 
@@ -109,6 +112,24 @@ def test_a_change_by_another_process_counts_at_the_next_publish(
 
     actor.do(call, "unbind", "a.#", "audit")
     assert list(objects.publish("a.b", 1)) == ["builds"]
+
+
+def test_a_change_of_a_queues_settings_counts_for_what_is_published(
+    committed: None, settings: Any
+) -> None:
+    settings.PGQUEUE = {"CACHE_SECONDS": 0}
+    queue = objects.create_queue("builds")
+    objects.bind("#", "builds")
+    first = objects.publish("a", 1, dedup_key="long")
+    again = objects.publish("a", 1, dedup_key="long")
+
+    queue.dedup_window = dt.timedelta(microseconds=1)
+    queue.save()
+    second = objects.publish("a", 1, dedup_key="short")
+    third = objects.publish_batch("a", [1], dedup_key=["short"])
+
+    assert again == first
+    assert third != {"builds": [second["builds"]]}
 
 
 def test_a_dropped_queue_takes_its_bindings_along(queues: dict[str, BoundQueue]) -> None:
