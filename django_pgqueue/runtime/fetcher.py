@@ -71,8 +71,9 @@ class Fetcher(Loop):
         """A queue got messages; None: perhaps any of them did."""
         schedules = self._schedules if name is None else self._by_name.get(name, ())
         for schedule in schedules:
-            schedule.at = schedule.wait = 0.0
+            # Said first: whoever plans the next fetch at this moment looks at it last.
             schedule.notified = True
+            schedule.at = schedule.wait = 0.0
         if schedules:
             self.wake()
 
@@ -103,6 +104,9 @@ class Fetcher(Loop):
             schedule.at = time.monotonic() + handler.max_fetch_interval
             # Whoever was notified meanwhile was not heard: ask as soon as there is room.
             schedule.more = not queue.paused
+            if schedule.more and allowed != 0 and subscription.room():
+                # Made since we looked; nobody may be left to say so.
+                schedule.at = 0.0
             return
         schedule.notified = False
         started = time.monotonic()

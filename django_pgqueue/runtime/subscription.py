@@ -138,7 +138,7 @@ class Subscription:
     def take_now(self, most: int = 1) -> list[Message]:
         """Up to ``most`` buffered messages, without waiting; none when it is time to stop."""
         taken = [] if self.stopping else self._pop(most)
-        if taken and len(self.buffer) < self.target // 2:
+        if taken and 2 * len(self.buffer) < self.target:
             self.on_low()
         return taken
 

@@ -13,6 +13,12 @@ from django.db import connection
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
+from django_pgqueue.runtime.fetcher import Fetcher, Schedule
+from django_pgqueue.runtime.options import Options
+from django_pgqueue.runtime.quarantine import Quarantine
+from django_pgqueue.runtime.settler import Settler
+from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
 from tests.conftest import run_sql
 from tests.runtime.consuming import InThread, live, outcomes
 from tests.waiting import until
@@ -50,6 +56,75 @@ def test_a_notification_wakes_long_before_the_next_poll(
         until(lambda: run.subscription.completed == done)  # noqa: B023
 
         assert time.monotonic() - sent < 3
+
+
+def a_fetcher(worker: Callable[[str], int | None], allowance: Callable[[], int | None]) -> Fetcher:
+    """For one worker, and patient; nothing but the fetcher itself runs."""
+    handler = Handler("orders", lambda message: None, max_workers=1, max_fetch_interval=30)
+    watchdog = Watchdog(30)
+    subscription = Subscription(handler, Queue.objects.resolve("orders"), Options())
+    quarantine = Quarantine([subscription], Settler(0, watchdog))
+    return Fetcher([subscription], quarantine, watchdog, worker=worker, allowance=allowance)
+
+
+def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:
+    orders.send_batch(range(100))
+    taken: list[Message] = []
+
+    def take() -> None:
+        taken.extend(subscription.take_now(100))
+
+    fetcher = a_fetcher(lambda alias: None, take)
+    [schedule] = fetcher._schedules
+    subscription = schedule.subscription
+    while subscription.room():
+        fetcher._fetch(schedule)
+
+    wait = fetcher.tick()
+
+    assert taken
+    assert wait == 0
+
+
+def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) -> None:
+    orders.send_batch(range(100))
+    fetcher = a_fetcher(lambda alias: None, lambda: None)
+    [schedule] = fetcher._schedules
+    subscription = schedule.subscription
+    fetcher._fetch(schedule)
+    running = subscription.begin(subscription.take_now())
+    running.started -= 60
+    subscription.end(running)
+    while len(subscription.buffer) > 1:
+        subscription.take_now()
+    waits = fetcher.tick(), fetcher.tick()
+
+    subscription.take_now()
+
+    assert waits[1] > 0
+    assert schedule.at == 0
+
+
+def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
+    fetcher = a_fetcher(lambda alias: None, lambda: None)
+
+    class Interrupted(Schedule):
+        """The fetch thread ends its planning in the midst of the notification."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "at" and value == 0.0 and not planning:
+                planning.append(True)
+                fetcher._plan(self, 10, 0)
+
+    planning = [True]
+    schedule = Interrupted(fetcher._schedules[0].subscription)
+    fetcher._by_name["orders"] = fetcher._schedules[:] = [schedule]
+    planning.clear()
+
+    fetcher.notified("orders")
+
+    assert schedule.at == 0
 
 
 @pytest.mark.parametrize(
