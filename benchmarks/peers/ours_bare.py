@@ -12,8 +12,8 @@ from psycopg.types.string import TextLoader
 from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue import queries
+from django_pgqueue.decoding import decode
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.message import _decode
 from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.types import BatchReceipt, Receipt
 
@@ -60,7 +60,7 @@ class Queues(ours.Queues):
         if not rows:
             return 0
         for row in rows:
-            _decode(row[1])
+            decode(row[1])
         receipts = [receipt(row) for row in rows]
         return len(self.operations._by_receipts("archive", found, receipts, {"ran": 1}))
 

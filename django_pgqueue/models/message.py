@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +12,13 @@ from django.db import models, transaction
 from django.db.models.base import ModelState
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
+from django_pgqueue.decoding import decode
 from django_pgqueue.errors import ImmutableMessage, LeaseLost
 from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
 
 __all__ = ["Message"]
-
-# What json.loads does but for the white space around, of which jsonb has none.
-_decode = json.JSONDecoder().raw_decode
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -180,8 +177,8 @@ class Message(models.Model):
         message.__dict__ = {
             "_state": state,
             "id": row[0],
-            "body": None if body is None else _decode(body)[0],
-            "headers": None if headers is None else _decode(headers)[0],
+            "body": None if body is None else decode(body),
+            "headers": None if headers is None else decode(headers),
             "enqueued_at": row[3],
             "priority": row[4],
             "group_key": row[5],

@@ -1,0 +1,36 @@
+"""From JSON text to the values of ``json.loads``, by msgspec where it is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = ["decode"]
+
+msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
+
+# What json.loads does but for the white space around, of which jsonb has none.
+_raw_decode = json.JSONDecoder().raw_decode
+
+
+def by_json(text: str) -> Any:
+    return _raw_decode(text)[0]
+
+
+def by_msgspec() -> Callable[[str], Any]:
+    quickly = msgspec.json.Decoder().decode
+    refused = (msgspec.MsgspecError, RecursionError)
+
+    def decode(text: str) -> Any:
+        try:
+            return quickly(text)
+        except refused:  # json takes a number beyond a float for infinity
+            return by_json(text)
+
+    return decode
+
+
+decode = by_msgspec() if msgspec else by_json

@@ -1,0 +1,154 @@
+"""JSON is decoded to the values of json.loads, with msgspec and without it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_pgqueue import decoding
+from django_pgqueue.models import BoundQueue, message
+
+Decode = Callable[[str], Any]
+
+digits = st.text("0123456789", min_size=1)
+whole = digits.map(lambda text: text.lstrip("0") or "0")
+# jsonb prints numbers digit by digit, however large or small they are.
+numbers = st.one_of(
+    st.builds("{}{}".format, st.sampled_from(["", "-"]), whole),
+    st.builds("{}{}.{}".format, st.sampled_from(["", "-"]), whole, digits),
+    st.builds("-1{}{}".format, st.integers(0, 400).map("0".__mul__), digits),
+    st.builds("0.{}{}".format, st.integers(0, 400).map("0".__mul__), digits),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(2**70), 2**70).map(str),
+)
+strings = st.builds(
+    json.dumps, st.text(st.characters(exclude_categories=["Cs"])), ensure_ascii=st.booleans()
+)
+documents = st.recursive(
+    st.one_of(numbers, strings, st.sampled_from(["null", "true", "false"])),
+    lambda inner: st.one_of(
+        st.lists(inner).map(lambda parts: f"[{', '.join(parts)}]"),
+        st.dictionaries(strings, inner).map(
+            lambda parts: f"{{{', '.join(f'{name}: {part}' for name, part in parts.items())}}}"
+        ),
+    ),
+    max_leaves=50,
+)
+
+# What jsonb takes, and what it may look like when it comes back.
+STORED = [
+    "0",
+    "-0",
+    "-0.0",
+    "1.10",
+    "1e2",
+    "1E+400",
+    "-1e400",
+    "1e-400",
+    "0.1e-7",
+    "9" * 400 + ".5",
+    "9" * 4300,
+    "1.7976931348623159e308",
+    "18446744073709551616",
+    "-9223372036854775809",
+    '"\\u00e9\\ud83d\\ude00\\u0001\\u007f\\u2028\\\\u0000\\/\\n\\""',
+    '{"b": 1, "a": 2, "b": {"": [null, true, false, [], {}]}}',
+]
+
+
+@pytest.fixture(params=["msgspec", "without msgspec"])
+def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decode:
+    """What messages are decoded by."""
+    chosen: Decode = decoding.by_json
+    if request.param == "msgspec":
+        pytest.importorskip("msgspec")
+        chosen = decoding.by_msgspec()
+    monkeypatch.setattr(message, "decode", chosen)
+    return chosen
+
+
+@given(documents)
+@example("1" + "0" * 400 + ".5")
+@example("-1e400")
+@example("1.7976931348623159e308")
+def test_msgspec_decodes_as_json_does(text: str) -> None:
+    pytest.importorskip("msgspec")
+
+    # repr tells 1, 1.0 and True apart, and the order of names.
+    assert repr(decoding.by_msgspec()(text)) == repr(json.loads(text))
+
+
+# PostgreSQL, as it comes, takes some 16,000 levels.
+@pytest.mark.parametrize("depth", [500, 2000, 5000, 8000, 16_000, 1_000_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_msgspec_decodes_what_json_decodes_however_deep(
+    depth: int, opening: str, closing: str
+) -> None:
+    pytest.importorskip("msgspec")
+    text = opening * depth + "0" + closing * depth
+
+    def levels(decode: Decode) -> int | None:
+        try:
+            value = decode(text)
+        except RecursionError:
+            return None
+        count = 0
+        while value != 0:
+            [value] = value.values() if isinstance(value, dict) else value
+            count += 1
+        return count
+
+    assert levels(decoding.by_msgspec()) in {depth, levels(json.loads)}
+
+
+@pytest.mark.parametrize("text", ["1" * 4301, "[", "nil", ""])
+def test_what_json_refuses_is_refused_in_its_words(decode: Decode, text: str) -> None:
+    with pytest.raises(ValueError) as expected:  # noqa: PT011
+        json.JSONDecoder().raw_decode(text)
+
+    with pytest.raises(type(expected.value)) as raised:
+        decode(text)
+
+    assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("text", STORED, ids=lambda text: text[:30])
+def test_a_message_has_the_values_that_json_makes_of_what_is_stored(
+    decode: Decode, orders: BoundQueue, text: str
+) -> None:
+    pk = orders.send(0)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE pgqueue_message SET body = %(text)s, headers = %(headers)s WHERE id = %(pk)s"
+            " RETURNING body::text",
+            {"text": text, "headers": json.dumps({"é": 1.0}), "pk": pk},
+        )
+        [(stored,)] = cursor.fetchall()
+
+    [read] = orders.read()
+
+    assert repr(read.body) == repr(json.loads(stored))
+    assert repr(read.headers) == "{'é': 1.0}"
+
+
+def test_the_package_works_without_msgspec() -> None:
+    program = """
+import sys
+sys.modules["msgspec"] = None  # what is not installed cannot be imported
+import django
+django.setup()
+from django_pgqueue import decoding
+from django_pgqueue.models.message import decode
+assert decode is decoding.by_json
+assert decode('{"a": [1, 1.0, null]}') == {"a": [1, 1.0, None]}
+"""
+
+    subprocess.run([sys.executable, "-c", program], check=True)
