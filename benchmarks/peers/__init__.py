@@ -19,6 +19,7 @@ LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours, bare cursor": ("ours_bare", ()),
     "ours, fused": ("ours_fused", ()),
     "PGMQ": ("pgmq", ("pgmq",)),
+    "PGMQ, msgspec": ("pgmq_msgspec", ("pgmq", "msgspec")),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),
     "Procrastinate": ("procrastinate", ("procrastinate",)),
     "django-tasks-db": ("django_tasks_db", ("django-tasks-db",)),

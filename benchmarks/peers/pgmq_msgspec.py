@@ -1,0 +1,15 @@
+"""PGMQ, with psycopg told to decode bodies by msgspec: what its users could have, too."""
+
+from __future__ import annotations
+
+import msgspec
+from psycopg.types.json import set_json_loads
+
+from benchmarks.peers import pgmq
+
+
+class Queues(pgmq.Queues):
+    def __init__(self) -> None:
+        super().__init__()
+        set_json_loads(msgspec.json.Decoder().decode, self.connection)
+        self.cursor = self.connection.cursor()
