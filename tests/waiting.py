@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 __all__ = ["until"]
 
+T = TypeVar("T")
 
-def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    """Wait until something is so. Raises AssertionError when it takes too long."""
+
+def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
+    """Wait until something is so, and return it. Raises AssertionError when it takes too long."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds:g} seconds"
         time.sleep(0.005)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from django_pgqueue.errors import (
     QueueNotFound,
     TransactionRefused,
 )
-from django_pgqueue.models import BoundQueue, Deferred, LiveMessage, Message, Queue, Ready
+from django_pgqueue.models import BoundQueue, Deferred, LiveMessage, Message, Ready
 from django_pgqueue.types import Receipt
 from tests.actors import Actor, call
-from tests.conftest import run_sql
+from tests.conftest import run_sql, send_untold
 from tests.factories import QueueFactory
+from tests.waiting import until
 
 
 def ids(messages: list[Message]) -> list[int]:
@@ -381,10 +383,7 @@ def test_a_poll_gives_up_after_its_time(orders: BoundQueue) -> None:
 def test_a_poll_is_woken_by_a_send_long_before_its_interval(
     committed_orders: BoundQueue, actor: Actor
 ) -> None:
-    waiting = actor.start(
-        call, "read_with_poll", "orders", max_poll_seconds=50, poll_interval_ms=50_000
-    )
-    until_somebody_listens()
+    waiting, _ = polling(actor, poll_interval_ms=50_000)
 
     pk = committed_orders.send(1)
 
@@ -394,18 +393,9 @@ def test_a_poll_is_woken_by_a_send_long_before_its_interval(
 def test_a_poll_finds_what_came_too_soon_after_a_notification_to_be_told(
     committed_orders: BoundQueue, actor: Actor
 ) -> None:
-    waiting = actor.start(
-        call, "read_with_poll", "orders", max_poll_seconds=50, poll_interval_ms=50_000
-    )
-    until_somebody_listens()
+    waiting, _ = polling(actor, poll_interval_ms=50_000)
 
-    with transaction.atomic():
-        # As if another message, which somebody else took, had been told of right now.
-        wake = Queue.objects.resolve("orders").tables["wake"]
-        run_sql(
-            f"SELECT setval('{wake}', (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 900)"
-        )
-        pk = committed_orders.send(1)
+    pk = send_untold(committed_orders, 1)
 
     assert ids(waiting.result(timeout=20)) == [pk]
 
@@ -423,12 +413,15 @@ def test_a_poll_wakes_when_the_next_message_is_due(committed_orders: BoundQueue)
 def test_a_waiting_poll_holds_no_transaction_and_no_snapshot(
     committed_orders: BoundQueue, actor: Actor
 ) -> None:
-    waiting = actor.start(
-        call, "read_with_poll", "orders", max_poll_seconds=50, poll_interval_ms=50_000
-    )
-    pid = until_somebody_listens()
+    waiting, pid = polling(actor, poll_interval_ms=50_000)
 
-    held = run_sql("SELECT xact_start, backend_xmin FROM pg_stat_activity WHERE pid = %s", [pid])
+    held = until(
+        lambda: run_sql(
+            "SELECT xact_start, backend_xmin FROM pg_stat_activity "
+            "WHERE pid = %s AND wait_event = 'ClientRead'",
+            [pid],
+        )
+    )
 
     assert held == [(None, None)]
     committed_orders.send(1)
@@ -438,10 +431,7 @@ def test_a_waiting_poll_holds_no_transaction_and_no_snapshot(
 def test_a_poll_finds_what_matches_its_condition(
     committed_orders: BoundQueue, actor: Actor
 ) -> None:
-    waiting = actor.start(
-        call, "read_with_poll", "orders", conditional={"kind": "b"}, max_poll_seconds=50
-    )
-    until_somebody_listens()
+    waiting, _ = polling(actor, conditional={"kind": "b"})
 
     committed_orders.send({"kind": "a"})
     wanted = committed_orders.send({"kind": "b"})
@@ -449,19 +439,14 @@ def test_a_poll_finds_what_matches_its_condition(
     assert ids(waiting.result(timeout=20)) == [wanted]
 
 
-def until_somebody_listens() -> int:
-    """The backend of a poll that has begun to wait."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        rows = run_sql(
-            "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'idle' "
-            "AND datname = current_database() AND query LIKE '%%pgqueue_deferred%%ORDER BY vt%%'",
-            [],
-        )
-        if rows:
-            return rows[0][0]
-        time.sleep(0.02)
-    raise AssertionError("nobody began to wait")
+def polling(actor: Actor, **options: Any) -> tuple[Future[Any], int]:
+    """A poll of another process that has begun to wait, and its backend."""
+    waiting = actor.start(call, "read_with_poll", "orders", max_poll_seconds=50, **options)
+    waiters = (
+        "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'idle' "
+        "AND datname = current_database() AND query LIKE '%pgqueue_deferred%ORDER BY vt%'"
+    )
+    return waiting, until(lambda: run_sql(waiters))[0][0]
 
 
 # peek
