@@ -119,10 +119,13 @@ class LockedWorker(threading.Thread):
         self._reserve = reserve
 
     def run(self) -> None:
-        wait = 0.0
+        wait, heard = 0.0, self._subscription.wakes
         try:
             while not self._subscription.stopping:
                 seen = self._subscription.wakes
+                if seen != heard:
+                    # There may be more that is not told of: as many short waits as at first.
+                    wait, heard = 0.0, seen
                 try:
                     found = self._handle_one()
                     longest = self._subscription.handler.max_fetch_interval

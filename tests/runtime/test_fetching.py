@@ -19,7 +19,8 @@ from django_pgqueue.runtime.quarantine import Quarantine
 from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.subscription import Subscription
 from django_pgqueue.runtime.watchdog import Watchdog
-from tests.conftest import run_sql
+from django_pgqueue.runtime.workers import LockedWorker
+from tests.conftest import run_sql, send_untold
 from tests.runtime.consuming import InThread, live, outcomes
 from tests.waiting import until
 
@@ -376,6 +377,36 @@ def test_a_locked_consumer_is_woken_and_keeps_due_times(
     until(lambda: run.subscription.completed == 2)
 
     assert time.monotonic() - sent < 5
+
+
+def test_a_locked_worker_looks_again_soon_after_a_notification(
+    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent right after what was notified is not told of."""
+    begun, finish = threading.Semaphore(0), threading.Event()
+    waits: list[float] = []
+    wait_for = LockedWorker._wait
+
+    def note_wait(worker: LockedWorker, seen: int, seconds: float) -> None:
+        waits.append(seconds)
+        wait_for(worker, seen, seconds)
+
+    def work(message: Message) -> None:
+        begun.release()
+        finish.wait(30)
+
+    monkeypatch.setattr(LockedWorker, "_wait", note_wait)
+    consume(work, locked=True, max_workers=2, max_fetch_interval=30)
+    until(lambda: len(waits) > 2 and min(waits[-2:]) > 5)
+    looked = len(waits)
+    committed_orders.send("notified")
+    until(lambda: len(waits) > looked)
+    assert begun.acquire(timeout=10)
+
+    send_untold(committed_orders, "next")
+
+    assert begun.acquire(timeout=4)
+    finish.set()
 
 
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
