@@ -69,16 +69,18 @@ class Settler(Loop):
         """Write everything that is pending now. Raises DatabaseError; then it still is."""
         with self._one_at_a_time:
             while self._pending:
-                together: dict[tuple[Subscription, bool], list[Settlement]] = {}
+                # Kind by kind: when one fails, what the others wrote is not written again.
+                together: dict[tuple[Subscription, bool, type[Outcome]], list[Settlement]] = {}
                 self._under_way = min(len(self._pending), _BATCH)
                 for _ in range(self._under_way):
                     settlement = self._pending.popleft()
-                    key = settlement.subscription, settlement.ran
+                    key = settlement.subscription, settlement.ran, type(settlement.outcome)
                     together.setdefault(key, []).append(settlement)
                 try:
-                    for subscription, ran in list(together):
-                        self._write(subscription, together[subscription, ran], ran)
-                        del together[subscription, ran]
+                    for key in list(together):
+                        subscription, ran, _kind = key
+                        self._write(subscription, together[key], ran)
+                        del together[key]
                 finally:
                     for unwritten in together.values():
                         self._pending.extendleft(reversed(unwritten))
@@ -99,8 +101,9 @@ class Settler(Loop):
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )
                 return
-            for each in batch:
-                self._write(subscription, [each], ran)
+            while batch:
+                self._write(subscription, batch[:1], ran)
+                del batch[0]
             return
         announce(subscription, [(s.message, s.outcome) for s in batch], settled.lost)
 

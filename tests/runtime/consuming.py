@@ -11,8 +11,18 @@ from django.db import connections, transaction
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.runtime import Consumer, Options
+from django_pgqueue.runtime.subscription import Subscription
 
-__all__ = ["InThread", "elsewhere", "errors", "leases", "live", "outcomes", "steal"]
+__all__ = [
+    "InThread",
+    "elsewhere",
+    "errors",
+    "leases",
+    "live",
+    "outcomes",
+    "steal",
+    "subscribed",
+]
 
 
 class InThread:
@@ -41,6 +51,12 @@ class InThread:
     def stop(self) -> None:
         self.consumer.stop()
         self.wait()
+
+
+def subscribed(queue: str = "orders", **handler_options: Any) -> Subscription:
+    """What the loops of a consumer share, without a consumer."""
+    handler = Handler(queue, lambda message: None, **handler_options)
+    return Subscription(handler, Message.objects.resolve(queue), Options())
 
 
 def elsewhere(function: Callable[[], Any]) -> None:

@@ -14,14 +14,12 @@ from django_pgqueue.acks import AckPolicy
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.runtime.fetcher import Fetcher, Schedule
-from django_pgqueue.runtime.options import Options
 from django_pgqueue.runtime.quarantine import Quarantine
 from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.subscription import Subscription
 from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.runtime.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
-from tests.runtime.consuming import InThread, live, outcomes
+from tests.runtime.consuming import InThread, live, outcomes, subscribed
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,9 +59,8 @@ def test_a_notification_wakes_long_before_the_next_poll(
 
 def a_fetcher(worker: Callable[[str], int | None], allowance: Callable[[], int | None]) -> Fetcher:
     """For one worker, and patient; nothing but the fetcher itself runs."""
-    handler = Handler("orders", lambda message: None, max_workers=1, max_fetch_interval=30)
     watchdog = Watchdog(30)
-    subscription = Subscription(handler, Queue.objects.resolve("orders"), Options())
+    subscription = subscribed(max_workers=1, max_fetch_interval=30)
     quarantine = Quarantine([subscription], Settler(0, watchdog))
     return Fetcher([subscription], quarantine, watchdog, worker=worker, allowance=allowance)
 

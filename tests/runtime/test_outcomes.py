@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, DataError, OperationalError, connection
 
-from django_pgqueue.acks import AckPolicy, Discard, Reject, Retry
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
+from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
+from django_pgqueue.runtime.settler import Settler
+from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.types import Receipt, Settled
 from tests.app.models import Order
-from tests.runtime.consuming import InThread, errors, live, outcomes, steal
+from tests.runtime.consuming import InThread, errors, live, outcomes, steal, subscribed
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -482,3 +485,42 @@ def test_transactional_rolls_back_what_was_said_before_an_error(
     drain(say_and_fail, ack_policy="TRANSACTIONAL", retry=NoRetry())
 
     assert errors() == ["ValueError: after all"]
+
+
+# Written together
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_what_was_written_before_the_database_failed_is_not_written_again(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """One of them cannot be stored, so that each is written by itself; then another kind."""
+    orders.send_batch([1, 2, 3])
+    subscription, settler = subscribed(), Settler(0, Watchdog(30))
+    done, bad, again = Message.objects.lease(subscription.queue, vt=60, qty=3)
+    calls = []
+
+    def fragile(operation: Callable[..., Settled]) -> Callable[..., Settled]:
+        def run(queue: Queue, receipts: Collection[Receipt], **options: Any) -> Settled:
+            calls.extend([receipts] if receipts else [])
+            if receipts and len(calls) == at:
+                raise OperationalError("the server is gone")
+            if bad.receipt in receipts:
+                raise DataError("too long")
+            return operation(queue, receipts, **options)
+
+        return run
+
+    for name in ("complete", "retry"):
+        monkeypatch.setattr(Message.objects, name, fragile(getattr(Message.objects, name)))
+    for message, outcome in ((done, Ack()), (bad, Ack()), (again, Nack(0.0))):
+        settler.put(subscription, message, outcome)
+
+    with pytest.raises(OperationalError):
+        settler.flush()
+    settler.flush()
+
+    counts = subscription.counts()
+    assert (counts["completed"], counts["retried"], counts["lost"]) == (1, 1, 1)
+    assert outcomes() == {done.id: "COMPLETED"}
+    assert settler.pending == 0
