@@ -8,6 +8,8 @@ from typing import Any
 from django.db.migrations import RunSQL
 
 __all__ = [
+    "BODIES_V1",
+    "BODIES_V1_REVERSE",
     "GROUPS_V1",
     "GROUPS_V1_REVERSE",
     "PIPELINE_V1",
@@ -50,6 +52,11 @@ TRIGGER_V1_REVERSE = """
 DROP FUNCTION IF EXISTS pgqueue_message_inserted() CASCADE;
 DROP FUNCTION IF EXISTS pgqueue_queues_truncated() CASCADE;
 """
+
+BODIES_V1 = _read("bodies_v1.sql")
+BODIES_V1_REVERSE = (
+    "DROP FUNCTION IF EXISTS pgqueue_bodies(integer, bigint[], timestamptz, timestamptz)"
+)
 
 # Once for each set of the hot tables.
 GROUPS_V1 = "".join(_read("groups_v1.sql").replace("{twin}", twin) for twin in ("", "_unlogged"))

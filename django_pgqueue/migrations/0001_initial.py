@@ -123,6 +123,7 @@ class Migration(migrations.Migration):
                 statements.RunPostgreSQL(statements.TABLES_V1, statements.TABLES_V1_REVERSE),
                 statements.RunPostgreSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
                 statements.RunPostgreSQL(statements.GROUPS_V1, statements.GROUPS_V1_REVERSE),
+                statements.RunPostgreSQL(statements.BODIES_V1, statements.BODIES_V1_REVERSE),
             ],
             state_operations=[
                 migrations.CreateModel(

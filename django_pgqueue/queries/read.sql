@@ -41,7 +41,7 @@ fresh AS MATERIALIZED (
                ELSE %(qty)s - (SELECT count(*) FROM due) END
     FOR UPDATE OF r SKIP LOCKED
 ),
-taken AS (
+gone AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM fresh))
     RETURNING id, enqueued_at, priority, group_key
 ),
@@ -51,7 +51,7 @@ leased AS (
     SELECT id, statement_timestamp() + %(vt)s, enqueued_at, statement_timestamp(),
            statement_timestamp(), {queue_id}, 1, %(worker)s::integer, priority, 'PROCESSING',
            group_key
-    FROM taken
+    FROM gone
     RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at
 ),
 again AS (
@@ -65,14 +65,12 @@ again AS (
     WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT exhausted AND NOT blocked))
     RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at
 ),
-lease AS (
+taken AS (
     SELECT * FROM leased UNION ALL SELECT * FROM again
 )
-SELECT l.id, m.body, m.headers, l.enqueued_at, l.priority, l.group_key,
-       l.read_ct, l.attempts, l.vt, l.first_read_at
-FROM lease l CROSS JOIN LATERAL (
-    SELECT body, headers FROM {message} m
-    WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
+SELECT t.id, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
+       t.read_ct, t.attempts, t.vt, t.first_read_at
+FROM taken t {bodies}
 UNION ALL
 SELECT CASE WHEN blocked THEN -1 ELSE id END, NULL, NULL, NULL, NULL, NULL, read_ct, NULL, NULL, NULL
 FROM due WHERE exhausted OR blocked

@@ -35,6 +35,4 @@ WITH taken AS (
 {leased}
 SELECT t.id, m.body, m.headers, t.enqueued_at, t.priority, t.group_key,
        (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
-FROM taken t CROSS JOIN LATERAL (
-    SELECT body, headers FROM {message} m
-    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+FROM taken t {bodies}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_pgqueue import queries
 from django_pgqueue.models import BoundQueue, Message
@@ -53,6 +53,7 @@ TYPES = {
     "members": "text[]",
     "priority": "smallint",
     "qty": "bigint",
+    "queue_id": "integer",
     "ran": "integer",
     "rank": "smallint",
     "read_ct": "integer",
@@ -64,14 +65,15 @@ TYPES = {
 
 
 def texts(name: str, queue: BoundQueue) -> Iterator[str]:
-    """A statement as it runs on a queue, in each of its forms."""
-    found = Message.objects.resolve(queue.name)
-    tables = {**found.tables, **queries.fence({"receipts": None}), "any_body": "true"}
+    """A statement as it runs on a queue, in each of its forms; and as it runs on any queue."""
+    forms = [Message.objects.resolve(queue.name).tables]
+    if name in prepared.FOR_ANY:
+        forms.append(prepared._names_for_any(unlogged=False))
     place, parts = PARTS.get(name, ("", [""]))
-    for part in parts:
-        yield queries.render(
-            name, {**tables, place: queries.render(part, found.tables)} if part else tables
-        )
+    for names in forms:
+        for part in parts:
+            tables = {**names, **queries.fence({"receipts": None}), "any_body": "true"}
+            yield queries.render(name, {**tables, place: queries.Part(part)})
 
 
 def kept(text: str) -> Callable[..., Plan]:
@@ -154,7 +156,39 @@ def test_what_is_prepared_goes_by_the_indexes(deep: BoundQueue, analyzed: bool) 
 
     for name in sorted(prepared.HOT):
         for text in texts(name, deep):
-            kept(text)(**values(name, held)).check(rows=QTY * 10, buffers=QTY * 100)
+            given = values(name, held) | {"queue_id": Message.objects.resolve(deep.name).pk}
+            kept(text)(**given).check(rows=QTY * 10, buffers=QTY * 100)
+
+
+def test_bodies_are_looked_up_by_the_key(deep: BoundQueue) -> None:
+    held = [message.id for message in deep.read(qty=QTY, in_transaction=True)]
+    number = Message.objects.resolve(deep.name).pk
+    looking = "SELECT * FROM pgqueue_bodies(%(queue_id)s, %(ids)s, '-infinity', 'infinity')"
+
+    kept(looking)(queue_id=number, ids=held).check(rows=QTY, buffers=QTY * 10)
+
+
+def test_a_statement_for_any_queue_meets_the_leaves_of_one(committed_orders: BoundQueue) -> None:
+    for number in range(5):
+        Message.objects.create_queue(f"other-{number}")
+    committed_orders.send_batch(range(QTY))
+    number = Message.objects.resolve("orders").pk
+    reading = queries.render(
+        "read", {**prepared._names_for_any(unlogged=False), "any_body": "true"}
+    )
+    statement = prepared.Statement("read", reading)
+
+    with transaction.atomic():
+        run_sql("SET LOCAL plan_cache_mode = force_generic_plan")
+        for _ in range(3):
+            rows = statement.fetch(connection, {**values("read", []), "queue_id": number, "qty": 3})
+        locked = run_sql(
+            "SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid() "
+            "AND relation::regclass::text ~ '_q[0-9]+$'"
+        )
+
+    assert len(rows) == 3
+    assert locked == [(f"pgqueue_message_q{number}",)]
 
 
 def test_a_plan_made_for_few_goes_through_all(db: None) -> None:

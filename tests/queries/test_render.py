@@ -11,6 +11,25 @@ def test_a_text_is_made_once_for_the_same_names() -> None:
     assert queries.render("send", ddl.table_names(7)) is one
 
 
+def test_what_is_no_table_is_a_part_with_a_file_of_its_own() -> None:
+    names = ddl.table_names(7)
+
+    own = queries.render("read", {**names, "any_body": "true"})
+    other = queries.render(
+        "read", {**names, "any_body": "true", "bodies": queries.Part("bodies_of_any")}
+    )
+
+    assert "FROM pgqueue_message_q7 m\n    WHERE m.id = t.id" in own
+    assert "pgqueue_bodies(\n    7, " in other
+
+
+def test_a_text_for_any_queue_names_none() -> None:
+    names = ddl.names_for_any(unlogged=True)
+
+    assert "INSERT INTO pgqueue_message (queue_id" in queries.render("send", names)
+    assert "(%(queue_id)s::integer, " in queries.render("send", names)
+
+
 def test_other_names_make_another_text() -> None:
     names = ddl.table_names(7)
 

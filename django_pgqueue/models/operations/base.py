@@ -110,8 +110,6 @@ class Operations(models.Manager[MessageT]):
     ) -> list[tuple[Any, ...]]:
         connection = connections[queue.alias]
         values = params(queue) if callable(params) else params
-        if ahead is not None and ahead.rows is not None:
-            ahead = None
         here = prepared.prepared_on(connection)
         failed: DatabaseError | None = None
         if here is not None:
@@ -125,7 +123,7 @@ class Operations(models.Manager[MessageT]):
                 if rows is not None:
                     return rows
         statement = queries.render(name, {**queue.tables, **(tables or {})})
-        if ahead is None:
+        if ahead is None or ahead.rows is not None:
             with connection.cursor() as cursor:
                 cursor.execute(statement, values)
                 rows = cursor.fetchall()
@@ -147,17 +145,22 @@ def _fetch_prepared(
     tables: Mapping[str, object],
     ahead: Ahead | None,
 ) -> list[tuple[Any, ...]] | None:
-    """What it returns, or None when it has not run often enough to be prepared."""
+    """What it returns, or None when it is to be run as ever."""
     statement = here.statement(connection, name, queue, tables)
-    if ahead is None:
-        return None if statement is None else statement.fetch(connection, values)
-    first = here.statement(connection, ahead.name, queue, ahead.tables)
-    # Whoever looks at what is run wants to see more than names.
-    if statement is None or first is None or connection.execute_wrappers:
+    if ahead is None or ahead.rows is not None:
+        if statement is None:
+            return None
+        rows = statement.fetch(connection, {**values, "queue_id": queue.pk})
+    else:
+        first = here.statement(connection, ahead.name, queue, ahead.tables)
+        # Whoever looks at what is run wants to see more than names.
+        if statement is None or first is None or connection.execute_wrappers:
+            return None
+        texts = first.execute(connection), statement.execute(connection)
+        rows = _fetch_both(connection, texts[0], ahead, texts[1], {**values, "queue_id": queue.pk})
+    if not rows and statement.for_any and here.doubts(queue):
         return None
-    return _fetch_both(
-        connection, first.execute(connection), ahead, statement.execute(connection), values
-    )
+    return rows
 
 
 def _fetch_both(

@@ -48,7 +48,7 @@ class Batches(Operations[MessageT]):
             ahead = None
             if folded:
                 heads = sorted(batch.head for batch in folded)
-                ahead = self._unfolding(queue, "given", {"heads": heads})
+                ahead = self._unfolding("given", {"heads": heads})
             done |= self._by_row(operation, queue, receipts, late, params, tables, ahead)
             for batch in folded:
                 batch.folded = False
@@ -102,7 +102,7 @@ class Batches(Operations[MessageT]):
         tables: Mapping[str, object] | None = None,
     ) -> set[int]:
         """Run an operation on messages whatever state they are in; returns the ids it found."""
-        ahead = self._unfolding(queue, "ids", {"ids": ids})
+        ahead = self._unfolding("ids", {"ids": ids})
         _, rows = self._run(operation, queue, None, {**params, "ids": ids}, tables, ahead)
         return {row[0] for row in rows}
 
@@ -112,14 +112,13 @@ class Batches(Operations[MessageT]):
         return self._unfold(queue, "due", {"batches": batches})
 
     def _unfold(self, queue: Queue, which: str, params: Mapping[str, Any]) -> int:
-        ahead = self._unfolding(queue, which, params)
+        ahead = self._unfolding(which, params)
         _, [(count,)] = self._run(ahead.name, queue, None, ahead.params, ahead.tables)
         return int(count)
 
     @staticmethod
-    def _unfolding(queue: Queue, which: str, params: Mapping[str, Any]) -> Ahead:
-        heads = queries.render(f"unfold_{which}", queue.tables)
-        return Ahead("unfold", params, {"heads": heads})
+    def _unfolding(which: str, params: Mapping[str, Any]) -> Ahead:
+        return Ahead("unfold", params, {"heads": queries.Part(f"unfold_{which}")})
 
 
 def _by_lease(receipts: Iterable[Receipt]) -> list[tuple[str, dict[Batch, list[int]]]]:

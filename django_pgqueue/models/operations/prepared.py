@@ -9,6 +9,10 @@ A kept plan is a trap: what was made while the tables were empty goes through al
 are full, until they are analyzed. So a plan is kept for a second at the most, and is used from the
 fifth run within that second on: who runs less often would gain nothing.
 
+Each queue has texts of its own, and what is prepared for it runs quickest. Whoever goes round among
+many queues does not come to the same one five times in a second; for him most statements have a
+second form that serves any queue (:data:`FOR_ANY`), in which the queue is a value.
+
 A prepared statement is bound to its session, which a pooler may exchange. What is not found again
 runs as ever, and no more is prepared on that database. It has a name made from its text, so that
 even where sessions are exchanged no name ever means another statement.
@@ -20,16 +24,17 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import psycopg
 from django.db import DatabaseError
 from django.db.backends.postgresql.base import Cursor
 
-from django_pgqueue import queries, signals
+from django_pgqueue import ddl, queries, signals
 from django_pgqueue.conf import settings
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.sqlstates import sqlstate
+from django_pgqueue.sqlstates import CHECK_VIOLATION, sqlstate
 
 __all__ = ["HOT", "Prepared", "Statement", "client_cursor", "lost", "prepared_on", "stop"]
 
@@ -58,6 +63,10 @@ HOT = frozenset(
     }
 )
 
+#: What has a form for any queue: all that looks nothing up in the queue's leaves, or can ask
+#: ``pgqueue_bodies`` to.
+FOR_ANY = HOT - {"delete", "pop"}
+
 #: Seconds that a plan is kept at the most.
 KEPT_SECONDS = 1.0
 #: From which run within them on a statement is run prepared.
@@ -81,13 +90,14 @@ _stopped: set[str] = set()
 
 
 class Statement:
-    """One statement on the tables of one queue, on one connection."""
+    """One statement on the tables of one queue, or ``for_any``, on one connection."""
 
-    __slots__ = ("_cursor", "_execute", "_name", "_types", "last_run", "sql")
+    __slots__ = ("_cursor", "_execute", "_name", "_types", "for_any", "last_run", "sql")
 
-    def __init__(self, name: str, sql: str) -> None:
+    def __init__(self, name: str, sql: str, *, for_any: bool = False) -> None:
         self._name = name
         self.sql = sql
+        self.for_any = for_any
         self.last_run = 0.0
         self._cursor: Any = None
         # The names it has in the server: by the types of the values that are bound, and as EXECUTE
@@ -174,6 +184,8 @@ class Prepared:
         self._counts: dict[tuple[object, ...], int] = {}
         #: Whether there may be plans of an earlier second.
         self._stale = False
+        # The queues of which nothing was believed since then.
+        self._doubted: set[int] = set()
 
     def statement(
         self, connection: Any, name: str, queue: Queue, tables: Mapping[str, object]
@@ -185,28 +197,63 @@ class Prepared:
         if now >= self._kept_until:
             self._kept_until = now + KEPT_SECONDS
             self._counts.clear()
+            self._doubted.clear()
             self._stale = bool(self._statements)
-        key = (name, queue.pk, queue.unlogged, *tables.values())
-        count = self._counts[key] = self._counts.get(key, 0) + 1
-        if count < FROM_RUN:
-            return None
-        statement = self._statements.get(key)
+        what = (name, queue.unlogged, *tables.values())
+        own, for_any = (queue.pk, *what), (None, *what)
+        # Of a condition the leaves are asked.
+        shared = name in FOR_ANY and tables.get("any_body") != "false"
+        statement = None
+        if self._is_often(own):
+            statement = self._prepare(connection, own, name, {**queue.tables, **tables}, now)
+        if shared and self._is_often(for_any) and statement is None:
+            names = {**_names_for_any(queue.unlogged), **tables}
+            statement = self._prepare(connection, for_any, name, names, now)
         if statement is None:
-            if len(self._statements) >= MOST and not self._one_gives_way(connection, now):
-                return None
-            sql = queries.render(name, {**queue.tables, **tables})
-            statement = self._statements[key] = Statement(name, sql)
+            return None
         if self._stale:
             self._run(connection, "DISCARD PLANS")
             self._stale = False
         statement.last_run = now
         return statement
 
+    def doubts(self, queue: Queue) -> bool:
+        """Whether it should be asked by a text of its own, when for any queue nothing came.
+
+        Then it may be gone, and only its own text fails. Once in a second is enough.
+        """
+        doubts = queue.pk not in self._doubted
+        self._doubted.add(queue.pk)
+        return doubts
+
+    def _is_often(self, key: tuple[object, ...]) -> bool:
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        return count >= FROM_RUN
+
+    def _prepare(
+        self,
+        connection: Any,
+        key: tuple[object, ...],
+        name: str,
+        names: Mapping[str, object],
+        now: float,
+    ) -> Statement | None:
+        statement = self._statements.get(key)
+        if statement is None:
+            if len(self._statements) >= MOST and not self._one_gives_way(connection, now):
+                return None
+            sql = queries.render(name, names)
+            # Some are the same for logged and unlogged queues, and have one name in the server.
+            alike = [known for known in self._statements.values() if known.sql == sql]
+            statement = alike[0] if alike else Statement(name, sql, for_any=key[0] is None)
+            self._statements[key] = statement
+        return statement
+
     def _one_gives_way(self, connection: Any, now: float) -> bool:
-        key, idle = min(self._statements.items(), key=lambda item: item[1].last_run)
+        idle = min(self._statements.values(), key=lambda statement: statement.last_run)
         if now - idle.last_run < IDLE_SECONDS:
             return False
-        del self._statements[key]
+        self._statements = {k: kept for k, kept in self._statements.items() if kept is not idle}
         for name in idle.names():
             self._run(connection, f"DEALLOCATE {name}")
         return True
@@ -252,9 +299,21 @@ def _may_prepare(connection: Any) -> bool:
     )
 
 
+@cache
+def _names_for_any(unlogged: bool) -> dict[str, object]:
+    return {**ddl.names_for_any(unlogged=unlogged), "bodies": queries.Part("bodies_of_any")}
+
+
 def lost(error: DatabaseError) -> bool:
-    """Whether that is said of a prepared statement and not of what it does."""
-    return sqlstate(error) in _LOST
+    """Whether that is said of a prepared statement and not of what it does.
+
+    That the parent has no leaf for a queue is said by the form for any queue alone.
+    """
+    state = sqlstate(error)
+    if state == CHECK_VIOLATION:
+        cause: Any = error.__cause__
+        return cause.diag.constraint_name is None
+    return state in _LOST
 
 
 def stop(alias: str, error: DatabaseError) -> None:

@@ -243,7 +243,7 @@ class Reading(Outcomes[MessageT]):
         self, queue: Queue, params: dict[str, Any], batched: bool, ahead: Ahead | None = None
     ) -> tuple[Queue, list[tuple[Any, ...]]]:
         params = {**params, "batched": batched}
-        leased = queries.render("lease_batch" if batched else "lease_each", queue.tables)
+        leased = queries.Part("lease_batch" if batched else "lease_each")
         return self._run("read_ready", queue, None, params, {"leased": leased}, ahead)
 
     def _gather(

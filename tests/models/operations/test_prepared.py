@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from django.db import (
     DataError,
+    IntegrityError,
     NotSupportedError,
     OperationalError,
     connection,
@@ -171,6 +172,154 @@ def test_what_a_queue_has_prepared_does_not_outlive_it(
 
     assert len(send(committed_orders)) == OFTEN
     assert len(committed_orders.read(qty=100)) == OFTEN
+
+
+# What serves any queue
+
+
+@pytest.fixture
+def round_about(committed: None, monkeypatch: pytest.MonkeyPatch) -> list[BoundQueue]:
+    """Queues none of which is met often, as when a process goes round among very many."""
+    names = [f"queue-{number}" for number in range(3)]
+    for name in names:
+        Message.objects.create_queue(name)
+    Message.objects.create_queue("quick", unlogged=True)
+    Message.objects.create_queue("split", partition_interval=dt.timedelta(days=1))
+    often = prepared.Prepared._is_often
+    monkeypatch.setattr(
+        prepared.Prepared, "_is_often", lambda self, key: often(self, key) and key[0] is None
+    )
+    return [queue(name) for name in (*names, "quick", "split")]
+
+
+def test_whoever_goes_round_has_statements_for_any_queue(round_about: list[BoundQueue]) -> None:
+    sent = [(each.name, each.send(place)) for place, each in enumerate(round_about * OFTEN)]
+    read = [(each.name, [message.id for message in each.read(qty=100)]) for each in round_about]
+
+    assert kept() == ["send"]
+    assert read == [
+        (each.name, [pk for name, pk in sent if name == each.name]) for each in round_about
+    ]
+
+
+def test_for_any_queue_each_operation_says_the_same(round_about: list[BoundQueue]) -> None:
+    for turn in range(OFTEN + 3):
+        for each in round_about:
+            bodies = [{"turn": turn, "place": place} for place in range(40)]
+            one = each.send("one", priority=1, headers={"h": turn})
+            [ignored, *rest] = each.send_batch(bodies, headers={"h": 1})
+            each.send("once", dedup_key=str(turn))
+            first = each.read(qty=1)
+            batch = each.read(qty=41)
+            held = [message.receipt for message in batch]
+
+            assert [(m.id, m.body, m.headers) for m in first] == [(one, "one", {"h": turn})]
+            assert [m.body for m in batch] == [*bodies, "once"]
+            assert [m.id for m in batch[:40]] == [ignored, *rest]
+            assert {m.read_ct for m in batch} == {1}
+            assert each.archive(first[0]) == [one]
+            assert each.archive(held[30:]) == [receipt.id for receipt in held[30:]]
+            assert each.set_vt(held[0], 60) == [held[0].id]
+            assert each.delete(held[1]) == [held[1].id]
+            name = each.name
+            assert Message.objects.fail(name, {held[2]: "no"}) == [held[2].id]
+            assert Message.objects.retry(name, {held[3]: 0}) == [held[3].id]
+            assert Message.objects.release(name, [held[4]]) == [held[4].id]
+            again = each.read(qty=10)
+            assert [(m.id, m.read_ct) for m in again] == [(held[4].id, 1), (held[3].id, 2)] or [
+                (m.id, m.read_ct) for m in again
+            ] == [(held[3].id, 2), (held[4].id, 1)]
+            left = [*held[5:30], held[0], *(m.receipt for m in again)]
+            assert each.archive(left) == sorted(receipt.id for receipt in left)
+            assert each.metrics().length == 0
+
+    often = {"archive", "archive_part", "fail", "read", "retry", "release", "send_full", "set_vt"}
+    assert often | {"send_once", "send_batch", "unfold"} <= set(kept())
+    texts = run_sql("SELECT statement FROM pg_prepared_statements")
+    assert not [text for (text,) in texts if "_q" in text]
+
+
+def test_for_any_queue_an_ack_and_the_next_read_go_as_one(round_about: list[BoundQueue]) -> None:
+    done: dict[str, list[Message]] = {each.name: [] for each in round_about}
+    for _ in range(OFTEN * 2):
+        for each in round_about:
+            each.send_batch(range(40))
+            settled, messages = each.archive_and_read(done[each.name], qty=20)
+            assert settled == [message.id for message in done[each.name]]
+            assert len(messages) == 20
+            done[each.name] = messages
+
+    assert {"archive_batch", "read_ready"} <= set(kept())
+    archived = ArchivedMessage.objects.count()
+    assert archived == len(round_about) * 20 * (OFTEN * 2 - 1)
+
+
+def test_a_queue_that_is_gone_is_missed_by_statements_for_any(
+    round_about: list[BoundQueue], actor: Actor, stopped: list[str]
+) -> None:
+    gone = round_about[0]
+    for each in round_about * OFTEN:
+        each.send_batch([1, 2])
+        each.archive(each.read())
+    [message] = gone.read()
+
+    actor.do(call, "drop_queue", gone.name)
+    for attempt in (lambda: gone.send(1), lambda: gone.send_batch([1]), lambda: gone.read()):
+        with pytest.raises(QueueNotFound):
+            attempt()
+    actor.do(call, "create_queue", gone.name)
+
+    assert gone.archive(message).lost == [message.receipt]
+    assert gone.send("again") > message.id
+    assert [each.body for each in gone.read()] == ["again"]
+    assert stopped == []
+
+
+def test_a_queue_that_is_gone_is_not_taken_for_an_empty_one_for_long(
+    round_about: list[BoundQueue], actor: Actor
+) -> None:
+    gone = round_about[0]
+    for each in round_about * OFTEN:
+        assert each.read() == []
+
+    actor.do(call, "drop_queue", gone.name)
+    here = prepared.prepared_on(connections["default"])
+    assert here is not None
+    here._kept_until = 0.0  # the second is over
+    for each in round_about[1:] * OFTEN:
+        assert each.read() == []
+
+    assert "read" in kept()
+    with pytest.raises(QueueNotFound):
+        gone.read()
+
+
+def test_what_the_tables_refuse_is_no_loss(
+    round_about: list[BoundQueue], stopped: list[str]
+) -> None:
+    for each in round_about * OFTEN:
+        each.send(1, priority=1)
+    values = {**dict.fromkeys(["at", "after", "group", "headers"]), "body": "1", "priority": 101}
+
+    with pytest.raises(IntegrityError, match="priority"):
+        Message.objects._run("send_full", round_about[0].name, None, values)
+
+    assert "send_full" in kept()
+    assert stopped == []
+
+
+def test_a_read_by_condition_keeps_to_its_queue(round_about: list[BoundQueue]) -> None:
+    for each in round_about:
+        each.send_batch([{"kind": "a"}, {"kind": "b"}] * OFTEN)
+    found = [
+        message.body
+        for _ in range(OFTEN)
+        for each in round_about
+        for message in each.read(conditional={"kind": "b"})
+    ]
+
+    assert found == [{"kind": "b"}] * len(round_about) * OFTEN
+    assert kept() == []
 
 
 # How long a plan is kept
@@ -419,7 +568,7 @@ def run_sql_elsewhere(statement: str) -> None:
 def test_only_so_many_are_prepared_and_the_idle_one_gives_way(
     committed: None, monkeypatch: pytest.MonkeyPatch, stopped: list[str]
 ) -> None:
-    monkeypatch.setattr(prepared, "MOST", 2)
+    monkeypatch.setattr(prepared, "MOST", 3)  # one of them for any queue
     for name in ("one", "two", "three"):
         Message.objects.create_queue(name)
     tables = {
