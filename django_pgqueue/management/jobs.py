@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
 from psycopg.conninfo import make_conninfo
 
 from django_pgqueue.models import Queue
+from django_pgqueue.runtime.connecting import parameters
 from django_pgqueue.spark import cli
 from django_pgqueue.spark.errors import PipelineError
 
@@ -17,22 +17,7 @@ __all__ = ["JobCommand", "url_of"]
 
 def url_of(alias: str) -> str:
     """How another process reaches a database of Django's, as libpq takes it."""
-    connection = connections[alias]
-    # An embedded server is started by the first connection.
-    connection.ensure_connection()
-    known = connection.settings_dict
-    parameters = {
-        "dbname": known["NAME"],
-        "user": known["USER"],
-        "password": known["PASSWORD"],
-        "host": known["HOST"],
-        "port": known["PORT"],
-    }
-    options = {
-        name: value for name, value in known["OPTIONS"].items() if isinstance(value, (str, int))
-    }
-    given = {name: str(value) for name, value in {**parameters, **options}.items() if value}
-    return make_conninfo(**given)
+    return make_conninfo(**{name: str(value) for name, value in parameters(alias).items()})
 
 
 class JobCommand(BaseCommand):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-from django.db import connections
 
 from django_pgqueue import signals
+from django_pgqueue.runtime.connecting import parameters
 from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.wake import CHANNEL
 
@@ -70,12 +70,8 @@ class Listener(threading.Thread):
                 self._heard(self._alias, False)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        # Django's own wrapper knows the parameters, and may have to start the server first.
-        wrapper = connections[self._alias]
-        params = wrapper.get_connection_params()
-        for django_only in ("cursor_factory", "pool", "context", "prepare_threshold"):
-            params.pop(django_only, None)
-        return psycopg.connect(**{**_KEEPALIVE, "connect_timeout": 10, **params}, autocommit=True)
+        options = {**_KEEPALIVE, "connect_timeout": 10, **parameters(self._alias)}
+        return psycopg.connect(**options, autocommit=True)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         with self._watchdog.over(self, connection):

@@ -8,12 +8,14 @@ import doctest
 import io
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.management import CommandError
 from django.core.management.base import OutputWrapper
 from django.db import OperationalError, connections
 
 from django_pgqueue.management import base, progress
+from django_pgqueue.management.jobs import url_of
 from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import Message
 from tests.management.calling import Terminal, call, call_json
@@ -72,6 +74,27 @@ def test_a_database_that_does_not_answer_is_said(db: None, monkeypatch: pytest.M
 
     with pytest.raises(CommandError, match=r"connection refused\nSee whether the server"):
         call("pgqueue_queues")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": True},
+        {"server_side_binding": True},
+        {"isolation_level": 2},
+        {"application_name": "x"},
+    ],
+)
+def test_a_job_reaches_the_database_whatever_is_for_django_alone(
+    db: None, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    database = connections["default"].settings_dict
+    monkeypatch.setitem(database, "OPTIONS", {**database["OPTIONS"], **options})
+
+    with psycopg.connect(url_of("default")) as connection:
+        assert connection.info.dbname == database["NAME"]
+        named = connection.info.parameter_status("application_name")
+    assert named == options.get("application_name", "")
 
 
 @pytest.mark.parametrize(
