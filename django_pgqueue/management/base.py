@@ -24,6 +24,7 @@ from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 
 __all__ = [
     "QueueCommand",
+    "add_database",
     "age",
     "amount",
     "duration",
@@ -51,11 +52,7 @@ class QueueCommand(BaseCommand):
     so_far = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--database",
-            choices=tuple(connections),
-            help="alias of the queues' database (default: as configured)",
-        )
+        add_database(parser)
         parser.add_argument("--json", action="store_true", help="the result as JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -108,6 +105,14 @@ class QueueCommand(BaseCommand):
                 "Say --no-input to do it without asking."
             )
         return answer.strip()
+
+
+def add_database(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--database",
+        choices=tuple(connections),
+        help="alias of the queues' database (default: as configured)",
+    )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from psycopg.conninfo import make_conninfo
 
+from django_pgqueue.management.base import add_database
 from django_pgqueue.models import Queue
 from django_pgqueue.runtime.connecting import parameters
 from django_pgqueue.spark import cli
@@ -30,7 +31,7 @@ class JobCommand(BaseCommand):
         return cli.HELP[self.job]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--database", help="alias of the queues' database")
+        add_database(parser)
         cli.arguments(self.job, parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

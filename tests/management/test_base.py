@@ -29,6 +29,9 @@ COMMANDS = [
     ("pgqueue_redrive", ["nothing"]),
     ("pgqueue_replay", ["nothing"]),
     ("pgqueue_create", ["orders", "--dead-letter-queue", "nothing"]),
+    ("pgqueue_maintain", ["nothing"]),
+    ("pgqueue_partition", ["nothing", "--off"]),
+    ("pgqueue_health", ["nothing"]),
 ]
 
 
@@ -53,17 +56,21 @@ def test_each_works_on_the_database_that_is_named() -> None:
     assert Message.objects.list_queues(using="other") == []
 
 
-def test_a_database_that_does_not_exist_is_refused_with_those_that_do(db: None) -> None:
+@pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health", "pgqueue_rollup"])
+def test_a_database_that_does_not_exist_is_refused_with_those_that_do(
+    db: None, command: str
+) -> None:
     with pytest.raises(CommandError, match=r"invalid choice: 'nowhere'.*default"):
-        call("pgqueue_queues", "--database", "nowhere")
+        call(command, "--database", "nowhere")
 
 
-def test_missing_tables_are_said_with_the_way_to_make_them(db: None) -> None:
+@pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health"])
+def test_missing_tables_are_said_with_the_way_to_make_them(db: None, command: str) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
 
     with pytest.raises(CommandError, match=r"manage\.py migrate --database default"):
-        call("pgqueue_queues")
+        call(command)
 
 
 def test_a_database_that_does_not_answer_is_said(db: None, monkeypatch: pytest.MonkeyPatch) -> None:

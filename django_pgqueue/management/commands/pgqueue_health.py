@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
+from django.core.management.base import CommandParser
 
-from django_pgqueue.errors import PgQueueError
+from django_pgqueue.management.base import QueueCommand
 from django_pgqueue.models import Message, Process, Queue
 from django_pgqueue.runtime import Options
 
 
-class Command(BaseCommand):
+class Command(QueueCommand):
     help = (
         "Exit with 0 when each queue that has a backlog has a live consumer, and with 1 when one "
         "has none. Paused queues, and those that only wait for later, need none."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("queues", nargs="*", help="only these queues (default: all)")
-        parser.add_argument("--database", help="the queues' database (default: as configured)")
-        parser.add_argument("--json", action="store_true", help="the findings as JSON")
         parser.add_argument(
             "--dead-after",
             type=float,
@@ -32,22 +29,12 @@ class Command(BaseCommand):
             help="a consumer without a heartbeat for so long is dead (default: %(default)g)",
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        alias = Queue.objects.database(options["database"])
-        try:
-            findings = self._findings(alias, options["queues"], options["dead_after"])
-        except (PgQueueError, Error) as error:
-            raise CommandError(str(error)) from error
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        findings = self._findings(alias, options["queues"], options["dead_after"])
         healthy = all(finding["healthy"] for finding in findings)
-        if options["json"]:
-            self.stdout.write(json.dumps({"healthy": healthy, "queues": findings}))
-        else:
-            for finding in findings:
-                self.stdout.write(
-                    f"{'ok  ' if finding['healthy'] else 'FAIL'} {finding['queue']}: "
-                    f"{finding['consumers']} consumers, backlog {finding['backlog']:,}"
-                    f"{', paused' if finding['paused'] else ''}"
-                )
+        self.answer(
+            options, {"healthy": healthy, "queues": findings}, [_line(each) for each in findings]
+        )
         if not healthy:
             sys.exit(1)
 
@@ -72,3 +59,11 @@ class Command(BaseCommand):
                 }
             )
         return findings
+
+
+def _line(finding: dict[str, Any]) -> str:
+    return (
+        f"{'ok  ' if finding['healthy'] else 'FAIL'} {finding['queue']}: "
+        f"{finding['consumers']} consumers, backlog {finding['backlog']:,}"
+        f"{', paused' if finding['paused'] else ''}"
+    )
