@@ -206,6 +206,7 @@ def test_all_connections_may_die_and_nothing_is_lost(
 ) -> None:
     ids = committed_orders.send_batch(list(range(300)))
     run = consume(lambda message: time.sleep(0.002), visibility_timeout=2)
+    until(lambda: run.subscription.settled)  # who cannot even register ends
 
     for _ in range(5):
         before = run.subscription.settled
