@@ -13,19 +13,12 @@ from django_pgqueue.models import Message, Queue
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.quarantine import Quarantine, is_suspect
 from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.waits import NOW, longer
 from django_pgqueue.runtime.watchdog import Watchdog
-from django_pgqueue.wake import THROTTLE
 
 __all__ = ["Fetcher"]
 
-#: The first wait after a fetch that emptied the queue, in seconds.
-_FIRST_WAIT = 0.008
-#: How the waits grow after that.
-_GROWTH_LISTENING = 3.0
-_GROWTH_POLLING = 1.5
 _WAIT_FOR_QUEUE = 1.0
-#: What is due within so many seconds is due.
-_NOW = 0.001
 
 
 class Schedule:
@@ -151,12 +144,10 @@ class Fetcher(Loop):
             schedule.wait = 0.0
             schedule.at = now + handler.min_fetch_interval
             return
-        short = schedule.wait < THROTTLE
-        growth = _GROWTH_LISTENING if self.listening and not short else _GROWTH_POLLING
-        wait = _FIRST_WAIT if got else max(schedule.wait * growth, _FIRST_WAIT)
-        schedule.wait = min(wait, handler.max_fetch_interval)
+        before = 0.0 if got else schedule.wait
+        schedule.wait = longer(before, handler.max_fetch_interval, listening=self.listening)
         due = Message.objects.next_due(schedule.subscription.queue)
-        if due <= _NOW:
+        if due <= NOW:
             # Overdue and not to be had: somebody has the row locked, perhaps for long.
             due = schedule.wait
         schedule.at = now + min(schedule.wait * random.uniform(0.9, 1), due)

@@ -18,16 +18,13 @@ from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.pools import give_back_pooled, uses_pools
 from django_pgqueue.runtime.settler import announce
 from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.runtime.waits import NOW, longer
 from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 
 #: How often a busy thread looks after its connections, in seconds.
 _HOUSEKEEPING = 1.0
-#: The first wait of a worker that found nothing, in seconds.
-_FIRST_WAIT = 0.008
-#: What is due within so many seconds is due.
-_NOW = 0.001
 
 
 class Worker(threading.Thread):
@@ -129,7 +126,7 @@ class LockedWorker(threading.Thread):
                 try:
                     found = self._handle_one()
                     longest = self._subscription.handler.max_fetch_interval
-                    wait = 0.0 if found else min(max(wait * 3, _FIRST_WAIT), longest)
+                    wait = 0.0 if found else longer(wait, longest)
                     due = wait if found else self._next_due()
                 except Exception as error:
                     found, wait, due = False, 1.0, 1.0
@@ -178,7 +175,7 @@ class LockedWorker(threading.Thread):
         with self._watchdog.over(self):
             due = Message.objects.next_due(self._subscription.queue)
         # Overdue and not to be had: another has the row locked.
-        return due if due > _NOW else float("inf")
+        return due if due > NOW else float("inf")
 
     def _wait(self, seen: int, seconds: float) -> None:
         with self._subscription.available:
