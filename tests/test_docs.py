@@ -31,13 +31,22 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 PURE_MODULES = [
     "django_pgqueue.acks",
+    "django_pgqueue.admin.charts",
     "django_pgqueue.admin.wording",
     "django_pgqueue.arguments",
     "django_pgqueue.bodies",
     "django_pgqueue.conf",
     "django_pgqueue.ddl.partitions",
+    "django_pgqueue.management.base",
+    "django_pgqueue.models.locks",
+    "django_pgqueue.models.rollup",
     "django_pgqueue.queries",
     "django_pgqueue.retries",
+    "django_pgqueue.runtime.maintenance",
+    "django_pgqueue.runtime.waits",
+    "django_pgqueue.spark.columns",
+    "django_pgqueue.spark.offsets",
+    "django_pgqueue.topics",
     "django_pgqueue.types",
 ]
 

@@ -30,6 +30,7 @@ def pause(queue: Queue, least: float) -> float:
     A small part of the times that matter to it: what is kept for a month need not be looked
     through every minute.
 
+    >>> import datetime as dt
     >>> pause(Queue(retention=dt.timedelta(hours=1), partition_interval=dt.timedelta(days=1)), 60)
     180.0
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import doctest
 import html
 import re
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_pgqueue.admin import charts
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, ticks
 from django_pgqueue.models import Rollup, RollupRun
 from tests.admin.conftest import page
@@ -151,7 +149,3 @@ def test_axis_holds_the_largest_value_with_few_round_numbers(
     assert 2 <= len(found) <= 6
     worded = [(seconds_of if kind.get("timed") else count_of)(value) for value in found]
     assert len(set(worded)) == len(worded)
-
-
-def test_examples_of_the_docstrings_are_true() -> None:
-    assert doctest.testmod(charts).failed == 0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import doctest
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_pgqueue import ddl
-from django_pgqueue.ddl import partitions
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 from tests.conftest import run_sql
 
@@ -113,7 +111,3 @@ def test_a_span_with_rows_in_the_default_leaf_gets_no_slice() -> None:
         make_slice(queue, PAST, PAST + DAY)
 
     assert leaves(queue) == before
-
-
-def test_the_examples_are_right() -> None:
-    assert doctest.testmod(partitions) == (0, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import doctest
 import io
 from typing import Any
 
@@ -120,13 +119,6 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 def test_a_table_lets_no_message_steer_the_terminal() -> None:
     assert base.table({"group": "<"}, [["\x1b[2Jé\n"]]) == ["group", "?[2Jé?"]
-
-
-def test_examples_in_docstrings_hold() -> None:
-    failed, tried = doctest.testmod(base)
-
-    assert tried
-    assert not failed
 
 
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:

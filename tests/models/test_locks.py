@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Callable
 from itertools import repeat
 
@@ -71,8 +70,3 @@ def test_settings_hold_for_the_block_and_not_for_the_rest_of_the_transaction(db:
             assert run_sql(shown) == [("70ms", "off")]
 
         assert run_sql(shown) == before
-
-
-def test_the_examples_are_right() -> None:
-    failed, tried = doctest.testmod(locks)
-    assert (failed, tried) == (0, 1)
