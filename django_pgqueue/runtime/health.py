@@ -12,8 +12,8 @@ __all__ = ["HealthServer"]
 
 
 class HealthServer(threading.Thread):
-    """``/healthz``: the loops live. ``/readyz``: they also reach the database, and the process
-    takes new messages. 200 or 503, with the findings as JSON."""
+    """``/healthz``: the loops live, or end on purpose. ``/readyz``: they also reach the database,
+    and the process takes new messages. 200 or 503, with the findings as JSON."""
 
     def __init__(self, report: Callable[[], dict[str, Any]], port: int) -> None:
         super().__init__(name="pgqueue-health", daemon=True)
