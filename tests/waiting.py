@@ -14,7 +14,9 @@ T = TypeVar("T")
 def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
     """Wait until something is so, and return it. Raises AssertionError when it takes too long."""
     deadline = time.monotonic() + seconds
+    pause = 0.002
     while not (found := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds:g} seconds"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.05)
     return found

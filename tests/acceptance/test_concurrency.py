@@ -25,6 +25,7 @@ from tests.actors import (
     until_empty,
 )
 from tests.conftest import run_sql
+from tests.waiting import until
 
 pytestmark = [pytest.mark.acceptance]
 
@@ -38,14 +39,6 @@ def results(futures: list[Future[Any]]) -> list[Any]:
     _, not_done = wait(futures, timeout=PATIENCE)
     assert not not_done, "somebody got stuck"
     return [future.result() for future in futures]
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.02)
-    return value
 
 
 def waits_for_a_lock(actor_pid: int) -> bool:
@@ -113,7 +106,7 @@ def test_an_expired_lease_is_read_by_another_and_the_first_holder_changes_nothin
     pk = committed_orders.send(1)
     [mine] = committed_orders.read(vt=0.05)
 
-    [theirs] = eventually(lambda: actor.do(call, "read", "orders", vt=600))
+    [theirs] = until(lambda: actor.do(call, "read", "orders", vt=600))
 
     assert (theirs.id, mine.receipt.read_ct, theirs.receipt.read_ct) == (pk, 1, 2)
     for settle in (committed_orders.archive, committed_orders.delete):
@@ -134,7 +127,7 @@ def test_the_archive_of_a_lease_that_another_is_just_reading_again_is_lost(
     with transaction.atomic():
         [again] = committed_orders.read(in_transaction=True)
         archiving = actor.start(call, "archive", "orders", mine.receipt)
-        eventually(lambda: waits_for_a_lock(actor_pid))
+        until(lambda: waits_for_a_lock(actor_pid))
 
     done = archiving.result(timeout=PATIENCE)
     assert (done, done.lost) == ([], [mine.receipt])
@@ -151,7 +144,7 @@ def test_a_bare_id_is_found_though_it_is_being_read_at_that_moment(
     with transaction.atomic():
         committed_orders.read(in_transaction=True)
         settling = actor.start(call, operation, "orders", pk)
-        eventually(lambda: waits_for_a_lock(actor_pid))
+        until(lambda: waits_for_a_lock(actor_pid))
 
     assert settling.result(timeout=PATIENCE) == [pk]
     assert committed_orders.metrics().length == 0
@@ -215,7 +208,7 @@ def test_a_create_waits_for_another_of_the_same_name_and_takes_over_when_that_ro
     one.do(begin)
     first = one.do(call, "create_queue", "orders")
     second = two.start(call, "create_queue", "orders")
-    eventually(lambda: waits_for_a_lock(two_pid))
+    until(lambda: waits_for_a_lock(two_pid))
 
     one.do(rollback)
 
@@ -280,7 +273,7 @@ def test_a_drop_waits_for_a_sender_without_blocking_others(actors: Actors) -> No
 
     dropper_pid = pid(dropper)
     dropping = dropper.start(call, "drop_queue", "orders")
-    eventually(lambda: waits_for_a_lock(dropper_pid))
+    until(lambda: waits_for_a_lock(dropper_pid))
     slowest = 0.0
     for n in range(30):
         started = time.monotonic()
@@ -341,7 +334,7 @@ def test_a_sender_that_meets_a_drop_finds_no_queue(
     with transaction.atomic():
         committed_orders.drop()
         sending = actor.start(call, "send", "orders", 2)
-        eventually(lambda: waits_for_a_lock(actor_pid))
+        until(lambda: waits_for_a_lock(actor_pid))
 
     with pytest.raises(QueueNotFound):
         sending.result(timeout=PATIENCE)
@@ -358,6 +351,6 @@ def test_a_vanished_reader_leaves_its_messages_to_others(
         assert doomed.do(call, "read", "orders", in_transaction=True)[0].id == pk
         run_sql("SELECT pg_terminate_backend(%s)", [pid(doomed)])
 
-        [message] = eventually(committed_orders.read)
+        [message] = until(committed_orders.read)
 
     assert (message.id, message.read_ct) == (pk, 1)

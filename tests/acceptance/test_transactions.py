@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.actors import (
 )
 from tests.app.models import Order
 from tests.factories import OrderFactory
+from tests.waiting import until
 
 DATABASES = ["default", "other"]
 both = pytest.mark.django_db(databases=DATABASES)
@@ -348,15 +348,12 @@ def who_may_connect(host: str) -> str | None:
 
 
 def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            pytest.fail(f"pgbouncer ended: {process.stderr.read().decode()}")
+    def listens() -> bool:
+        assert process.poll() is None, f"pgbouncer ended: {process.stderr.read().decode()}"
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    pytest.fail("pgbouncer does not listen")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    until(listens, 20)
 
 
 @pytest.mark.acceptance

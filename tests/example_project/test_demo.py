@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MANAGE = ROOT / "example_project" / "manage.py"
@@ -77,13 +78,6 @@ def children_of(environment: dict[str, str]) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def test_the_demo_accounts_for_every_delivery_and_runs_again(start: Any) -> None:
     for count in (60, 15):
         code, stdout, stderr = run(start, "--count", str(count), "--exit", "--json")
@@ -130,10 +124,10 @@ def test_no_process_outlives_the_demo(
     start: Any, environment: dict[str, str], ending: signal.Signals
 ) -> None:
     process = start("--count", "100000")
-    wait_until(lambda: len(children_of(environment)) == 3)
+    until(lambda: len(children_of(environment)) == 3, DEADLINE_SECONDS)
 
     process.send_signal(ending)
 
     process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == (-ending if ending == signal.SIGKILL else 130)
-    wait_until(lambda: not children_of(environment))
+    until(lambda: not children_of(environment), DEADLINE_SECONDS)

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import environ
@@ -19,6 +18,7 @@ import pytest
 
 from example_project.embedded_postgres import server as server_module
 from example_project.embedded_postgres.server import EmbeddedServer, EmbeddedServerError
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"fsync": "off"}
@@ -39,7 +39,7 @@ def directory() -> Iterator[Path]:
     # Not tmp_path: as root, the server's own user could not pass through pytest's private folders.
     path = Path(tempfile.mkdtemp(prefix="embedded-postgres-test-"))
     yield path
-    assert eventually(EmbeddedServer(path)._keeper_is_gone), "the server outlived its users"
+    until(EmbeddedServer(path)._keeper_is_gone, 30)  # it does not outlive its users
     shutil.rmtree(path)
 
 
@@ -47,15 +47,6 @@ def directory() -> Iterator[Path]:
 def server(directory: Path) -> Iterator[EmbeddedServer]:
     with EmbeddedServer(directory, settings=SETTINGS) as server:
         yield server
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def postmaster_pid(server: EmbeddedServer) -> int:
@@ -149,7 +140,7 @@ def test_server_stays_while_one_of_two_users_stays(directory: Path) -> None:
 
     assert is_alive(pid)
     leave(second)
-    assert eventually(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid), 30)
 
 
 def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
@@ -159,7 +150,7 @@ def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
     user.kill()
     leave(user)
 
-    assert eventually(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid), 30)
 
 
 def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> None:
@@ -173,7 +164,7 @@ def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> N
 
     assert is_alive(pid)
     leave(parent)
-    assert eventually(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid), 30)
 
 
 def test_parent_keeps_the_server_after_a_forked_child_stopped_it(server: EmbeddedServer) -> None:
@@ -206,7 +197,7 @@ def test_program_started_by_a_user_does_not_keep_the_server(directory: Path) -> 
 
     child, _ = user.communicate(timeout=30)
 
-    assert eventually(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid), 30)
     os.kill(int(child), signal.SIGKILL)
 
 
@@ -226,7 +217,7 @@ def test_killed_keeper_takes_its_server_along_and_start_recovers(server: Embedde
     before = postmaster_pid(server)
 
     os.kill(keeper_pid(server), signal.SIGKILL)
-    assert eventually(lambda: not is_alive(before))
+    until(lambda: not is_alive(before), 30)
     server.start()
 
     assert query(server, "SELECT 1") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import Lake, Message, Rollup, RollupRun
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -94,14 +94,12 @@ def finish(url: str) -> Callable[..., list[int]]:
 
 def wait_for_commits(url: str) -> None:
     """Until nothing on the server is older than what is archived, as autovacuum may be."""
-    until = time.monotonic() + 60
+    older = (
+        "SELECT max(archive_xid) >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint "
+        "FROM pgqueue_archive"
+    )
     with psycopg.connect(url, autocommit=True) as connection:
-        while connection.execute(
-            "SELECT max(archive_xid) >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint "
-            "FROM pgqueue_archive"
-        ).fetchone() == (True,):
-            assert time.monotonic() < until, "another transaction stays open"
-            time.sleep(0.02)
+        until(lambda: connection.execute(older).fetchone() != (True,), 60)
 
 
 def archive_all(name: str) -> list[int]:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from django_pgqueue.spark.export import export as export_at_once
 from django_pgqueue.spark.verify import verify
 from tests.actors import Actor, begin, call, commit
 from tests.spark.conftest import wait_for_commits
+from tests.waiting import until
 
 Finish = Callable[..., list[int]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,12 +176,14 @@ def test_driver_killed_in_the_middle_of_the_write_leaves_nothing_twice(
         start_new_session=True,
     )
     try:
-        wait_until(lambda: any((Path(lake) / "_staging").rglob("*.parquet")), driver)
+        staging = Path(lake) / "_staging"
+        until(lambda: any(staging.rglob("*.parquet")) or driver.poll() is not None, 120)
+        assert driver.poll() is None, "the driver ended too early"
     finally:
         # The JVM and its workers with it.
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    wait_until(lambda: not is_locked(url))
+    until(lambda: not is_locked(url), 120)
 
     summary = export(spark, url, lake)
 
@@ -201,16 +203,6 @@ def is_locked(url: str) -> bool:
             [LOCK],
         ).fetchone()
     return bool(row and row[0])
-
-
-def wait_until(
-    condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None
-) -> None:
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until
-        assert process is None or process.poll() is None, "the driver ended too early"
-        time.sleep(0.005)
 
 
 def test_two_exports_to_one_lake_do_not_run_at_once(

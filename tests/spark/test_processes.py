@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from environ import Env
 from django_pgqueue.models import Message
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage
+from tests.waiting import until
 
 Finish = Callable[..., list[int]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,11 +101,8 @@ def test_executor_killed_in_the_middle_changes_nothing(
             start_new_session=True,
         )
         try:
-            until = time.monotonic() + 300
-            while not any(notes.iterdir()):
-                assert time.monotonic() < until, log.read_text()[-3000:]
-                assert driver.poll() is None, log.read_text()[-3000:]
-                time.sleep(0.05)
+            until(lambda: any(notes.iterdir()) or driver.poll() is not None, 300)
+            assert driver.poll() is None, log.read_text()[-3000:]
             os.kill(executors_under(driver.pid)[0], signal.SIGKILL)
             told, _ = driver.communicate(timeout=300)
         finally:
@@ -168,10 +165,7 @@ def test_server_killed_in_between_loses_and_doubles_nothing(
     archive(0, 400)
 
     query = copy()
-    until = time.monotonic() + 120
-    while not copied():
-        assert time.monotonic() < until, query.exception()
-        time.sleep(0.02)
+    until(lambda: copied() or query.exception(), 120)
     server.kill("immediate")
     with pytest.raises(Exception, match=r"connect|terminat|closed|server"):
         query.awaitTermination(120)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from django_pgqueue.spark.options import FROM_THE_START, Options
 from django_pgqueue.spark.stream import ArchiveStream
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -43,10 +43,7 @@ class Pair:
     def pause(self) -> None:
         """Let the standby receive, and show nothing new."""
         self.on_standby("SELECT pg_wal_replay_pause()")
-        until = time.monotonic() + 30
-        while self.on_standby("SELECT pg_get_wal_replay_pause_state()") != ("paused",):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: self.on_standby("SELECT pg_get_wal_replay_pause_state()") == ("paused",), 30)
 
     def resume(self) -> None:
         self.on_standby("SELECT pg_wal_replay_resume()")
@@ -101,10 +98,7 @@ def count(url: str) -> int:
 
 
 def caught_up(pair: Pair) -> None:
-    until = time.monotonic() + 30
-    while count(pair.standby) < count(pair.primary):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    until(lambda: count(pair.standby) >= count(pair.primary), 30)
 
 
 def read(url: str, tasks: list[planning.Task], patience: float) -> int:
@@ -145,10 +139,14 @@ def test_stream_that_is_ahead_of_a_replica_waits_for_it(paused: Pair) -> None:
     paused.resume()
     paused.archive(5)
     caught_up(paused)
-    until = time.monotonic() + 30
-    while (end := on_standby.latestOffset(reached, ReadAllAvailable())) == reached:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    end = reached
+
+    def goes_on() -> bool:
+        nonlocal end
+        end = on_standby.latestOffset(reached, ReadAllAvailable())
+        return end != reached
+
+    until(goes_on, 30)
     partitions = on_standby.partitions(reached, end)
     assert sum(b.num_rows for p in partitions for b in on_standby.read(p)) == 5
 
