@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
-from django_pgqueue.types import Delay, Receipt
+from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
 __all__ = [
     "duration",
@@ -33,7 +33,6 @@ __all__ = [
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
 _INT4 = 2**31 - 1
-_INT8 = 2**63 - 1
 
 # What PostgreSQL's text cannot hold.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -204,7 +203,10 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     ids: dict[int, None] = {}
     for target in receipts_or_ids:
         target = getattr(target, "receipt", target)
-        if isinstance(target, Receipt) and _is_id(target.id) and _is_id(target.read_ct):
+        # Those of a batch are made by us, of what a read brought.
+        if type(target) is BatchReceipt or (
+            isinstance(target, Receipt) and _is_id(target.id) and _is_id(target.read_ct)
+        ):
             receipts[target] = None
         elif _is_id(target):
             ids[target] = None
@@ -214,7 +216,7 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
 
 def _is_id(value: object) -> bool:
-    return type(value) is int and -_INT8 <= value <= _INT8
+    return type(value) is int and value.bit_length() < 64
 
 
 def newest(receipts: Sequence[Receipt]) -> set[Receipt]:

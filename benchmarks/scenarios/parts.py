@@ -145,14 +145,14 @@ def parts_python(bench: Any) -> dict[str, Measure]:
     body, bodies = bench.payload.bodies[0], bench.payload.take(100)
     queue = Queue.objects.resolve(name)
     row = (1, json.dumps(body), None, timezone.now(), 0, None, 1, 0, timezone.now(), timezone.now())
-    message = Message.from_read(row, queue)
+    [message] = Message.from_read([row], queue)
 
     steps: dict[str, tuple[Callable[[], Any], int]] = {
         "json.dumps": (lambda: json.dumps(body), 1),
         "send": (lambda: nowhere.send(name, body), 1),
         "json.dumps of 100": (lambda: json.dumps(bodies), 100),
         "send_batch of 100": (lambda: nowhere.send_batch(name, bodies), 100),
-        "a message from its row": (lambda: Message.from_read(row, queue), 1),
+        "messages from 100 rows": (lambda: Message.from_read([row] * 100, queue), 100),
         "a receipt to settle by": (lambda: arguments.targets(message), 1),
     }
 

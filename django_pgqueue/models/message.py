@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models, transaction
 from django.db.models.base import ModelState
+from django.utils.functional import cached_property
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
@@ -88,6 +89,7 @@ class Message(models.Model):
     first_read_at: dt.datetime | None
     queue_name: str
     lease_until: float
+    _read_from: Queue
     #: The batch it was read in, when that has one lease.
     batch: Batch | None = None
 
@@ -103,13 +105,27 @@ class Message(models.Model):
     def __str__(self) -> str:
         return f"message {self.pk}"
 
+    @cached_property
+    def _state(self) -> ModelState:  # type: ignore[override]
+        """Django's, made when it asks: of most messages that are read it never does."""
+        state = ModelState()
+        state.adding, state.db = False, self._read_from.alias
+        state.fields_cache = {"queue": self._read_from}
+        return state
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.__dict__["_state"] = self._state  # there Django looks for it
+        return super().__getstate__()
+
     @property
     def receipt(self) -> Receipt:
         """What settles this delivery, and no later one."""
-        if self.batch is None:
+        batch = self.batch
+        if batch is None:
             return Receipt(self.id, self.read_ct)
-        receipt = BatchReceipt(self.id, self.read_ct)
-        receipt.batch = self.batch
+        # As calling the class does, but in half the time.
+        receipt = tuple.__new__(BatchReceipt, (self.id, self.read_ct))
+        receipt.batch = batch
         return receipt
 
     @property
@@ -165,30 +181,31 @@ class Message(models.Model):
         return messages.filter(pk=self.pk, queue_id=self.queue_id).delete()
 
     @classmethod
-    def from_read(cls, row: Sequence[Any], queue: Queue) -> Message:
-        """A message from a row of read.sql, without the cost of ``__init__`` and its signals.
+    def from_read(cls, rows: Iterable[Sequence[Any]], queue: Queue) -> list[Message]:
+        """Messages from rows of read.sql, without the cost of ``__init__`` and its signals.
 
         Columns that hardly anybody looks at are left out; Django fetches them when asked for.
         """
-        message = cls.__new__(cls)
-        state = ModelState()
-        state.__dict__ = {"db": queue.alias, "adding": False, "fields_cache": {"queue": queue}}
-        headers, body = row[2], row[1]
-        message.__dict__ = {
-            "_state": state,
-            "id": row[0],
-            "body": None if body is None else decode(body),
-            "headers": None if headers is None else decode(headers),
-            "enqueued_at": row[3],
-            "priority": row[4],
-            "group_key": row[5],
-            "read_ct": row[6],
-            "attempts": row[7],
-            "vt": row[8],
-            "first_read_at": row[9],
-            "queue_id": queue.id,
-            "queue_name": queue.name,
-        }
-        if len(row) > 10:
-            message.__dict__["batch"] = row[10]
-        return message
+        queue_id, queue_name = queue.id, queue.name
+        messages = []
+        for row in rows:
+            headers, body = row[2], row[1]
+            message = cls.__new__(cls)
+            message.__dict__ = {
+                "id": row[0],
+                "body": None if body is None else decode(body),
+                "headers": None if headers is None else decode(headers),
+                "enqueued_at": row[3],
+                "priority": row[4],
+                "group_key": row[5],
+                "read_ct": row[6],
+                "attempts": row[7],
+                "vt": row[8],
+                "first_read_at": row[9],
+                "batch": row[10] if len(row) > 10 else None,
+                "queue_id": queue_id,
+                "queue_name": queue_name,
+                "_read_from": queue,
+            }
+            messages.append(message)
+        return messages

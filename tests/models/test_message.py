@@ -87,6 +87,17 @@ def test_a_read_message_can_be_pickled_and_copied(orders: BoundQueue) -> None:
         assert twin.queue.name == "orders"
 
 
+def test_a_read_message_is_known_to_be_stored_where_it_was_read(orders: BoundQueue) -> None:
+    pk = orders.send({"order": 7}, dedup_key="once")
+
+    [message] = orders.read()
+
+    assert message.dedup_key == "once"  # which a read leaves out
+    assert (message._state.db, message._state.adding) == ("default", False)
+    assert message.delete() == (1, {"django_pgqueue.Message": 1})
+    assert not Message.objects.filter(pk=pk).exists()
+
+
 def test_reading_makes_one_query_for_any_number_of_messages(
     orders: BoundQueue, django_assert_num_queries: object
 ) -> None:

@@ -298,7 +298,7 @@ class Reading(Outcomes[MessageT]):
 
     def _messages(self, queue: Queue, rows: list[tuple[Any, ...]]) -> list[MessageT]:
         model: Any = self.model
-        return [model.from_read(row, queue) for row in rows]
+        return model.from_read(rows, queue)
 
     def next_due(self, queue: Queue) -> float:
         """Seconds until the next deferred message is due; infinity when none waits."""

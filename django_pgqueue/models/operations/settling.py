@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from django.db import models
@@ -123,8 +123,10 @@ class Settling(Batches[MessageT]):
 
 
 def lost(
-    receipts: Iterable[Receipt], good: Container[Receipt], done: Iterable[int]
+    receipts: Sequence[Receipt], good: Container[Receipt], done: Iterable[int]
 ) -> list[Receipt]:
     """Which receipts came too late: their messages were read again since, or settled already."""
     settled = set(done)
+    if len(settled) == len(receipts):
+        return []
     return [r for r in receipts if r.id not in settled or r not in good]
