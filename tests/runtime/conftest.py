@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue import signals
 from django_pgqueue.handlers import Handler
-from tests.runtime.consuming import InThread
+from tests.runtime.consuming import Held, InThread
 
 
 @pytest.fixture
@@ -51,6 +51,14 @@ def drain(consume: Callable[..., InThread]) -> Callable[..., InThread]:
         return run
 
     return run
+
+
+@pytest.fixture
+def held(consume: Callable[..., InThread]) -> Iterator[Held]:
+    """A handler that is let go before its consumer is stopped, however the test ends."""
+    held = Held()
+    yield held
+    held.let_go()
 
 
 @pytest.fixture

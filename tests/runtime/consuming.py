@@ -14,6 +14,7 @@ from django_pgqueue.runtime import Consumer, Options
 from django_pgqueue.runtime.subscription import Subscription
 
 __all__ = [
+    "Held",
     "InThread",
     "elsewhere",
     "errors",
@@ -51,6 +52,23 @@ class InThread:
     def stop(self) -> None:
         self.consumer.stop()
         self.wait()
+
+
+class Held:
+    """A handler that begins, and stays at it until it is let go."""
+
+    def __init__(self) -> None:
+        self._begun, self._go = threading.Event(), threading.Event()
+
+    def work(self, message: Message) -> None:
+        self._begun.set()
+        self._go.wait(30)
+
+    def until_begun(self) -> None:
+        assert self._begun.wait(10), "no handler has begun"
+
+    def let_go(self) -> None:
+        self._go.set()
 
 
 def subscribed(queue: str = "orders", **handler_options: Any) -> Subscription:

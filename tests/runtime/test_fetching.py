@@ -19,7 +19,7 @@ from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.runtime.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
-from tests.runtime.consuming import InThread, live, outcomes, subscribed
+from tests.runtime.consuming import Held, InThread, live, outcomes, subscribed
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -130,17 +130,14 @@ def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
     [(AckPolicy.NACK_ON_ERROR, True), (AckPolicy.TRANSACTIONAL, False)],
 )
 def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
-    committed_orders: BoundQueue, consume: Consume, policy: AckPolicy, together: bool
+    committed_orders: BoundQueue, consume: Consume, held: Held, policy: AckPolicy, together: bool
 ) -> None:
     sent = committed_orders.send_batch(range(200))
-    go = threading.Event()
 
-    run = consume(
-        lambda message: go.wait(20), ack_policy=policy, fetch_batch_size=20, overfetch_factor=4
-    )
+    run = consume(held.work, ack_policy=policy, fetch_batch_size=20, overfetch_factor=4)
     until(lambda: run.subscription.fetched >= 40)
     leased = run_sql("SELECT ids FROM pgqueue_lease")
-    go.set()
+    held.let_go()
 
     assert bool(leased) is together
     until(lambda: run.subscription.completed == 200)
@@ -242,22 +239,23 @@ def test_a_busy_queue_does_not_starve_a_quiet_one(committed: None, consume: Cons
     until(lambda: all(s.buffer or s.settled for s in run.consumer.subscriptions))
 
 
-def test_a_slow_queue_does_not_hold_up_a_fast_one(committed: None, consume: Consume) -> None:
-    finish = threading.Event()
+def test_a_slow_queue_does_not_hold_up_a_fast_one(
+    committed: None, consume: Consume, held: Held
+) -> None:
     for name in ("slow", "fast"):
         Message.objects.create_queue(name)
     Message.objects.send_batch("slow", [1] * 50)
 
     consume(
         handlers=[
-            Handler("slow", lambda message: finish.wait(30), max_workers=2),
+            Handler("slow", held.work, max_workers=2),
             Handler("fast", lambda message: None),
         ]
     )
     Message.objects.send_batch("fast", [1] * 50)
 
     until(lambda: len(outcomes("fast")) == 50)
-    finish.set()
+    held.let_go()
 
 
 def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Consume) -> None:
@@ -320,19 +318,13 @@ def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
 
 
 def test_a_queue_dropped_under_a_running_handler_hurts_nobody(
-    committed_orders: BoundQueue, consume: Consume
+    committed_orders: BoundQueue, consume: Consume, held: Held
 ) -> None:
-    begun, finish = threading.Event(), threading.Event()
-
-    def wait(message: Message) -> None:
-        begun.set()
-        finish.wait(30)
-
     committed_orders.send(1)
-    run = consume(wait)
-    begun.wait(10)
+    run = consume(held.work)
+    held.until_begun()
     Message.objects.drop_queue("orders")
-    finish.set()
+    held.let_go()
 
     until(lambda: run.subscription.lost == 1)
     run.stop()
@@ -342,19 +334,13 @@ def test_a_queue_dropped_under_a_running_handler_hurts_nobody(
 
 
 def test_a_locked_message_is_nobody_elses_and_comes_back_uncounted(
-    committed_orders: BoundQueue, consume: Consume
+    committed_orders: BoundQueue, consume: Consume, held: Held
 ) -> None:
-    begun, finish = threading.Event(), threading.Event()
-
-    def wait(message: Message) -> None:
-        begun.set()
-        finish.wait(30)
-
     pk = committed_orders.send(1)
-    run = consume(wait, locked=True, max_workers=1)
-    begun.wait(10)
+    run = consume(held.work, locked=True, max_workers=1)
+    held.until_begun()
     others, seen = committed_orders.read(), live()
-    finish.set()
+    held.let_go()
     until(lambda: run.subscription.completed == 1)
 
     assert others == []
@@ -408,25 +394,19 @@ def test_a_locked_worker_looks_again_soon_after_a_notification(
 
 
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
-    committed_orders: BoundQueue, consume: Consume, events: Events
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
 ) -> None:
     """Another consumer has it, in a transaction as long as its handler."""
-    begun, finish = threading.Event(), threading.Event()
-
-    def wait(message: Message) -> None:
-        begun.set()
-        finish.wait(30)
-
     pk = committed_orders.send(1)
     [message] = committed_orders.read()
     committed_orders.set_vt(message, 0)
-    consume(wait, locked=True, max_workers=1)
-    begun.wait(10)
+    consume(held.work, locked=True, max_workers=1)
+    held.until_begun()
     polling = consume(lambda message: None, max_fetch_interval=0.2)
     fetches = count_calls(polling.consumer.fetcher, "_fetch")
     time.sleep(1)
     counted = len(fetches)
-    finish.set()
+    held.let_go()
     until(lambda: pk in outcomes())
 
     assert counted < 30

@@ -14,7 +14,7 @@ from django_pgqueue.errors import LeaseLost
 from django_pgqueue.models import BoundQueue, Message, Process
 from django_pgqueue.retries import NoRetry
 from tests.app.models import Order
-from tests.runtime.consuming import InThread, elsewhere, errors, leases, live, outcomes, steal
+from tests.runtime.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,17 +29,14 @@ def named(events: Events, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
 def test_a_lease_is_extended_while_its_handler_runs(
-    committed_orders: BoundQueue, consume: Consume, events: Events, policy: str
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
 ) -> None:
-    finish = threading.Event()
     pk = committed_orders.send(1)
 
-    run = consume(
-        lambda message: finish.wait(30), ack_policy=policy, visibility_timeout=0.6, max_workers=1
-    )
+    run = consume(held.work, ack_policy=policy, visibility_timeout=0.6, max_workers=1)
     until(lambda: len(named(events, "leases_extended")) >= 4)
     others = committed_orders.read()
-    finish.set()
+    held.let_go()
     until(lambda: run.subscription.completed == 1)
 
     assert others == []
@@ -47,18 +44,17 @@ def test_a_lease_is_extended_while_its_handler_runs(
 
 
 def test_what_waits_for_half_its_lease_goes_back_uncounted(
-    committed_orders: BoundQueue, consume: Consume, events: Events
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
 ) -> None:
-    finish = threading.Event()
     ids = committed_orders.send_batch(list(range(5)))
 
-    consume(lambda message: finish.wait(30), visibility_timeout=1, max_workers=1)
+    consume(held.work, visibility_timeout=1, max_workers=1)
     until(lambda: named(events, "messages_released"))
-    held = [row for row in live() if row[1] == "PROCESSING"]
-    finish.set()
+    leased = [row for row in live() if row[1] == "PROCESSING"]
+    held.let_go()
     until(lambda: len(outcomes()) == 5)
 
-    assert len(held) >= 1
+    assert leased
     assert sorted(outcomes()) == ids
     assert {
         m.read_ct for kwargs in named(events, "messages_completed") for m in kwargs["messages"]
@@ -296,14 +292,15 @@ def silence(process: Process, seconds: int) -> None:
         )
 
 
-def test_presence_tells_who_works_on_what(committed_orders: BoundQueue, consume: Consume) -> None:
-    finish = threading.Event()
+def test_presence_tells_who_works_on_what(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
     pk = committed_orders.send(1)
 
-    run = consume(lambda message: finish.wait(30), options={"heartbeat": 0.1})
+    run = consume(held.work, options={"heartbeat": 0.1})
     until(lambda: Process.objects.filter(working_on={"orders": [pk]}).exists())
     process = Process.objects.get()
-    finish.set()
+    held.let_go()
     run.stop()
 
     assert (process.queues, process.stopping) == (["orders"], False)
@@ -323,20 +320,15 @@ def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
     until(lambda: run.subscription.completed == 1)
 
 
-def test_a_graceful_stop_leaves_no_lease(committed_orders: BoundQueue, consume: Consume) -> None:
-    begun = threading.Event()
-    finish = threading.Event()
-
-    def wait(message: Message) -> None:
-        begun.set()
-        finish.wait(30)
-
+def test_a_graceful_stop_leaves_no_lease(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
     committed_orders.send_batch(list(range(10)))
-    run = consume(wait, max_workers=1)
-    begun.wait(10)
+    run = consume(held.work, max_workers=1)
+    held.until_begun()
     run.consumer.stop()
     until(lambda: len([row for row in live() if row[1] == "PROCESSING"]) == 1)
-    finish.set()
+    held.let_go()
     run.wait()
 
     assert (leases(), len(outcomes())) == (0, 1)
@@ -344,20 +336,14 @@ def test_a_graceful_stop_leaves_no_lease(committed_orders: BoundQueue, consume: 
 
 
 def test_a_handler_that_does_not_end_in_time_loses_its_message_at_once(
-    committed_orders: BoundQueue, consume: Consume
+    committed_orders: BoundQueue, consume: Consume, held: Held
 ) -> None:
-    begun, finish = threading.Event(), threading.Event()
-
-    def wait(message: Message) -> None:
-        begun.set()
-        finish.wait(30)
-
     pk = committed_orders.send(1)
-    run = consume(wait, options={"graceful_timeout": 0.2})
-    begun.wait(10)
+    run = consume(held.work, options={"graceful_timeout": 0.2})
+    held.until_begun()
 
     run.stop()
-    finish.set()
+    held.let_go()
 
     assert leases() == 0
     assert [message.id for message in committed_orders.read()] == [pk]
