@@ -11,12 +11,11 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.utils import formats, timezone
 
 from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.pages import CAP, ReadOnlyAdmin
 from django_pgqueue.admin.states import MessageStateFilter
-from django_pgqueue.admin.wording import EMPTY, preformatted, pretty_json
+from django_pgqueue.admin.wording import EMPTY, local, preformatted, pretty_json
 from django_pgqueue.models import ArchivedMessage, LiveMessage, Message, Queue
 from django_pgqueue.types import Settled, State
 
@@ -146,7 +145,7 @@ class MessageAdmin(ReadOnlyAdmin):
     def archived(self, message: Any) -> str:
         if not isinstance(message.standing, ArchivedMessage):
             return EMPTY
-        return self.link(ArchivedMessage, message.pk, _text(message.standing.archived_at))
+        return self.link(ArchivedMessage, message.pk, local(message.standing.archived_at))
 
     @admin.display(description="error")
     def error(self, message: Any) -> str:
@@ -231,10 +230,6 @@ def _by_queue(queryset: QuerySet[Message]) -> Iterator[tuple[Queue, list[int]]]:
         ids[queue_id].append(pk)
     for queue in Queue.objects.using(queryset.db).filter(pk__in=ids):
         yield queue, ids[queue.pk]
-
-
-def _text(moment: dt.datetime) -> str:
-    return formats.localize(timezone.localtime(moment))
 
 
 def _counted(ids: Sequence[object]) -> str:

@@ -12,14 +12,12 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.formats import localize
 from django.utils.html import format_html
-from django.utils.timezone import is_naive, localtime
 
 from django_pgqueue import ddl
 from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.pages import PageAdmin
-from django_pgqueue.admin.wording import EMPTY, age, amount
+from django_pgqueue.admin.wording import EMPTY, age, amount, local
 from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.errors import PgQueueError, QueueBusy
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
@@ -76,10 +74,6 @@ class QueueForm(forms.ModelForm):
         if value is not None and value < least:
             raise forms.ValidationError(f"At least {words}.")
         return value
-
-
-def _local(moment: dt.datetime) -> str:
-    return str(localize(moment if is_naive(moment) else localtime(moment)))
 
 
 @admin.register(Queue)
@@ -194,14 +188,14 @@ class QueueAdmin(PageAdmin):
         if not slices:
             return EMPTY
         first, last = slices[0].start, slices[-1].end
-        since = f"from {_local(first)} " if first else ""
-        until = f"to {_local(last)}" if last else "on"
+        since = f"from {local(first)} " if first else ""
+        until = f"to {local(last)}" if last else "on"
         return f"{len(slices)}, {since}{until}"
 
     @admin.display(description="retention last removed messages")
     def last_removed(self, queue: Queue) -> str:
         mark = PurgeMark.objects.using(queue.alias).filter(queue=queue).first()
-        return EMPTY if mark is None else _local(mark.purged_at)
+        return EMPTY if mark is None else local(mark.purged_at)
 
     def _messages(self, queue: Any, kind: str, state: State | None = None) -> str:
         """A count, linked to the messages that it counts."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
+from django.utils.formats import localize
 from django.utils.html import format_html
+from django.utils.timezone import is_naive, localtime
 
-__all__ = ["EMPTY", "age", "amount", "preformatted", "pretty_json"]
+__all__ = ["EMPTY", "age", "amount", "local", "preformatted", "pretty_json"]
 
 EMPTY = "-"
 
@@ -39,6 +42,11 @@ def age(seconds: float | None) -> str:
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
     return " ".join(f"{number} {unit}" for number, unit in parts[:2] if number) or "0 s"
+
+
+def local(moment: dt.datetime) -> str:
+    """A moment as the site shows them; naive ones come where Django uses no time zones."""
+    return str(localize(moment if is_naive(moment) else localtime(moment)))
 
 
 def pretty_json(value: object) -> str:

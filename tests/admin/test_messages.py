@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -287,3 +288,11 @@ def test_list_is_closed_to_who_may_not_view(staff: Callable[..., Client]) -> Non
     response = client.get(reverse("admin:django_pgqueue_message_changelist"))
 
     assert response.status_code == 403
+
+
+def test_an_archived_message_is_shown_also_where_django_uses_no_time_zones(
+    operator: Client, failed: int, settings: Any
+) -> None:
+    settings.USE_TZ = False
+
+    assert f"/archivedmessage/{failed}/change/" in page(operator, "message", "change", failed)
