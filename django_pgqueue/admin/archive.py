@@ -82,9 +82,9 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="error")
     def first_line(self, archived: ArchivedMessage) -> str:
-        """The last line of a traceback is the one that says what went wrong."""
-        lines = (archived.error or "").strip().splitlines() or [EMPTY]
-        return lines[-1] if len(lines[-1]) <= FIRST_LINE else f"{lines[-1][:FIRST_LINE]}…"
+        """What went wrong; the traceback comes after it, and may be cut."""
+        line, *_ = (archived.error or "").strip().splitlines() or [EMPTY]
+        return line if len(line) <= FIRST_LINE else f"{line[:FIRST_LINE]}…"
 
     @admin.display(description="error")
     def pretty_error(self, archived: ArchivedMessage) -> str:

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
+from django_pgqueue.acks import describe
 from django_pgqueue.admin import states
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Queue
 from tests.admin.conftest import page, rows
@@ -32,6 +33,28 @@ def test_list_shows_outcome_error_and_message(
     ]
     assert listed[1][6:] == ["card <expired>", f"message {failed}"]
     assert f"/message/{failed}/change/" in page(operator, "archivedmessage")
+
+
+def test_list_shows_what_went_wrong_however_long_the_traceback(
+    operator: Client, orders: BoundQueue
+) -> None:
+    def fall(depth: int) -> None:
+        if depth:
+            fall_deeper(depth)
+        raise ValueError("no such card")
+
+    def fall_deeper(depth: int) -> None:
+        fall(depth - 1)
+
+    orders.send(1)
+    [message] = orders.read()
+    with pytest.raises(ValueError, match="no such card") as raised:
+        fall(60)
+    message.reject(describe(raised.value))
+
+    [listed] = rows(operator, "archivedmessage")
+
+    assert listed[6] == "ValueError: no such card"
 
 
 def test_state_and_queue_narrow_the_list(operator: Client, failed: int, completed: int) -> None:
