@@ -350,7 +350,7 @@ def analyze_copy(cursor: Any, queue_id: int) -> None:
         cursor.execute(f"ANALYZE {own_table(parent, queue_id)}_new")
 
 
-def switch_to_copy(cursor: Any, queue_id: int) -> None:
+def switch_to_copy(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
     """The copies take the place of the partitioned tables."""
     number = int(queue_id)
     for parent in PARENTS:
@@ -360,7 +360,7 @@ def switch_to_copy(cursor: Any, queue_id: int) -> None:
         cursor.execute(f"ALTER TABLE {table} RENAME TO {table}_old")
         cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
         if parent == MESSAGE:
-            make_inserts_sends(cursor, table, number)
+            make_inserts_sends(cursor, table, number, unlogged=unlogged)
         cursor.execute(f"ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES IN ({number})")
         cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT pgqueue_copy")
     _set_interval(cursor, number, None)

@@ -145,10 +145,11 @@ DECLARE
     queue_ids integer[];
     groups text[];
 BEGIN
-    SELECT array_agg(id), array_agg(queue_id), array_agg(group_key)
-    INTO ids, queue_ids, groups
-    FROM gone WHERE group_key IS NOT NULL;
-    IF ids IS NOT NULL THEN
+    PERFORM FROM gone WHERE group_key IS NOT NULL LIMIT 1;
+    IF FOUND THEN
+        SELECT array_agg(id), array_agg(queue_id), array_agg(group_key)
+        INTO ids, queue_ids, groups
+        FROM gone WHERE group_key IS NOT NULL;
         PERFORM pgqueue_go_on{twin}(TG_ARGV[0] = 'ready', ids, queue_ids, groups);
     END IF;
     RETURN NULL;

@@ -78,11 +78,12 @@ def names_for_any(*, unlogged: bool) -> dict[str, Any]:
     """The same for a text that serves all of these queues; which one it is, is a value.
 
     Messages and outcomes are inserted by way of the parents, which costs little. Looking
-    something up there would go to the leaves of all queues.
+    something up there would go to the leaves of all queues. The value is hidden from the planner,
+    which would plan anew for each queue that has less than others.
     """
     return {
         **shared_names(unlogged=unlogged),
-        "queue_id": "%(queue_id)s::integer",
+        "queue_id": "(SELECT %(queue_id)s::integer)",
         "message": MESSAGE,
         "archive": ARCHIVE,
     }
@@ -188,7 +189,7 @@ def create_leaves(
         else:
             make_sliced(cursor, own_table(parent, number), parent, number, unlogged=unlogged)
     if partition_interval is None:
-        make_inserts_sends(cursor, own_table(MESSAGE, number), number)
+        make_inserts_sends(cursor, own_table(MESSAGE, number), number, unlogged=unlogged)
     else:
         for start, end in time_slices(server_time(cursor), partition_interval):
             create_slice(cursor, number, start, end, unlogged=unlogged)
@@ -216,8 +217,8 @@ def make_sliced(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged:
     )
     make_leaf(cursor, default, parent, unlogged=unlogged)
     if parent == MESSAGE:
-        make_inserts_sends(cursor, default, queue_id)
-        make_inserts_sends(cursor, name, queue_id)
+        make_inserts_sends(cursor, default, queue_id, unlogged=unlogged)
+        make_inserts_sends(cursor, name, queue_id, unlogged=unlogged)
     cursor.execute(f"ALTER TABLE {name} ATTACH PARTITION {default} DEFAULT")
 
 
@@ -248,7 +249,7 @@ def create_slice(
         make_leaf(cursor, leaf, parent, unlogged=unlogged)
         made.append((parent, leaf))
     # A statement fires the trigger of the table it names, and no other.
-    make_inserts_sends(cursor, made[0][1], queue_id)
+    make_inserts_sends(cursor, made[0][1], queue_id, unlogged=unlogged)
     for parent, leaf in made:
         cursor.execute(
             f"ALTER TABLE {parent} ATTACH PARTITION {leaf} "
@@ -330,12 +331,12 @@ def _own_tables(queue_id: int) -> tuple[str, str]:
     return own_table(MESSAGE, queue_id), own_table(ARCHIVE, queue_id)
 
 
-def make_inserts_sends(cursor: Any, leaf: str, queue_id: int) -> None:
+def make_inserts_sends(cursor: Any, leaf: str, queue_id: int, *, unlogged: bool) -> None:
     """Let an INSERT into a table of messages make them ready, and wake consumers."""
     cursor.execute(
         f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {leaf} "
         f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted('{int(queue_id)}')"
+        f"EXECUTE FUNCTION pgqueue_message_inserted('{int(queue_id)}', '{unlogged}')"
     )
 
 

@@ -27,7 +27,7 @@ def test_a_text_for_any_queue_names_none() -> None:
     names = ddl.names_for_any(unlogged=True)
 
     assert "INSERT INTO pgqueue_message (queue_id" in queries.render("send", names)
-    assert "(%(queue_id)s::integer, " in queries.render("send", names)
+    assert "VALUES ((SELECT %(queue_id)s::integer), " in queries.render("send", names)
 
 
 def test_other_names_make_another_text() -> None:

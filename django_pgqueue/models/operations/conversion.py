@@ -260,7 +260,7 @@ class _Work:
             return False  # a slice was dropped meanwhile, and fired no trigger
         for parent in conversion.PARENTS:
             conversion.forget_gone(cursor, self.number, parent)
-        conversion.switch_to_copy(cursor, self.number)
+        conversion.switch_to_copy(cursor, self.number, unlogged=self.queue.unlogged)
         return True
 
     # What both need
