@@ -19,6 +19,8 @@ __all__ = ["Summary", "load", "replay"]
 
 #: With a rate, messages of so many seconds are one write.
 SLICE_SECONDS = 1.0
+#: The version of a call's last write: what the lake got since is not of that call.
+FINISHED = 2**62
 _TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
 
 
@@ -159,27 +161,33 @@ def _write(
     rate: float | None,
     tell: Callable[[str], None],
 ) -> None:
-    """Slice by slice, each a version of its own, from the first that is not written yet."""
+    """Slice by slice, from the first row that is not written yet.
+
+    The version that a slice is written as says up to which row that is, whatever the rate.
+    """
     done = _version(url, name)
-    slices = -(-total // size)
-    if slices > 1:
+    if done == FINISHED:
+        return
+    whole = done == 0 and size >= total
+    if not whole:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         place = f.row_number().over(Window.orderBy(*order)) - 1
-        rows = rows.withColumn("_slice", f.floor(place / size)).cache()
-    for number in range(done + 1, slices + 1):
-        began = time.monotonic()
-        part = rows if slices == 1 else rows.where(rows["_slice"] == number - 1)
+        rows = rows.withColumn("_place", place).cache()
+    for start in range(done, total, size):
+        began, end = time.monotonic(), min(start + size, total)
+        part = rows if whole else rows.where((rows["_place"] >= start) & (rows["_place"] < end))
+        version = FINISHED if end == total else end
         writer = part.select(*columns).write.format("pgqueue").mode("append")
-        writer = writer.options(url=url, txnAppId=name, txnVersion=str(number))
+        writer = writer.options(url=url, txnAppId=name, txnVersion=str(version))
         if to is not None:
             writer = writer.option("queue", to)
         writer.save()
-        tell(f"{min(number * size, total):,} of {total:,}")
-        if rate is not None and number < slices:
+        tell(f"{end:,} of {total:,}")
+        if rate is not None and end < total:
             time.sleep(max(size / rate - (time.monotonic() - began), 0))
-    if slices > 1:
+    if not whole:
         rows.unpersist()
 
 
