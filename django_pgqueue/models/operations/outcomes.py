@@ -9,6 +9,7 @@ from django_pgqueue import arguments
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
 from django_pgqueue.models.operations.base import MessageT, twin
 from django_pgqueue.models.operations.batches import Batches, narrowed
+from django_pgqueue.models.operations.settling import lost
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Receipt, Settled
 
@@ -142,7 +143,7 @@ class Outcomes(Batches[MessageT]):
         done = self._by_receipts(operation, found, latest, params, tables)
         return Settled(
             [receipt.id for receipt in latest if receipt.id in done],
-            lost=[r for r in receipts if r not in good or r.id not in done],
+            lost=lost(receipts, good, done),
         )
 
     acomplete = twin(complete)
