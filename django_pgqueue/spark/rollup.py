@@ -183,14 +183,14 @@ class Counts:
             "archived_at,read_ct,error"
         )
         rows = reader.option("columns", columns).load()
-        # The last line of a traceback is the one that says what went wrong.
+        # The first line says what went wrong; the traceback comes after it, and may be cut.
         self.ended = rows.selectExpr(
             "id",
             "queue",
             "state",
             "group_key",
             "read_ct",
-            "substr(element_at(split(rtrim(error), '\\n'), -1), 1, 200) AS error",
+            "substr(substring_index(ltrim(error), '\\n', 1), 1, 200) AS error",
             f"{self._bucket_of('archived_at')} AS bucket",
             f"{self._bucket_of('enqueued_at')} AS sent_bucket",
             "greatest(unix_micros(first_read_at) - "

@@ -29,7 +29,7 @@ INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, archived_at
 SELECT id, enqueued_at, first, first + retry, first + retry + run, {queue_id},
        CASE WHEN retry > interval '0' THEN 2 + id %% 4 ELSE 1 END, 1,
        CASE WHEN id %% 9 = 0 THEN 'FAILED' ELSE 'COMPLETED' END,
-       CASE WHEN id %% 9 = 0 THEN E'Traceback\n  line\nKeyError: ' || id %% 4 END
+       CASE WHEN id %% 9 = 0 THEN 'KeyError: ' || id %% 4 || E'\n\nTraceback\n  a line' END
 FROM (SELECT id, enqueued_at, greatest(enqueued_at, scheduled_at)
                               + (id * 37 %% 101) * interval '0.13 seconds' AS first,
              CASE WHEN id %% 11 = 0 THEN interval '2 hours' ELSE interval '0' END AS retry,
@@ -135,7 +135,7 @@ def test_worst_messages_errors_and_groups_are_listed(
     span = [queue.pk, row.bucket, end]
     worst = sql(f"SELECT id, read_ct {inside} ORDER BY read_ct DESC, id LIMIT 5", span)
     errors = sql(
-        f"SELECT split_part(error, E'\\n', 3), count(*) {inside} AND error IS NOT NULL "
+        f"SELECT split_part(error, E'\\n', 1), count(*) {inside} AND error IS NOT NULL "
         f"GROUP BY 1 ORDER BY 2 DESC, 1",
         span,
     )
