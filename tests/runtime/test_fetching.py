@@ -43,6 +43,24 @@ def settled(run: InThread, seconds: float = 0.5) -> None:
     until(lambda: schedule.at - time.monotonic() > seconds)
 
 
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When consumers have looked for messages."""
+    moments: list[float] = []
+
+    def noted(look: Callable[..., Any]) -> Callable[..., Any]:
+        def look_and_note(*args: Any) -> Any:
+            found = look(*args)
+            moments.append(time.monotonic())
+            return found
+
+        return look_and_note
+
+    monkeypatch.setattr(Fetcher, "_fetch", noted(Fetcher._fetch))
+    monkeypatch.setattr(LockedWorker, "_handle_one", noted(LockedWorker._handle_one))
+    return moments
+
+
 def test_a_notification_wakes_long_before_the_next_poll(
     committed_orders: BoundQueue, consume: Consume
 ) -> None:
@@ -160,12 +178,12 @@ def test_a_delayed_message_is_handled_when_it_is_due(
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_without_listening_it_polls(
-    committed_orders: BoundQueue, consume: Consume, locked: bool
+    committed_orders: BoundQueue, consume: Consume, locked: bool, looks: list[float]
 ) -> None:
     run = consume(
         lambda message: None, locked=locked, max_fetch_interval=0.2, options={"listen": False}
     )
-    time.sleep(0.5)
+    until(lambda: len(looks) >= 3)
     committed_orders.send_batch([1, 2, 3])
 
     until(lambda: run.subscription.completed == 3)
@@ -274,7 +292,7 @@ def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Cons
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_paused_queue_is_left_alone_until_it_goes_on(
-    committed: None, consume: Consume, settings: Any, locked: bool
+    committed: None, consume: Consume, settings: Any, locked: bool, looks: list[float]
 ) -> None:
     settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
     queue = Message.objects.create_queue("orders")
@@ -282,7 +300,7 @@ def test_a_paused_queue_is_left_alone_until_it_goes_on(
     Message.objects.send("orders", 1)
 
     run = consume(lambda message: None, locked=locked, max_fetch_interval=0.1)
-    time.sleep(0.5)
+    until(lambda: len(looks) >= 3)
     waiting = live()
     pause(queue, False)
 
@@ -349,11 +367,10 @@ def test_a_locked_message_is_nobody_elses_and_comes_back_uncounted(
 
 
 def test_a_locked_consumer_is_woken_and_keeps_due_times(
-    committed_orders: BoundQueue, consume: Consume
+    committed_orders: BoundQueue, consume: Consume, looks: list[float]
 ) -> None:
     run = consume(lambda message: None, locked=True, max_fetch_interval=30)
-    until(lambda: listeners() == 1)
-    time.sleep(0.5)
+    until(lambda: listeners() == 1 and len(looks) >= 30)
     sent = time.monotonic()
     committed_orders.send(1)
     committed_orders.send(2, delay=1)
@@ -394,7 +411,7 @@ def test_a_locked_worker_looks_again_soon_after_a_notification(
 
 
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
+    committed_orders: BoundQueue, consume: Consume, held: Held, looks: list[float]
 ) -> None:
     """Another consumer has it, in a transaction as long as its handler."""
     pk = committed_orders.send(1)
@@ -402,23 +419,11 @@ def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
     committed_orders.set_vt(message, 0)
     consume(held.work, locked=True, max_workers=1)
     held.until_begun()
-    polling = consume(lambda message: None, max_fetch_interval=0.2)
-    fetches = count_calls(polling.consumer.fetcher, "_fetch")
+    consume(lambda message: None, max_fetch_interval=0.2)
+    until(lambda: looks)
     time.sleep(1)
-    counted = len(fetches)
+    counted = len(looks)
     held.let_go()
     until(lambda: pk in outcomes())
 
     assert counted < 30
-
-
-def count_calls(owner: Any, name: str) -> list[float]:
-    calls: list[float] = []
-    method = getattr(owner, name)
-
-    def counted(*args: Any) -> Any:
-        calls.append(time.monotonic())
-        return method(*args)
-
-    setattr(owner, name, counted)
-    return calls
