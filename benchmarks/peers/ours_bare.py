@@ -85,9 +85,13 @@ class OnCursor(MessageManager[Message]):
         self, name: str, queue: Queue, params: Any, tables: Any, ahead: Any = None
     ) -> list[tuple[Any, ...]]:
         cursor = self.queues.cursor
-        if ahead is not None:
-            cursor.execute(
-                queries.render(ahead.name, {**queue.tables, **ahead.tables}), ahead.params
-            )
-        cursor.execute(queries.render(name, {**queue.tables, **(tables or {})}), params)
-        return cursor.fetchall()
+        statement = queries.render(name, {**queue.tables, **(tables or {})})
+        if ahead is None or ahead.rows is not None:
+            return cursor.execute(statement, params).fetchall()
+        first = queries.render(ahead.name, {**queue.tables, **ahead.tables})
+        # One round trip, and one transaction.
+        with cursor.connection.pipeline(), cursor.connection.cursor() as before:
+            before.execute(first, ahead.params)
+            cursor.execute(statement, params)
+            ahead.rows = before.fetchall()
+            return cursor.fetchall()

@@ -201,12 +201,12 @@ class Prepared:
             self._stale = bool(self._statements)
         what = (name, queue.unlogged, *tables.values())
         own, for_any = (queue.pk, *what), (None, *what)
-        # Of a condition the leaves are asked.
-        shared = name in FOR_ANY and tables.get("any_body") != "false"
         statement = None
         if self._is_often(own):
             statement = self._prepare(connection, own, name, {**queue.tables, **tables}, now)
-        if shared and self._is_often(for_any) and statement is None:
+        # Of a condition the leaves are asked.
+        shared = name in FOR_ANY and tables.get("any_body") != "false"
+        if statement is None and shared and self._is_often(for_any):
             names = {**_names_for_any(queue.unlogged), **tables}
             statement = self._prepare(connection, for_any, name, names, now)
         if statement is None:
