@@ -89,8 +89,8 @@ BEGIN
                 RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number
                     USING ERRCODE = 'PQ404';
             END IF;
+            now_ms := setval(('pgqueue_wake_q' || queue_number)::regclass, now_ms);
             IF queue.notify THEN
-                now_ms := setval(('pgqueue_wake_q' || queue_number)::regclass, now_ms);
                 PERFORM pg_notify('pgqueue', queue.name);
             END IF;
         END IF;
