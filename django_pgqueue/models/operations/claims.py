@@ -71,12 +71,12 @@ class Claim:
     def begin(self, qty: int, rows: Sequence[Sequence[Any]]) -> None:
         """Note what read.sql brought: when that is all it was asked for, there may be more."""
         self.grouped = self.grouped or any(row[5] is not None for row in rows)
-        messages = [row for row in rows if row[8] is not None]
-        if self._go_on(qty if len(messages) == len(rows) else 0, messages):
+        if self._go_on(qty, rows):
             self._bounds, self._swept_at = _START, float("-inf")
 
     def _go_on(self, qty: int, rows: Sequence[Sequence[Any]]) -> bool:
-        on = len(rows) == qty > 0
+        # Rows without a timeout are no messages, but what has to be put right first.
+        on = len(rows) == qty > 0 and all(row[8] is not None for row in rows)
         if not on:
             self._bounds = None
         return on
