@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["decode"]
+__all__ = ["Undecoded", "decode"]
 
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
@@ -16,8 +16,21 @@ msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 _raw_decode = json.JSONDecoder().raw_decode
 
 
+class Undecoded(str):
+    """The text of a body that PostgreSQL takes for JSON, and Python's json does not.
+
+    That is a whole number of more than 4,300 digits, or what is nested deeper than the interpreter
+    goes. Raised for, it would keep from their handlers all that were read with it.
+    """
+
+    __slots__ = ()
+
+
 def by_json(text: str) -> Any:
-    return _raw_decode(text)[0]
+    try:
+        return _raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return Undecoded(text)
 
 
 def by_msgspec() -> Callable[[str], Any]:
