@@ -20,6 +20,7 @@ even where sessions are exchanged no name ever means another statement.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import re
 import time
@@ -30,6 +31,7 @@ from typing import Any
 import psycopg
 from django.db import DatabaseError
 from django.db.backends.postgresql.base import Cursor
+from psycopg.types.datetime import TimestamptzLoader
 
 from django_pgqueue import ddl, queries, signals
 from django_pgqueue.conf import settings
@@ -111,6 +113,9 @@ class Statement:
         if cursor is None or cursor.db is not connection or cursor.zone != connection.timezone:
             cursor = _cursor(connection, _ByName)
             cursor.cursor.statement, cursor.zone = self, connection.timezone
+            if connection.timezone is dt.timezone.utc:
+                # Django's loader is psycopg's own, to give each date, in Python, the zone it has.
+                cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         else:
             connection.validate_thread_sharing()
         self._cursor = None  # whatever fails, the next run begins with a new one
