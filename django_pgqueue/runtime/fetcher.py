@@ -6,11 +6,13 @@ import random
 import time
 from collections.abc import Callable
 
+from django.db import Error, connections
+
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.runtime.loop import Loop, after_failures
 from django_pgqueue.runtime.quarantine import Quarantine, is_suspect
 from django_pgqueue.runtime.subscription import Subscription
 from django_pgqueue.runtime.waits import NOW, longer
@@ -34,6 +36,8 @@ class Schedule:
         self.suspicious = False
         #: The last fetch came back full: there is more where that came from.
         self.more = False
+        #: How many fetches have failed in a row.
+        self.failures = 0
 
 
 class Fetcher(Loop):
@@ -77,13 +81,20 @@ class Fetcher(Loop):
             if schedule.at <= time.monotonic() and not self.stopping.is_set():
                 try:
                     self._fetch(schedule)
+                    schedule.failures = 0
                 except QueueNotFound as error:
-                    schedule.at = time.monotonic() + _WAIT_FOR_QUEUE
-                    signals.database_failed.send_robust(
-                        self.name, operation="fetch", error=error, wait=_WAIT_FOR_QUEUE
-                    )
+                    self._put_off(schedule, error, _WAIT_FOR_QUEUE)
+                except Error as error:
+                    # The others may be in another database, which is there.
+                    connections[schedule.subscription.queue.alias].close()
+                    schedule.failures += 1
+                    self._put_off(schedule, error, after_failures(schedule.failures))
         soonest = min((schedule.at for schedule in self._schedules), default=float("inf"))
         return min(max(soonest - time.monotonic(), 0.0), 1.0)
+
+    def _put_off(self, schedule: Schedule, error: Exception, wait: float) -> None:
+        schedule.at = time.monotonic() + wait
+        signals.database_failed.send_robust(self.name, operation="fetch", error=error, wait=wait)
 
     def _fetch(self, schedule: Schedule) -> None:
         subscription, handler = schedule.subscription, schedule.subscription.handler

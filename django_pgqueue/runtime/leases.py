@@ -9,6 +9,7 @@ from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.runtime.execution import Execution
+from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.subscription import Running, Subscription
 from django_pgqueue.runtime.timeouts import interrupt
@@ -43,9 +44,12 @@ class LeaseKeeper(Loop):
         shortest = min((s.vt for s in self._executions), default=10.0)
         if time.monotonic() - self._checked >= min(shortest / 6, 2.0):
             self._checked = time.monotonic()
+            failures = Failures()
             for subscription in self._executions:
-                self._extend(subscription)
-                self._let_go(subscription)
+                with failures.of(subscription):
+                    self._extend(subscription)
+                    self._let_go(subscription)
+            failures.end()
         return min(_TICK, shortest / 6)
 
     def _extend(self, subscription: Subscription) -> None:

@@ -12,7 +12,7 @@ from django_pgqueue import signals
 from django_pgqueue.runtime.pools import give_back_pooled, uses_pools
 from django_pgqueue.runtime.watchdog import Watchdog
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "after_failures"]
 
 _LONGEST_WAIT = 5.0
 
@@ -65,7 +65,7 @@ class Loop(threading.Thread):
         except Exception as error:
             # Nothing a tick meets may end its loop: a consumer with a dead loop looks alive.
             self._failures += 1
-            wait = min(0.05 * 2**self._failures, _LONGEST_WAIT) * random.uniform(0.5, 1)
+            wait = after_failures(self._failures)
             signals.database_failed.send_robust(
                 self.name, operation=self.name, error=error, wait=wait
             )
@@ -78,3 +78,8 @@ class Loop(threading.Thread):
         self._failures = 0
         self.last_success = time.monotonic()
         return wait
+
+
+def after_failures(number: int) -> float:
+    """How long to wait before the next try, in seconds: longer each time, and never in step."""
+    return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))

@@ -8,6 +8,7 @@ from django.db import connections
 
 from django_pgqueue import __version__, signals
 from django_pgqueue.models import Process
+from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.subscription import Subscription
 from django_pgqueue.runtime.watchdog import Watchdog
@@ -50,19 +51,26 @@ class Presence(Loop):
         return process.pk if process is not None else None
 
     def tick(self) -> float:
-        for alias, process in list(self._processes.items()):
-            mine = [s for s in self._subscriptions if s.queue.alias == alias]
-            if not Process.objects.beat(process, _working_on(mine), self.leaving):
-                # We were silent for so long that others took us for dead, and gave back what we
-                # held; the fences see to the rest.
-                self._processes[alias] = Process.objects.register(
-                    process.queues, version=__version__, using=alias
-                )
-                for subscription in mine:
-                    subscription.give_back(subscription.take_all())
-            for worker, count in Process.objects.bury_dead(self._dead_after, using=alias).items():
-                signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
+        failures = Failures()
+        for alias in list(self._processes):
+            with failures.of(alias):
+                self._beat(alias)
+        failures.end()
         return self._heartbeat
+
+    def _beat(self, alias: str) -> None:
+        process = self._processes[alias]
+        mine = [s for s in self._subscriptions if s.queue.alias == alias]
+        if not Process.objects.beat(process, _working_on(mine), self.leaving):
+            # We were silent for so long that others took us for dead, and gave back what we
+            # held; the fences see to the rest.
+            self._processes[alias] = Process.objects.register(
+                process.queues, version=__version__, using=alias
+            )
+            for subscription in mine:
+                subscription.give_back(subscription.take_all())
+        for worker, count in Process.objects.bury_dead(self._dead_after, using=alias).items():
+            signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
 
     def leave(self) -> None:
         """Remove the rows: this process holds nothing any more."""

@@ -13,6 +13,7 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
+from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.subscription import Subscription
 from django_pgqueue.runtime.watchdog import Watchdog
@@ -66,25 +67,43 @@ class Settler(Loop):
         return 1.0
 
     def flush(self) -> None:
-        """Write everything that is pending now. Raises DatabaseError; then it still is."""
+        """Write everything that is pending now. Raises DatabaseError; what could not be written
+        still is pending then, and the others are not held up by a database that is down."""
+        failures = Failures()
+        unwritten: list[Settlement] = []
         with self._one_at_a_time:
-            while self._pending:
-                # Kind by kind: when one fails, what the others wrote is not written again.
-                together: dict[tuple[Subscription, bool, type[Outcome]], list[Settlement]] = {}
-                self._under_way = min(len(self._pending), _BATCH)
-                for _ in range(self._under_way):
-                    settlement = self._pending.popleft()
-                    key = settlement.subscription, settlement.ran, type(settlement.outcome)
-                    together.setdefault(key, []).append(settlement)
-                try:
-                    for key in list(together):
-                        subscription, ran, _kind = key
-                        self._write(subscription, together[key], ran)
-                        del together[key]
-                finally:
-                    for unwritten in together.values():
-                        self._pending.extendleft(reversed(unwritten))
-                    self._under_way = 0
+            try:
+                while self._pending:
+                    together = self._gather(len(unwritten))
+                    try:
+                        for key in list(together):
+                            subscription, ran, _kind = key
+                            alias = subscription.queue.alias
+                            if alias not in failures:
+                                with failures.of(alias):
+                                    self._write(subscription, together[key], ran)
+                                    del together[key]
+                    finally:
+                        for batch in together.values():
+                            unwritten += batch
+            finally:
+                self._pending.extendleft(reversed(unwritten))
+                self._under_way = 0
+        failures.end()
+
+    def _gather(
+        self, unwritten: int
+    ) -> dict[tuple[Subscription, bool, type[Outcome]], list[Settlement]]:
+        """The next batch. Kind by kind: when one fails, what the others wrote is not written
+        again."""
+        together: dict[tuple[Subscription, bool, type[Outcome]], list[Settlement]] = {}
+        number = min(len(self._pending), _BATCH)
+        self._under_way = unwritten + number
+        for _ in range(number):
+            settlement = self._pending.popleft()
+            key = settlement.subscription, settlement.ran, type(settlement.outcome)
+            together.setdefault(key, []).append(settlement)
+        return together
 
     def _write(self, subscription: Subscription, batch: list[Settlement], ran: bool) -> None:
         outcomes = {s.message.receipt: s.outcome for s in batch}

@@ -71,10 +71,12 @@ class Held:
         self._go.set()
 
 
-def subscribed(queue: str = "orders", **handler_options: Any) -> Subscription:
+def subscribed(
+    queue: str = "orders", using: str | None = None, **handler_options: Any
+) -> Subscription:
     """What the loops of a consumer share, without a consumer."""
-    handler = Handler(queue, lambda message: None, **handler_options)
-    return Subscription(handler, Message.objects.resolve(queue), Options())
+    handler = Handler(queue, lambda message: None, using=using, **handler_options)
+    return Subscription(handler, Message.objects.resolve(queue, using), Options())
 
 
 def elsewhere(function: Callable[[], Any]) -> None:

@@ -1,0 +1,123 @@
+"""Queues in several databases: one that is down does not hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from django_pgqueue.acks import Ack
+from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.runtime.execution import Execution
+from django_pgqueue.runtime.fetcher import Fetcher
+from django_pgqueue.runtime.leases import LeaseKeeper
+from django_pgqueue.runtime.presence import Presence
+from django_pgqueue.runtime.quarantine import Quarantine
+from django_pgqueue.runtime.settler import Settler
+from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
+from tests.runtime.consuming import subscribed
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+WATCHDOG = Watchdog(30)
+
+
+@pytest.fixture
+def both() -> list[Subscription]:
+    """A queue in each, with ten messages: first the one that goes down."""
+    for alias in ("other", "default"):
+        Message.objects.create_queue("orders", using=alias)
+        Message.objects.send_batch("orders", range(10), using=alias)
+    return [subscribed(using="other"), subscribed(using="default")]
+
+
+@pytest.fixture
+def down(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
+    """Let an operation fail on the database "other"."""
+
+    def fail(manager: Any, name: str) -> None:
+        operation = getattr(manager, name)
+
+        def run(on: Any, *args: Any, **options: Any) -> Any:
+            if on._state.db == "other":
+                raise OperationalError("the server is gone")
+            return operation(on, *args, **options)
+
+        monkeypatch.setattr(manager, name, run)
+
+    return fail
+
+
+def leased(subscription: Subscription) -> list[Message]:
+    messages = Message.objects.lease(subscription.queue, vt=60, qty=10)
+    for message in messages:
+        message.lease_until = 0.0
+    return messages
+
+
+def test_outcomes_are_written_where_they_can_be(
+    both: list[Subscription], down: Callable[[Any, str], None]
+) -> None:
+    settler = Settler(0, WATCHDOG)
+    for subscription in both:
+        for message in leased(subscription):
+            settler.put(subscription, message, Ack())
+    down(Message.objects, "settle")
+
+    with pytest.raises(OperationalError):
+        settler.flush()
+
+    assert (ArchivedMessage.objects.count(), settler.pending) == (10, 10)
+
+
+def test_leases_are_extended_where_they_can_be(
+    both: list[Subscription], down: Callable[[Any, str], None]
+) -> None:
+    running = [subscription.begin(leased(subscription)) for subscription in both]
+    executions = {each: Execution(each, Settler(0, WATCHDOG), WATCHDOG) for each in both}
+    keeper = LeaseKeeper(executions, WATCHDOG, lambda subscription, thread: None)
+    down(Message.objects, "set_vt")
+
+    with pytest.raises(OperationalError):
+        keeper.tick()
+
+    ends = [{message.lease_until > 0 for message in run.messages} for run in running]
+    assert ends == [{False}, {True}]
+
+
+def test_heartbeats_go_where_they_can(
+    both: list[Subscription], down: Callable[[Any, str], None]
+) -> None:
+    presence = Presence(both, WATCHDOG, heartbeat=1, dead_after=60)
+    presence.register()
+    presence._processes = dict(sorted(presence._processes.items(), reverse=True))
+    presence.leaving = True
+    down(Process.objects, "beat")
+
+    with pytest.raises(OperationalError):
+        presence.tick()
+
+    assert Process.objects.get().stopping
+    assert not Process.objects.using("other").get().stopping
+
+
+def test_messages_are_fetched_where_they_can_be(
+    both: list[Subscription], down: Callable[[Any, str], None], events: list[Any]
+) -> None:
+    fetcher = Fetcher(
+        list(reversed(both)),  # it begins with the second
+        Quarantine(both, Settler(0, WATCHDOG)),
+        WATCHDOG,
+        worker=lambda alias: None,
+        allowance=lambda: None,
+    )
+    down(Message.objects, "lease")
+
+    wait = fetcher.tick()
+
+    assert [len(each.buffer) for each in both] == [0, 10]
+    [failed] = [kwargs for name, kwargs in events if name == "database_failed"]
+    assert (failed["operation"], wait < failed["wait"]) == ("fetch", True)
