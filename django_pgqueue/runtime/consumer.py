@@ -15,6 +15,7 @@ from django_pgqueue import signals
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.runtime.execution import Execution
+from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.fetcher import Fetcher
 from django_pgqueue.runtime.health import HealthServer
 from django_pgqueue.runtime.leases import LeaseKeeper
@@ -301,23 +302,29 @@ class Consumer:
                 wait = min(wait * 2, 1.0)
 
     def _give_back_buffers(self) -> None:
+        failures = Failures()
         for subscription in self.subscriptions:
             buffered = subscription.take_all()
-            try:
-                subscription.give_back(buffered)
-            except Error:
-                # Nobody starts on them any more, so another try can only be right.
-                subscription.count(fetched=len(buffered))
-                subscription.buffer.extend(buffered)
-                raise
+            with failures.of(subscription):
+                try:
+                    subscription.give_back(buffered)
+                except Error:
+                    # Nobody starts on them any more, so another try can only be right.
+                    subscription.count(fetched=len(buffered))
+                    subscription.buffer.extend(buffered)
+                    raise
+        failures.end()
 
     def _give_back_running(self) -> None:
         """Handlers that did not end in time: their messages are due at once, and counted."""
+        failures = Failures()
         for subscription in self.subscriptions:
             if not subscription.handler.locked:
-                for running in list(subscription.running.values()):
-                    receipts = [m.receipt for m in running.messages]
-                    Message.objects.set_vt(subscription.queue, receipts, 0)
+                with failures.of(subscription):
+                    for running in list(subscription.running.values()):
+                        receipts = [m.receipt for m in running.messages]
+                        Message.objects.set_vt(subscription.queue, receipts, 0)
+        failures.end()
 
 
 def _end(loop: Loop) -> None:

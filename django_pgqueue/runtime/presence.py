@@ -74,8 +74,11 @@ class Presence(Loop):
 
     def leave(self) -> None:
         """Remove the rows: this process holds nothing any more."""
+        failures = Failures()
         for alias, process in self._processes.items():
-            Process.objects.using(alias).filter(pk=process.pk).delete()
+            with failures.of(alias):
+                Process.objects.using(alias).filter(pk=process.pk).delete()
+        failures.end()
         connections.close_all()
 
 

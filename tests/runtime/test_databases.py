@@ -9,7 +9,9 @@ import pytest
 from django.db import OperationalError
 
 from django_pgqueue.acks import Ack
+from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.runtime import Consumer, Options
 from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.fetcher import Fetcher
 from django_pgqueue.runtime.leases import LeaseKeeper
@@ -51,8 +53,8 @@ def down(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
     return fail
 
 
-def leased(subscription: Subscription) -> list[Message]:
-    messages = Message.objects.lease(subscription.queue, vt=60, qty=10)
+def leased(subscription: Subscription, qty: int = 10) -> list[Message]:
+    messages = Message.objects.lease(subscription.queue, vt=60, qty=qty)
     for message in messages:
         message.lease_until = 0.0
     return messages
@@ -121,3 +123,22 @@ def test_messages_are_fetched_where_they_can_be(
     assert [len(each.buffer) for each in both] == [0, 10]
     [failed] = [kwargs for name, kwargs in events if name == "database_failed"]
     assert (failed["operation"], wait < failed["wait"]) == ("fetch", True)
+
+
+@pytest.mark.usefixtures("both")
+def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str], None]) -> None:
+    work = [Handler("orders", lambda message: None, using=alias) for alias in ("other", "default")]
+    consumer = Consumer(work, Options())
+    for subscription in consumer.subscriptions:
+        subscription.fill(leased(subscription, 5))
+        subscription.begin(leased(subscription, 5))
+    for name in ("release", "set_vt"):
+        down(Message.objects, name)
+
+    for give_back in (consumer._give_back_buffers, consumer._give_back_running):
+        with pytest.raises(OperationalError):
+            give_back()
+
+    held = [Message.objects.metrics(each.queue).in_flight for each in consumer.subscriptions]
+    assert held == [10, 0]
+    assert [len(each.buffer) for each in consumer.subscriptions] == [5, 0]
