@@ -14,6 +14,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Caretaker, Message, Queue
 from django_pgqueue.models.operations.retention import is_lost
+from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.loop import Loop
 
 __all__ = ["Maintenance", "pause"]
@@ -75,9 +76,11 @@ class Maintenance(Loop):
             # A consumer that lives for a moment only has something better to do.
             self._began = True
             return min(self._every, self._term / 3)
+        failures = Failures()
         for alias in self._aliases:
-            with contextlib.suppress(_Stopped):
+            with failures.of(alias), contextlib.suppress(_Stopped):
                 self._look_after(alias)
+        failures.end()
         return min(self._every, self._term / 3)
 
     def leave(self) -> None:

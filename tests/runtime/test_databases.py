@@ -10,11 +10,12 @@ from django.db import OperationalError
 
 from django_pgqueue.acks import Ack
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.models import ArchivedMessage, Caretaker, Message, Process
 from django_pgqueue.runtime import Consumer, Options
 from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.fetcher import Fetcher
 from django_pgqueue.runtime.leases import LeaseKeeper
+from django_pgqueue.runtime.maintenance import Maintenance
 from django_pgqueue.runtime.presence import Presence
 from django_pgqueue.runtime.quarantine import Quarantine
 from django_pgqueue.runtime.settler import Settler
@@ -142,3 +143,25 @@ def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str]
     held = [Message.objects.metrics(each.queue).in_flight for each in consumer.subscriptions]
     assert held == [10, 0]
     assert [len(each.buffer) for each in consumer.subscriptions] == [5, 0]
+
+
+@pytest.mark.usefixtures("both")
+def test_queues_are_maintained_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    maintenance = Maintenance(["default", "other"])
+    maintained: list[str] = []
+    monkeypatch.setattr(maintenance, "_maintain", lambda queue: maintained.append(queue.alias))
+    operation = Caretaker.objects.hold
+
+    def hold(*args: Any, using: str) -> bool:
+        if using == "default":
+            raise OperationalError("the server is gone")
+        return operation(*args, using=using)
+
+    monkeypatch.setattr(Caretaker.objects, "hold", hold)
+    maintenance.tick()
+
+    with pytest.raises(OperationalError):
+        maintenance.tick()
+    maintenance.leave()
+
+    assert maintained == ["other"]
