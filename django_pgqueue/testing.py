@@ -74,13 +74,14 @@ def _handle(handler: Handler, message: Message) -> Outcome:
         [result] = result
     if isinstance(result, (Ack, Nack)):
         said.append(result)
+    raised = isinstance(result, (Discard, Reject, Retry))
     outcome = decide(
         handler.ack_policy,
         handler.retry,
-        error=result if isinstance(result, (Discard, Reject, Retry)) else None,
+        error=result if raised and not said else None,
         attempt=message.attempts + 1,
         elapsed=0.0,
-        said=said[-1] if said else None,
+        said=said[0] if said else None,
     )
     return outcome or Ack()
 

@@ -124,6 +124,23 @@ def test_what_a_handler_says_of_its_message_counts(orders: BoundQueue) -> None:
     assert ArchivedMessage.objects.get().state == "FAILED"
 
 
+@pytest.mark.parametrize("again", ["reject", "raise", "return"])
+def test_the_first_word_counts_as_in_a_consumer(orders: BoundQueue, again: str) -> None:
+    def contradict(message: Message) -> Any:
+        message.ack()
+        if again == "reject":
+            message.reject("no")
+        if again == "raise":
+            raise Reject("no")
+        return Nack(0.0)
+
+    orders.send(1)
+
+    drain("orders", contradict, limit=1)
+
+    assert [done.state for done in ArchivedMessage.objects.all()] == ["COMPLETED"]
+
+
 def test_a_body_becomes_the_type_that_the_handler_names(orders: BoundQueue) -> None:
     @dataclass
     class Line:
