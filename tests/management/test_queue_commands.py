@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.core.management import CommandError
@@ -49,6 +50,21 @@ def test_every_queue_is_a_line_with_its_counts_and_ages(orders: BoundQueue) -> N
     assert held.split()[:7] == ["orders", "4", "2", "1", "1", "0", "2"]
     assert mails.endswith("paused, unlogged, dead letters to orders")
     assert mails.split()[:9] == ["mails", *"000000", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("column", "options"), [("ready", {}), ("delayed", {"delay": 60}), ("waiting", {"group": "g"})]
+)
+def test_what_is_an_estimate_is_marked(
+    orders: BoundQueue, settings: Any, column: str, options: dict[str, Any]
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 5}
+    orders.send_batch(range(20), **options)
+
+    headings, held = call("pgqueue_queues").out.splitlines()
+
+    end = headings.index(column) + len(column)
+    assert held[:end].split()[-1].startswith("~")
 
 
 def test_the_same_can_be_had_as_json(orders: BoundQueue) -> None:
