@@ -9,8 +9,9 @@ from tests.acceptance.chaos.checker import State, check
 
 
 def history(*events: str) -> list[dict[str, Any]]:
-    """``"ok a"`` is the event ok of op a."""
-    return [{"event": event.split()[0], "op": event.split()[1]} for event in events]
+    """``"ok a"`` is the event ok of op a; ``"acked a 2"`` is that of its second delivery."""
+    split = [(*event.split(), 1)[:3] for event in events]
+    return [{"event": kind, "op": op, "delivery": int(number)} for kind, op, number in split]
 
 
 GOOD = history("invoke a", "ok a", "deliver a", "effect a", "acked a")
@@ -60,9 +61,17 @@ def test_two_places_are_ambiguous() -> None:
 
 def test_a_delivery_after_the_ack_is_wrong_and_one_before_is_not() -> None:
     again = history("deliver a")
+    once_more = history("deliver a 2")
 
     assert check([*GOOD, *again], DONE).after_ack == ["a"]
+    assert check([*GOOD, *once_more], DONE).after_ack == ["a"]
     assert check([*GOOD[:3], *again, *GOOD[3:]], DONE).wrong == {}
+
+
+def test_an_earlier_delivery_that_starts_late_is_not_wrong() -> None:
+    events = history("invoke a", "ok a", "deliver a 2", "effect a", "acked a 2", "deliver a 1")
+
+    assert check(events, DONE).wrong == {}
 
 
 def test_redeliveries_are_counted_with_those_asked_for() -> None:

@@ -34,6 +34,7 @@ def once_in_transactions(verdict: Verdict, world: World) -> None:
             "SELECT number FROM orders_app_order WHERE note IN ('transactional', 'locked') "
             "GROUP BY number HAVING count(*) > 1"
         ).fetchall()
+    world.tell(op for (op,) in twice)
     assert twice == []
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,24 @@ class World:
             assert code == 0, f"a consumer ended with {code}:\n{consumer.output}"
         verdict = check(history.read(self.history), self.state())
         print(f"seed {self.seed}: {self.faults} faults; {verdict}")
-        assert verdict.wrong == {}, verdict
+        for ops in verdict.wrong.values():
+            self.tell(ops)
+        assert verdict.wrong == {}, f"{verdict}; wrong: {verdict.wrong}"
         assert killed or verdict.processes == 0
         return verdict
+
+    def tell(self, ops: Iterable[str]) -> None:
+        """Print what happened to some messages, and where they ended."""
+        events = history.read(self.history)
+        with self.connect() as connection:
+            for op in ops:
+                print(*(event for event in events if event.get("op") == op), sep="\n")
+                rows = connection.execute(
+                    "SELECT a.* FROM pgqueue_archive a JOIN pgqueue_message m USING (id) "
+                    "WHERE m.body->>'op' = %s",
+                    [op],
+                )
+                print(*rows, sep="\n")
 
     def until_drained(self, seconds: float, *, restart: bool = False) -> None:
         """Wait until every queue is empty; ``restart`` consumers that die meanwhile."""
