@@ -125,7 +125,7 @@ class Consumer:
             following = time.monotonic()
             while not self.stopping:
                 time.sleep(0.05)
-                with self._watchdog.over(self):
+                with self._watchdog.over():
                     self._stop_if_done()
                     if time.monotonic() >= following:
                         following = time.monotonic() + 1.0
@@ -289,7 +289,7 @@ class Consumer:
         wait = 0.05
         while True:
             try:
-                with self._watchdog.over(duty):
+                with self._watchdog.over():
                     return duty()
             except Exception as error:
                 connections.close_all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from django_pgqueue.runtime.outcomes import outcome_of, outcomes_of
 from django_pgqueue.runtime.settler import Settler, announce
 from django_pgqueue.runtime.subscription import Running, Subscription
 from django_pgqueue.runtime.timeouts import canceller, guarded
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.runtime.watchdog import Watch, Watchdog
 
 __all__ = ["Execution"]
 
@@ -49,19 +48,24 @@ class Execution:
         if not messages:
             return None
         running = self._begin(messages, thread)
-        returned, error = guarded(running, self._run_plainly)
+        if self._policy is AckPolicy.TRANSACTIONAL:
+            returned, error = self._run_and_settle(running)
+        else:
+            returned, error = guarded(running, self._run_handler)
         self._conclude(running, error, returned)
         return running
 
-    def run_locked(self, message: Message, thread: int) -> list[tuple[Message, Outcome]]:
-        """Run a handler in the transaction that holds its message.
+    def run_locked(
+        self, message: Message, thread: int, watch: Watch
+    ) -> list[tuple[Message, Outcome]]:
+        """Run a handler in the transaction that holds its message, and that ``watch`` is over.
 
         Returns what is to be settled in that transaction too. The work of a handler that raised
         is rolled back; the outcome it has is not.
         """
         running = self._begin([message], thread)
         running.on_said = None
-        returned, error = guarded(running, self._run_in_savepoint)
+        returned, error = self._run_in_transaction(running, watch)
         if error is not None:
             # What was said before the rollback was rolled back too.
             running.said.clear()
@@ -69,14 +73,52 @@ class Execution:
         self._conclude(running, error, returned)
         return outcomes_of(self._subscription, running, error, returned)
 
-    def _run_plainly(self, running: Running) -> Any:
-        if self._policy is AckPolicy.TRANSACTIONAL:
-            return self._run_in_transaction(running)
+    def _run_handler(self, running: Running) -> Any:
         return self._call(self._given(running), Context(self._subscription, running))
 
-    def _run_in_savepoint(self, running: Running) -> Any:
-        with transaction.atomic(using=self._subscription.queue.alias):
-            return self._call(self._given(running), Context(self._subscription, running))
+    def _run_and_settle(self, running: Running) -> tuple[Any, BaseException | None]:
+        """Handler and ack in one transaction; if either fails, everything is rolled back."""
+        outcomes: list[tuple[Message, Outcome]] = []
+
+        def settle(returned: Any) -> None:
+            outcomes.extend(outcomes_of(self._subscription, running, None, returned))
+            settled = Message.objects.settle(
+                self._subscription.queue, {m.receipt: o for m, o in outcomes}
+            )
+            if settled.lost:
+                running.lost = settled.lost
+                raise LeaseLost(settled.lost[0])
+
+        with self._watchdog.over() as watch:
+            returned, error = self._run_in_transaction(running, watch, settle)
+        running.settled = error is None
+        if running.settled:
+            announce(self._subscription, outcomes, [])
+        return returned, error
+
+    def _run_in_transaction(
+        self, running: Running, watch: Watch, then: Callable[[Any], None] = lambda returned: None
+    ) -> tuple[Any, BaseException | None]:
+        """Run a handler, and ``then`` what follows, in a transaction, or a savepoint of the one
+        there is. Returns what the handler returned, or the error that all was rolled back for.
+
+        The handler's time ends with its code. An interrupt that hit the commit, or the release
+        of the savepoint, would leave nobody sure of what became of the work.
+        """
+        connection = connections[self._subscription.queue.alias]
+        try:
+            with transaction.atomic(using=connection.alias):
+                blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
+                with watch.suspended():
+                    returned, error = guarded(running, self._run_handler)
+                # An interrupt may have hit the end of a block of the handler's own.
+                del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
+                if error is not None:
+                    raise error
+                then(returned)
+        except BaseException as raised:
+            return None, raised
+        return returned, None
 
     async def arun(self, messages: list[Message]) -> Running | None:
         """Run an async handler in a task of its own, and hand the outcomes on."""
@@ -125,7 +167,7 @@ class Execution:
         """Ack before the handler runs; returns those that it may run on."""
         receipts = [message.receipt for message in messages]
         try:
-            with self._watchdog.over(messages):
+            with self._watchdog.over():
                 settled = Message.objects.complete(self._subscription.queue, receipts)
         except Error as error:
             # Written or not, nobody knows: to run them could be a second time.
@@ -155,21 +197,6 @@ class Execution:
 
     def _given(self, running: Running) -> Any:
         return running.messages if self._handler.batch else running.messages[0]
-
-    def _run_in_transaction(self, running: Running) -> None:
-        """Handler and ack in one transaction. Raises LeaseLost, and everything is rolled back."""
-        queue = self._subscription.queue
-        with contextlib.ExitStack() as until_committed:
-            with transaction.atomic(using=queue.alias):
-                returned = self._call(self._given(running), Context(self._subscription, running))
-                outcomes = outcomes_of(self._subscription, running, None, returned)
-                until_committed.enter_context(self._watchdog.over(running))
-                settled = Message.objects.settle(queue, {m.receipt: o for m, o in outcomes})
-                if settled.lost:
-                    running.lost = settled.lost
-                    raise LeaseLost(settled.lost[0])
-            running.settled = True
-        announce(self._subscription, outcomes, [])
 
     def _conclude(self, running: Running, error: BaseException | None, returned: Any) -> None:
         with running.lock:

@@ -74,7 +74,7 @@ class Listener(threading.Thread):
         return psycopg.connect(**options, autocommit=True)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        with self._watchdog.over(self, connection):
+        with self._watchdog.over(connection):
             connection.execute(f"LISTEN {CHANNEL}")
         self._heard(self._alias, True)
         self._notified(None)
@@ -86,5 +86,5 @@ class Listener(threading.Thread):
                 self._notified(notice.payload or None)
             if quiet >= self._probe:
                 quiet = 0.0
-                with self._watchdog.over(self, connection):
+                with self._watchdog.over(connection):
                     connection.execute("SELECT 1")

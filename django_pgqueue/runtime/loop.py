@@ -60,7 +60,7 @@ class Loop(threading.Thread):
             if self._watchdog is None:
                 wait = self.tick()
             else:
-                with self._watchdog.over(self):
+                with self._watchdog.over():
                     wait = self.tick()
         except Exception as error:
             # Nothing a tick meets may end its loop: a consumer with a dead loop looks alive.

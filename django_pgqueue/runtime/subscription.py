@@ -38,7 +38,8 @@ class Running:
     cancel: Callable[[], None] | None = None
     #: The connections of its thread, if its time is limited.
     connections: Sequence[Any] = ()
-    #: The handler has returned or raised.
+    #: The handler is about to start; then, that it has returned or raised.
+    armed: bool = False
     finished: bool = False
     failed: bool = False
     #: Its time is over; then, whether the interrupt is on its way.

@@ -24,6 +24,9 @@ def guarded(running: Running, run: Callable[[Running], Any]) -> tuple[Any, BaseE
     error: BaseException | None = HandlerTimeout()
     try:
         try:
+            running.armed = True
+            if running.timed_out:
+                raise HandlerTimeout
             returned = run(running)
             error = None
         except BaseException as raised:
@@ -46,9 +49,12 @@ def canceller() -> Callable[[], None]:
 
 
 def interrupt(running: Running) -> None:
-    """Have HandlerTimeout raised in the thread of a run, at its next step in Python."""
+    """Have HandlerTimeout raised in the thread of a run, at its next step in Python.
+
+    Nothing but the handler is interrupted: not what is done before it starts or after it ends.
+    """
     running.timed_out = True
-    if not running.finished:
+    if running.armed and not running.finished:
         _raise_in(running.thread, HandlerTimeout)
     running.interrupted = True
 
@@ -56,8 +62,8 @@ def interrupt(running: Running) -> None:
 def _disarm(running: Running) -> None:
     """From here on no interrupt hits this thread: one that is on its way is taken back.
 
-    The flags are read and written crosswise: either this thread sees that it timed out, or
-    :func:`interrupt` sees that it finished.
+    The flags are read and written crosswise, here and at the start: either this thread sees that
+    it timed out, or :func:`interrupt` sees that it is not, or no more, armed.
     """
     while True:
         try:

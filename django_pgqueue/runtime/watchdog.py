@@ -1,4 +1,4 @@
-"""Cuts the connection of a loop that waits too long for an answer.
+"""Cuts connections that are waited on for too long.
 
 A connection can go silent: a router forgets it, a proxy swallows its packets, and no error ever
 comes. psycopg waits for ever then. Shutting the socket down from outside turns the wait into an
@@ -12,48 +12,72 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import connections
 
-__all__ = ["Watchdog", "cut"]
+__all__ = ["Watch", "Watchdog", "cut"]
+
+
+class Watch:
+    """One block of work, and the connections it may wait on."""
+
+    def __init__(self, seconds: float, watched: Sequence[Any]) -> None:
+        self._seconds = seconds
+        self._watched = watched
+        self._deadline = time.monotonic() + seconds
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """What runs in this block may take as long as it likes."""
+        self._deadline = float("inf")
+        try:
+            yield
+        finally:
+            self._deadline = time.monotonic() + self._seconds
+
+    def look(self) -> None:
+        """Cut the connections if the time is over."""
+        now = time.monotonic()
+        if now > self._deadline:
+            # A block that goes on, over a connection made anew, is given its time anew.
+            self._deadline = now + self._seconds
+            for connection in self._watched:
+                cut(connection)
 
 
 class Watchdog(threading.Thread):
-    """Watches ticks that use Django's connections, or any psycopg connection given."""
+    """Watches work on Django's connections, or on any psycopg connection given."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(name="pgqueue-watchdog", daemon=True)
         self._seconds = seconds
-        self._watched: dict[int, tuple[float, list[Any]]] = {}
+        self._watches: set[Watch] = set()
         self._stopping = threading.Event()
 
     @contextlib.contextmanager
-    def over(self, owner: object, *others: Any) -> Iterator[None]:
+    def over(self, *others: Any) -> Iterator[Watch]:
         """Whatever runs in this block gets so many seconds.
 
-        After that this thread's connections are cut, or ``others`` in place of them.
+        After that this thread's connections are cut, or ``others`` in place of them; and again
+        when as much time has passed once more.
         """
         # Django's connections belong to their thread: they are collected in it.
-        watched: list[Any] = list(others or connections.all())
-        self._watched[id(owner)] = time.monotonic() + self._seconds, watched
+        watch = Watch(self._seconds, others or connections.all())
+        self._watches.add(watch)
         try:
-            yield
+            yield watch
         finally:
-            self._watched.pop(id(owner), None)
+            self._watches.discard(watch)
 
     def stop(self) -> None:
         self._stopping.set()
 
     def run(self) -> None:
         while not self._stopping.wait(min(self._seconds / 4, 1.0)):
-            now = time.monotonic()
-            for owner, (deadline, watched) in list(self._watched.items()):
-                if now > deadline:
-                    self._watched.pop(owner, None)
-                    for connection in watched:
-                        cut(connection)
+            for watch in self._watches.copy():
+                watch.look()
 
 
 def cut(connection: Any) -> None:

@@ -142,28 +142,25 @@ class LockedWorker(threading.Thread):
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
-        with self._watchdog.over(self):
+        with self._watchdog.over():
             queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
         subscription.queue = queue
         if queue.paused or not self._reserve(subscription):
             return False
         outcomes = None
         try:
-            with contextlib.ExitStack() as until_committed:
-                with transaction.atomic(using=queue.alias):
-                    with self._watchdog.over(self):
-                        messages = Message.objects.lease(
-                            queue,
-                            vt=subscription.vt,
-                            qty=1,
-                            max_deliveries=subscription.handler.max_deliveries,
-                        )
-                    for message in messages:
-                        message.lease_until = float("inf")
-                        found = self._execution.run_locked(message, threading.get_ident())
-                        until_committed.enter_context(self._watchdog.over(self))
-                        Message.objects.settle(queue, {m.receipt: o for m, o in found})
-                outcomes = found if messages else None
+            with self._watchdog.over() as watch, transaction.atomic(using=queue.alias):
+                messages = Message.objects.lease(
+                    queue,
+                    vt=subscription.vt,
+                    qty=1,
+                    max_deliveries=subscription.handler.max_deliveries,
+                )
+                for message in messages:
+                    message.lease_until = float("inf")
+                    found = self._execution.run_locked(message, threading.get_ident(), watch)
+                    Message.objects.settle(queue, {m.receipt: o for m, o in found})
+            outcomes = found if messages else None
         finally:
             if outcomes is None:
                 subscription.count(fetched=-1)
@@ -172,7 +169,7 @@ class LockedWorker(threading.Thread):
         return outcomes is not None
 
     def _next_due(self) -> float:
-        with self._watchdog.over(self):
+        with self._watchdog.over():
             due = Message.objects.next_due(self._subscription.queue)
         # Overdue and not to be had: another has the row locked.
         return due if due > NOW else float("inf")
@@ -239,7 +236,7 @@ class AsyncWorkers(threading.Thread):
                 if (running := run.result()) is not None and running.failed:
                     # So that the next one does not find a broken connection. After a timeout the
                     # thread of all async queries may wait for an answer that never comes.
-                    with self._watchdog.over(run, *(theirs if running.timed_out else [None])):
+                    with self._watchdog.over(*(theirs if running.timed_out else [None])):
                         await sync_to_async(close_old_connections)()
                 continue
             filled.clear()

@@ -6,10 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import connection
 
+from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.retries import Constant, NoRetry
@@ -208,3 +210,70 @@ def test_timeouts_and_results_that_come_together_lose_nothing(
 
     assert sorted(outcomes()) == ids
     assert (run.subscription.settled, live()) == (len(ids), [])
+
+
+def until_overdue(run: InThread) -> None:
+    """Wait until the time of what runs is over, and an interrupt has had its chance to hit."""
+    until(lambda: any(each.interrupted for each in run.subscription.running.values()))
+    time.sleep(0.05)
+
+
+def test_no_interrupt_hits_the_end_of_a_locked_handlers_savepoint(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    def linger(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        done = execute(sql, *args)
+        if sql.startswith("RELEASE"):
+            until_overdue(run)
+        return done
+
+    def save(message: Message) -> None:
+        Order.objects.create(number=str(message.read_ct))
+        if message.read_ct == 1:
+            connection.execute_wrappers.append(linger)
+
+    pk = committed_orders.send(1)
+
+    run = consume(save, timeout=0.3, locked=True, max_workers=1, retry=Constant(seconds=0))
+
+    until(lambda: outcomes() == {pk: "COMPLETED"})
+    assert list(Order.objects.values_list("number", flat=True)) == ["1"]
+
+
+@pytest.mark.parametrize("mode", [{}, {"ack_policy": "TRANSACTIONAL"}, {"locked": True}])
+def test_a_handler_whose_time_is_over_before_it_starts_does_not_start(
+    committed_orders: BoundQueue, consume: Consume, mode: dict[str, Any]
+) -> None:
+    ran: list[Message] = []
+
+    def dawdle(**kwargs: Any) -> None:
+        until_overdue(run)
+
+    pk = committed_orders.send(1)
+
+    signals.message_started.connect(dawdle)
+    try:
+        run = consume(ran.append, timeout=0.3, max_workers=1, retry=NoRetry(), **mode)
+        until(lambda: outcomes() == {pk: "FAILED"})
+    finally:
+        signals.message_started.disconnect(dawdle)
+
+    assert (ran, errors()) == ([], [TIMED_OUT])
+
+
+def test_an_interrupt_in_the_middle_of_leaving_a_block_leaves_none_open(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def save(message: Message) -> None:
+        Order.objects.create(number=str(message.read_ct))
+        if message.read_ct == 1:
+            # As atomic leaves it when it is interrupted at its first step.
+            connection.savepoint_ids.append(None)
+            spin(message)
+
+    pk = committed_orders.send(1)
+
+    drain(save, timeout=0.3, locked=True, max_workers=1, retry=Constant(seconds=0))
+
+    assert outcomes() == {pk: "COMPLETED"}
+    assert list(Order.objects.values_list("number", flat=True)) == ["2"]
