@@ -169,7 +169,7 @@ class Consumer:
         if subscription.handler.locked:
             worker = LockedWorker(subscription, execution, self._watchdog, self._reserve)
         else:
-            worker = Worker(subscription, execution)
+            worker = Worker(subscription, execution, self._watchdog)
         self._workers.append(worker)
         worker.start()
 

@@ -27,13 +27,22 @@ __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 _HOUSEKEEPING = 1.0
 
 
+def close_old_ones(watchdog: Watchdog) -> None:
+    """Close this thread's connections that are too old or broken, which may take an answer."""
+    with watchdog.over():
+        close_old_connections()
+
+
 class Worker(threading.Thread):
     """Takes messages of one subscription and runs its handler on them."""
 
-    def __init__(self, subscription: Subscription, execution: Execution) -> None:
+    def __init__(
+        self, subscription: Subscription, execution: Execution, watchdog: Watchdog
+    ) -> None:
         super().__init__(name=f"pgqueue-work-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
+        self._watchdog = watchdog
         self._housekept = time.monotonic()
         self._pooled = uses_pools()
         self._connections: Sequence[Any] = ()
@@ -58,7 +67,7 @@ class Worker(threading.Thread):
         messages = self._subscription.take_now(size)
         if not messages:
             # Idle: what Django does at the end of a request.
-            close_old_connections()
+            close_old_ones(self._watchdog)
             messages = self._subscription.take(size)
         return messages
 
@@ -83,7 +92,7 @@ class Worker(threading.Thread):
         now = time.monotonic()
         if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
-            close_old_connections()
+            close_old_ones(self._watchdog)
 
     def _forget_transactions(self) -> None:
         """A handler left one open: what is in it must not become part of the next one's."""
@@ -134,7 +143,7 @@ class LockedWorker(threading.Thread):
                         self.name, operation="locked", error=error, wait=wait
                     )
                     connections.close_all()
-                close_old_connections()
+                close_old_ones(self._watchdog)
                 if not found:
                     self._wait(seen, min(wait, due))
         finally:

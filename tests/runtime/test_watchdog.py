@@ -14,7 +14,7 @@ from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.watchdog import Watchdog
-from django_pgqueue.runtime.workers import LockedWorker
+from django_pgqueue.runtime.workers import LockedWorker, Worker
 from tests.runtime.consuming import subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -105,3 +105,18 @@ def test_the_end_of_a_transactional_handler_is_watched(
     execution.run(messages[1:], threading.get_ident())
 
     assert ends == [("_commit", 1), ("_rollback", 1)]
+
+
+def test_a_look_at_a_connection_after_an_error_is_watched(
+    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = subscribed()
+    worker = Worker(subscription, Execution(subscription, Settler(0, PATIENT), PATIENT), PATIENT)
+    watches: list[int] = []
+    monkeypatch.setattr(connection, "is_usable", lambda: watches.append(len(PATIENT._watches)))
+    monkeypatch.setattr(connection, "errors_occurred", True)
+    subscription.close()
+
+    assert worker._take(1) == []
+
+    assert watches == [1]
