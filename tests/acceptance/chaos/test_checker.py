@@ -74,6 +74,14 @@ def test_an_earlier_delivery_that_starts_late_is_not_wrong() -> None:
     assert check(events, DONE).wrong == {}
 
 
+def test_a_locked_delivery_that_was_not_counted_starts_late_under_the_same_number() -> None:
+    [late] = history("deliver a")
+    [counted] = history("deliver a 2")
+
+    assert check([*GOOD, {**late, "queue": "locked"}], DONE).wrong == {}
+    assert check([*GOOD, {**counted, "queue": "locked"}], DONE).after_ack == ["a"]
+
+
 def test_redeliveries_are_counted_with_those_asked_for() -> None:
     events = [*GOOD[:2], *history("deliver a", "fault a", "deliver a", "deliver a", "effect a")]
 

@@ -83,7 +83,7 @@ class World:
     def until_started(self, consumer: Command) -> None:
         """Wait until a consumer works; before, a signal finds no handler."""
         path = self.history / f"{consumer.pid}.jsonl"
-        until(lambda: path.exists() and '"started"' in path.read_text())
+        until(lambda: path.exists() and '"started"' in path.read_text(), 60)
 
     def pause(self, least: float, most: float) -> None:
         time.sleep(self.draw.uniform(least, most))
