@@ -11,19 +11,28 @@ from django.db import connections, transaction
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.runtime import Consumer, Options
+from django_pgqueue.runtime.execution import Execution
+from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.runtime.watchdog import Watchdog
 
 __all__ = [
+    "PATIENT",
     "Held",
     "InThread",
     "elsewhere",
     "errors",
+    "executing",
     "leases",
     "live",
     "outcomes",
     "steal",
     "subscribed",
 ]
+
+
+#: A watchdog that never bites: it is not even started.
+PATIENT = Watchdog(30)
 
 
 class InThread:
@@ -77,6 +86,11 @@ def subscribed(
     """What the loops of a consumer share, without a consumer."""
     handler = Handler(queue, lambda message: None, using=using, **handler_options)
     return Subscription(handler, Message.objects.resolve(queue, using), Options())
+
+
+def executing(subscription: Subscription) -> Execution:
+    """What runs the handler of a subscription, without a consumer."""
+    return Execution(subscription, Settler(0, PATIENT), PATIENT)
 
 
 def elsewhere(function: Callable[[], Any]) -> None:

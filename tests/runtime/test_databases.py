@@ -12,7 +12,6 @@ from django_pgqueue.acks import Ack
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Caretaker, Message, Process
 from django_pgqueue.runtime import Consumer, Options
-from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.fetcher import Fetcher
 from django_pgqueue.runtime.leases import LeaseKeeper
 from django_pgqueue.runtime.maintenance import Maintenance
@@ -20,12 +19,9 @@ from django_pgqueue.runtime.presence import Presence
 from django_pgqueue.runtime.quarantine import Quarantine
 from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.subscription import Subscription
-from django_pgqueue.runtime.watchdog import Watchdog
-from tests.runtime.consuming import subscribed
+from tests.runtime.consuming import PATIENT, executing, subscribed
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
-
-WATCHDOG = Watchdog(30)
 
 
 @pytest.fixture
@@ -64,7 +60,7 @@ def leased(subscription: Subscription, qty: int = 10) -> list[Message]:
 def test_outcomes_are_written_where_they_can_be(
     both: list[Subscription], down: Callable[[Any, str], None]
 ) -> None:
-    settler = Settler(0, WATCHDOG)
+    settler = Settler(0, PATIENT)
     for subscription in both:
         for message in leased(subscription):
             settler.put(subscription, message, Ack())
@@ -80,8 +76,8 @@ def test_leases_are_extended_where_they_can_be(
     both: list[Subscription], down: Callable[[Any, str], None]
 ) -> None:
     running = [subscription.begin(leased(subscription)) for subscription in both]
-    executions = {each: Execution(each, Settler(0, WATCHDOG), WATCHDOG) for each in both}
-    keeper = LeaseKeeper(executions, WATCHDOG, lambda subscription, thread: None)
+    executions = {each: executing(each) for each in both}
+    keeper = LeaseKeeper(executions, PATIENT, lambda subscription, thread: None)
     down(Message.objects, "set_vt")
 
     with pytest.raises(OperationalError):
@@ -94,7 +90,7 @@ def test_leases_are_extended_where_they_can_be(
 def test_heartbeats_go_where_they_can(
     both: list[Subscription], down: Callable[[Any, str], None]
 ) -> None:
-    presence = Presence(both, WATCHDOG, heartbeat=1, dead_after=60)
+    presence = Presence(both, PATIENT, heartbeat=1, dead_after=60)
     presence.register()
     presence._processes = dict(sorted(presence._processes.items(), reverse=True))
     presence.leaving = True
@@ -112,8 +108,8 @@ def test_messages_are_fetched_where_they_can_be(
 ) -> None:
     fetcher = Fetcher(
         list(reversed(both)),  # it begins with the second
-        Quarantine(both, Settler(0, WATCHDOG)),
-        WATCHDOG,
+        Quarantine(both, Settler(0, PATIENT)),
+        PATIENT,
         worker=lambda alias: None,
         allowance=lambda: None,
     )

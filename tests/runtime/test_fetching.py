@@ -16,10 +16,9 @@ from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.runtime.fetcher import Fetcher, Schedule
 from django_pgqueue.runtime.quarantine import Quarantine
 from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.runtime.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
-from tests.runtime.consuming import Held, InThread, live, outcomes, subscribed
+from tests.runtime.consuming import PATIENT, Held, InThread, live, outcomes, subscribed
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -77,10 +76,9 @@ def test_a_notification_wakes_long_before_the_next_poll(
 
 def a_fetcher(worker: Callable[[str], int | None], allowance: Callable[[], int | None]) -> Fetcher:
     """For one worker, and patient; nothing but the fetcher itself runs."""
-    watchdog = Watchdog(30)
     subscription = subscribed(max_workers=1, max_fetch_interval=30)
-    quarantine = Quarantine([subscription], Settler(0, watchdog))
-    return Fetcher([subscription], quarantine, watchdog, worker=worker, allowance=allowance)
+    quarantine = Quarantine([subscription], Settler(0, PATIENT))
+    return Fetcher([subscription], quarantine, PATIENT, worker=worker, allowance=allowance)
 
 
 def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:

@@ -13,10 +13,9 @@ from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
 from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.types import Receipt, Settled
 from tests.app.models import Order
-from tests.runtime.consuming import InThread, errors, live, outcomes, steal, subscribed
+from tests.runtime.consuming import PATIENT, InThread, errors, live, outcomes, steal, subscribed
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -496,7 +495,7 @@ def test_what_was_written_before_the_database_failed_is_not_written_again(
 ) -> None:
     """One of them cannot be stored, so that each is written by itself; then another kind."""
     orders.send_batch([1, 2, 3])
-    subscription, settler = subscribed(), Settler(0, Watchdog(30))
+    subscription, settler = subscribed(), Settler(0, PATIENT)
     done, bad, again = Message.objects.lease(subscription.queue, vt=60, qty=3)
     calls = []
 

@@ -11,11 +11,9 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_pgqueue.models import BoundQueue, Message
-from django_pgqueue.runtime.execution import Execution
-from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.runtime.workers import LockedWorker, Worker
-from tests.runtime.consuming import subscribed
+from tests.runtime.consuming import PATIENT, executing, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -72,14 +70,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return found
 
 
-PATIENT = Watchdog(30)
-
-
 def test_the_end_of_a_locked_workers_transaction_is_watched(
     committed_orders: BoundQueue, ends: list[tuple[str, int]]
 ) -> None:
     subscription = subscribed(locked=True)
-    execution = Execution(subscription, Settler(0, PATIENT), PATIENT)
+    execution = executing(subscription)
     worker = LockedWorker(subscription, execution, PATIENT, lambda subscription: True)
     committed_orders.send(1)
     del ends[:]
@@ -97,7 +92,7 @@ def test_the_end_of_a_transactional_handler_is_watched(
     messages = Message.objects.lease(subscription.queue, vt=60, qty=2)
     for message in messages:
         message.lease_until = time.monotonic() + 60
-    execution = Execution(subscription, Settler(0, PATIENT), PATIENT)
+    execution = executing(subscription)
     del ends[:]
 
     execution.run(messages[:1], threading.get_ident())
@@ -111,7 +106,7 @@ def test_a_look_at_a_connection_after_an_error_is_watched(
     committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscription = subscribed()
-    worker = Worker(subscription, Execution(subscription, Settler(0, PATIENT), PATIENT), PATIENT)
+    worker = Worker(subscription, executing(subscription), PATIENT)
     watches: list[int] = []
     monkeypatch.setattr(connection, "is_usable", lambda: watches.append(len(PATIENT._watches)))
     monkeypatch.setattr(connection, "errors_occurred", True)

@@ -86,8 +86,8 @@ def check(events: Iterable[Event], state: State) -> Verdict:
             known[op] = kind  # type: ignore[index]
         elif kind == "deliver":
             runs[op] += 1  # type: ignore[index]
-            later = event["delivery"] - (event.get("queue") == "locked")
-            if later >= acked.get(op, sys.maxsize):  # type: ignore[arg-type]
+            counted = event["delivery"] - (event.get("queue") == "locked")
+            if counted >= acked.get(op, sys.maxsize):  # type: ignore[arg-type]
                 after_ack.add(op)
         elif kind == "acked":
             acked[op] = event["delivery"]  # type: ignore[index]
