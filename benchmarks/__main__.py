@@ -21,6 +21,8 @@ from typing import Any
 from benchmarks import database, payloads, peers, report
 
 RESULTS = Path(__file__).parent / "results"
+#: Holds what a run has measured so far, until it ends.
+UNFINISHED = "unfinished"
 
 
 def main() -> int:
@@ -40,6 +42,8 @@ def main() -> int:
         return measure(options)
     except KeyboardInterrupt:
         print("\nInterrupted; the server is stopped and gone.", file=sys.stderr)
+        if (kept := RESULTS / f"{UNFINISHED}.md").exists():
+            print(f"What was measured is in {kept}", file=sys.stderr)
         return 130
 
 
@@ -91,6 +95,7 @@ def measure(options: argparse.Namespace) -> int:
         if distribution := peers.missing(label):
             print(f"Skipping {label}: {distribution} is not installed.")
     started = time.monotonic()
+    report.remove(RESULTS, UNFINISHED)
     print("Starting the server ...", flush=True)
     with database.database():
         chosen = scenarios(options.scenarios, full=options.size == "full")
@@ -103,6 +108,11 @@ def measure(options: argparse.Namespace) -> int:
         clients = Clients()
         about = report.about(options, sent)
         outcomes = []
+
+        def save(name: str) -> Path:
+            about["minutes"] = round((time.monotonic() - started) / 60, 1)
+            return report.save(RESULTS, name, about, outcomes)
+
         try:
             turns = [(s, p) for s in chosen for p in sent if p.name == "200 B" or s.webhooks]
             for number, (scenario, payload) in enumerate(turns, 1):
@@ -113,10 +123,11 @@ def measure(options: argparse.Namespace) -> int:
                 outcomes.append(run(scenario, bench))
                 progress.done()
                 print(report.table(outcomes[-1]), flush=True)
+                save(UNFINISHED)
         finally:
             clients.close()
-    about["minutes"] = round((time.monotonic() - started) / 60, 1)
-    where = report.save(RESULTS, options.name or usual_name(options), about, outcomes)
+    where = save(options.name or usual_name(options))
+    report.remove(RESULTS, UNFINISHED)
     print(report.goals(outcomes))
     print(f"\n{about['minutes']} minutes. Saved as {where}")
     return 0

@@ -8,6 +8,7 @@ import datetime as dt
 import json
 import os
 import platform
+import shutil
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,13 @@ def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outco
     target.write_text(markdown(facts, outcomes, images), encoding="utf-8")
     target.with_suffix(".json").write_text(as_json(facts, outcomes), encoding="utf-8")
     return target
+
+
+def remove(directory: Path, name: str) -> None:
+    """What was saved under that name, if there is any."""
+    shutil.rmtree(directory / name, ignore_errors=True)
+    for suffix in (".md", ".json"):
+        (directory / f"{name}{suffix}").unlink(missing_ok=True)
 
 
 def markdown(facts: dict[str, Any], outcomes: list[Outcome], images: dict[int, str]) -> str:
