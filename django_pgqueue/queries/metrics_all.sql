@@ -1,54 +1,15 @@
 -- Every queue in one statement, for when there are too many to ask one by one. Counts are exact
--- up to a limit for each queue; ages are those of the first and the last in line.
-SELECT q.place, q.name, r.ready, w.counted, b.counted, b.later, d.counted, l.counted, d.due + l.due,
+-- up to a limit for each queue, that of ready ones up to a lower one where the statistics tell that
+-- it would be passed; ages are those of what was counted, and of the last in line.
+SELECT q.place, q.name, up_to.most, r.counted, w.counted, b.counted, b.later, d.counted, l.counted, d.due + l.due,
        d.in_flight + l.counted - l.due, d.delayed,
-       extract(epoch FROM statement_timestamp() - least(first.enqueued_at, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
-       extract(epoch FROM statement_timestamp() - greatest(last.enqueued_at, d.newest, l.newest, w.newest))::float
+       extract(epoch FROM statement_timestamp() - least(r.oldest, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
+       extract(epoch FROM statement_timestamp() - greatest(r.newest, last.enqueued_at, d.newest, l.newest, w.newest))::float
            AS newest_age,
        coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
        coalesce(s.inserted, 0), statement_timestamp()
 FROM (SELECT id, name, unlogged, partition_interval, row_number() OVER (ORDER BY name) AS place
       FROM pgqueue_queue) q
-CROSS JOIN LATERAL (
-    SELECT count(*) AS ready
-    FROM (SELECT FROM {ready} WHERE queue_id = q.id
-          ORDER BY -priority, id LIMIT (SELECT %(limit)s::bigint)) r) r
-LEFT JOIN LATERAL (
-    SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
-    ORDER BY -priority, id LIMIT 1) first ON true
-LEFT JOIN LATERAL (
-    SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
-    ORDER BY -priority DESC, id DESC LIMIT 1) last ON true
-CROSS JOIN LATERAL (
-    SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = q.id
-          ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
-CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE first.later IS NOT true) AS counted,
-           count(*) FILTER (WHERE first.later) AS later
-    FROM (SELECT DISTINCT group_key
-          FROM (SELECT group_key FROM {recheck} WHERE queue_id = q.id
-                ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
-    CROSS JOIN LATERAL (SELECT vt > statement_timestamp() AS later FROM {waiting} w
-                        WHERE w.queue_id = q.id AND w.group_key = g.group_key
-                        ORDER BY id LIMIT 1) first
-    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
-                       WHERE h.queue_id = q.id AND h.group_key = g.group_key OFFSET 0) h ON true
-    WHERE h.found IS NULL) b
-CROSS JOIN LATERAL (
-    SELECT count(*) AS counted,
-           count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,
-           count(*) FILTER (WHERE vt > statement_timestamp() AND state = 'PROCESSING') AS in_flight,
-           count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
-           min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT vt, state, enqueued_at FROM {deferred} WHERE queue_id = q.id
-          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
-CROSS JOIN LATERAL (
-    SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
-           coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,
-           min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
-    FROM (SELECT vt, ids, enqueued_ats FROM {lease} WHERE queue_id = q.id
-          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l
 CROSS JOIN LATERAL (
     SELECT to_regclass('pgqueue_message_q' || q.id) AS message,
            to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) leaf
@@ -65,4 +26,43 @@ CROSS JOIN LATERAL (
                THEN pg_stat_get_live_tuples(leaf.archive)
                ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
                      FROM pg_partition_tree(leaf.archive)) END AS archived OFFSET 0) s
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN s.live - s.archived > 2 * %(limit)s THEN %(enough)s ELSE %(limit)s END AS most OFFSET 0) up_to
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
+          ORDER BY -priority, id LIMIT up_to.most) r) r
+LEFT JOIN LATERAL (
+    SELECT enqueued_at FROM {ready} WHERE queue_id = q.id AND r.counted = up_to.most
+    ORDER BY -priority DESC, id DESC LIMIT 1) last ON true
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = q.id
+          ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE first.later IS NOT true) AS counted,
+           count(*) FILTER (WHERE first.later) AS later
+    FROM (SELECT DISTINCT group_key
+          FROM (SELECT group_key FROM {recheck} WHERE queue_id = q.id
+                ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
+    CROSS JOIN LATERAL (SELECT vt > statement_timestamp() AS later FROM {waiting} w
+                        WHERE w.queue_id = q.id AND w.group_key = g.group_key
+                        ORDER BY id LIMIT 1) first
+    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+                       WHERE h.queue_id = q.id AND h.group_key = g.group_key OFFSET 0) h ON true
+    WHERE w.counted > 0 AND h.found IS NULL) b
+CROSS JOIN LATERAL (
+    SELECT count(*) AS counted,
+           count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,
+           count(*) FILTER (WHERE vt > statement_timestamp() AND state = 'PROCESSING') AS in_flight,
+           count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
+           min(enqueued_at) AS oldest, max(enqueued_at) AS newest
+    FROM (SELECT vt, state, enqueued_at FROM {deferred} WHERE queue_id = q.id
+          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
+           coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,
+           min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
+    FROM (SELECT vt, ids, enqueued_ats FROM {lease} WHERE queue_id = q.id
+          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l
 WHERE q.unlogged = {unlogged}

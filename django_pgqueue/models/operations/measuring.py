@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import connections
+from django.db import connections, models
 
 from django_pgqueue import ddl, queries
 from django_pgqueue.conf import settings
@@ -18,6 +18,8 @@ __all__ = ["Measuring"]
 #: So many queues are measured one by one; more of them in one statement, with closer limits.
 FEW = 20
 LEAST_COUNTED = 100
+#: Of ready messages that the statistics know to be more than are counted.
+ENOUGH = 25
 
 
 class Measuring(Operations[MessageT]):
@@ -34,31 +36,35 @@ class Measuring(Operations[MessageT]):
         limit = int(settings.EXACT_COUNT_LIMIT)
         self._flush_statistics(self.resolve(queue, using).alias)
         found, [row] = self._run("metrics", queue, using, {"limit": limit + 1})
-        return _metrics(found.name, row, limit)
+        return _metrics(found.name, row, limit, limit)
 
     def metrics_all(self, *, using: str | None = None) -> list[Metrics]:
         """:meth:`metrics` of every queue, by name.
 
         With more than a few queues counts are estimated earlier, what is archived comes from
-        statistics that lag by seconds, and ages are those of the first and last in line.
+        statistics that lag by seconds, and ages are those of what was counted and of the last
+        in line.
 
         >>> [each.queue_name for each in Message.objects.metrics_all()]
         ['mails', 'orders']
         """
         alias = Queue.objects.database(using or self._db)
         queues_by_name = Queue.objects.using(alias).order_by("name")
-        count = queues_by_name.count()
+        counts = dict(
+            queues_by_name.order_by().values_list("unlogged").annotate(models.Count("pk"))
+        )
+        count = sum(counts.values())
         if count <= FEW:
             return [self.metrics(queue, using=alias) for queue in queues_by_name]
         limit = max(LEAST_COUNTED, int(settings.EXACT_COUNT_LIMIT) // count)
         self._flush_statistics(alias)
         rows: list[tuple[Any, ...]] = []
-        for unlogged in (False, True):
+        for unlogged in counts:
             sql = queries.render("metrics_all", ddl.shared_names(unlogged=unlogged))
             with connections[alias].cursor() as cursor:
-                cursor.execute(sql, {"limit": limit + 1})
+                cursor.execute(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
                 rows += cursor.fetchall()
-        return [_metrics(name, row, limit) for _place, name, *row in sorted(rows)]
+        return [_metrics(name, row, limit, most - 1) for _place, name, most, *row in sorted(rows)]
 
     @staticmethod
     def _flush_statistics(alias: str) -> None:
@@ -82,8 +88,8 @@ class Measuring(Operations[MessageT]):
     adrained = twin(drained)
 
 
-def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
-    """The metrics from a row of metrics.sql: counts beyond the limit are estimated."""
+def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
+    """The metrics from a row of metrics.sql: counts beyond the limits are estimated."""
     (
         ready,
         waiting,
@@ -102,12 +108,12 @@ def _metrics(name: str, row: Sequence[Any], limit: int) -> Metrics:
         inserted,
         scraped_at,
     ) = row
-    exact = max(ready, waiting, deferred, archived) <= limit
+    exact = ready <= ready_limit and max(waiting, deferred, archived) <= limit
     if archived > limit:
         archived = max(archived, archived_estimate)
     # What the statistics know of and the counts do not, goes to the count that stopped.
     uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
-    if ready > limit:
+    if ready > ready_limit:
         ready += uncounted
     elif waiting > limit:
         waiting += uncounted

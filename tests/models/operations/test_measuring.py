@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import BoundQueue, Message
-from django_pgqueue.models.operations.measuring import FEW
+from django_pgqueue.models.operations.measuring import ENOUGH, FEW, LEAST_COUNTED
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 from tests.waiting import until
@@ -97,6 +97,36 @@ def test_beyond_the_limit_metrics_estimate_and_say_so(
 
     assert metrics.ready == pytest.approx(600, rel=0.1)
     assert metrics.length == metrics.ready == metrics.visible
+
+
+def test_of_many_queues_a_long_one_is_counted_less_far_and_estimated(
+    committed_orders: BoundQueue, settings: object
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": LEAST_COUNTED}
+    for number in range(FEW):
+        Message.objects.create_queue(f"queue-{number}")
+    Message.objects.send_batch("queue-1", range(ENOUGH + 1))
+
+    def send_one(age: int, priority: int) -> None:
+        Message.objects.create(
+            queue=Message.objects.resolve("orders"),
+            enqueued_at=timezone.now() - dt.timedelta(seconds=age),
+            priority=priority,
+        )
+
+    send_one(age=500, priority=5)
+    committed_orders.send_batch(range(300))
+    send_one(age=900, priority=0)  # further back than is counted
+    committed_orders.send_batch(range(300))
+    send_one(age=-50, priority=-5)
+
+    measured = {each.queue_name: each for each in Message.objects.metrics_all()}
+
+    long, short = measured["orders"], measured["queue-1"]
+    assert (long.exact, short.exact) == (False, True)
+    assert long.ready == pytest.approx(603, rel=0.1)
+    assert (long.oldest_age, long.newest_age) == pytest.approx((500, -50), abs=5)
+    assert short.ready == ENOUGH + 1
 
 
 def test_delayed_messages_beyond_the_limit_are_estimated_too(
