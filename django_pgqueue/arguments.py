@@ -15,6 +15,7 @@ from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueN
 from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
 __all__ = [
+    "array",
     "duration",
     "fence",
     "headers_text",
@@ -197,7 +198,9 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     """
     if isinstance(receipts_or_ids, (Receipt, int)) or hasattr(receipts_or_ids, "receipt"):
         receipts_or_ids = [receipts_or_ids]
-    elif isinstance(receipts_or_ids, (str, bytes)) or not isinstance(receipts_or_ids, Iterable):
+    elif type(receipts_or_ids) is not list and (
+        isinstance(receipts_or_ids, (str, bytes)) or not isinstance(receipts_or_ids, Iterable)
+    ):
         raise InvalidArgument(f"give a receipt, an id, or a list of them, not {receipts_or_ids!r}")
     receipts: dict[Receipt, None] = {}
     ids: dict[int, None] = {}
@@ -225,6 +228,8 @@ def newest(receipts: Sequence[Receipt]) -> set[Receipt]:
     >>> newest([Receipt(7, 1), Receipt(7, 2), Receipt(8, 1)]) == {Receipt(7, 2), Receipt(8, 1)}
     True
     """
+    if len(receipts) == 1:
+        return set(receipts)
     return set({receipt.id: receipt for receipt in sorted(receipts)}.values())
 
 
@@ -234,14 +239,25 @@ def fence(receipts: Sequence[Receipt]) -> dict[str, Any]:
     Mostly all are of a first delivery; then one number tells what else takes a text for each.
 
     >>> fence([Receipt(7, 1), Receipt(8, 1)])
-    {'ids': [7, 8], 'read_ct': 1, 'receipts': None}
+    {'ids': '{7,8}', 'read_ct': 1, 'receipts': None}
     >>> fence([Receipt(7, 1), Receipt(8, 2)])
-    {'ids': [7, 8], 'read_ct': None, 'receipts': ['7:1', '8:2']}
+    {'ids': '{7,8}', 'read_ct': None, 'receipts': '{7:1,8:2}'}
     """
     counts = {receipt.read_ct for receipt in receipts}
     alike = len(counts) == 1
     return {
-        "ids": [receipt.id for receipt in receipts],
+        "ids": array([receipt.id for receipt in receipts]),
         "read_ct": counts.pop() if alike else None,
-        "receipts": None if alike else [str(receipt) for receipt in receipts],
+        "receipts": None if alike else array(receipts),
     }
+
+
+def array(values: Iterable[object]) -> str:
+    """How PostgreSQL writes an array of numbers, or of what else needs no quotes.
+
+    psycopg takes its time over a list, and finds it another type for larger numbers.
+
+    >>> array([7, 8])
+    '{7,8}'
+    """
+    return "{" + ",".join(map(str, values)) + "}"

@@ -82,7 +82,7 @@ class OnCursor(MessageManager[Message]):
         self.queues = queues
 
     def _fetch(
-        self, name: str, queue: Queue, params: Any, tables: Any, ahead: Any = None
+        self, queue: Queue, name: str, params: Any, tables: Any, ahead: Any = None
     ) -> list[tuple[Any, ...]]:
         cursor = self.queues.cursor
         statement = queries.render(name, {**queue.tables, **(tables or {})})

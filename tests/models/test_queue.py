@@ -10,6 +10,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_pgqueue.errors import InvalidQueueName, QueueNotFound
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
@@ -65,6 +66,11 @@ def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db: None)
 
 def test_a_queue_prints_as_its_name() -> None:
     assert str(Queue(name="orders")) == "orders"
+
+
+def test_a_database_that_is_not_configured_is_named(db: None) -> None:
+    with pytest.raises(ConnectionDoesNotExist, match="nowhere"):
+        Message.objects.send("orders", 1, using="nowhere")
 
 
 def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:

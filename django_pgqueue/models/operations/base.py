@@ -78,19 +78,25 @@ class Operations(models.Manager[MessageT]):
         ``ahead`` is sent with it, unless it has run already.
         A single statement is a transaction of its own, or part of the caller's.
         """
-        return self._on(queue, using, lambda found: self._fetch(name, found, params, tables, ahead))
+        return self._on(queue, using, self._fetch, name, params, tables, ahead)
 
     def _on(
-        self, queue: str | Queue, using: str | None, act: Callable[[Queue], R]
+        self,
+        queue: str | Queue,
+        using: str | None,
+        act: Callable[Concatenate[Queue, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> tuple[Queue, R]:
-        """Do something to a queue's tables.
+        """Do something to a queue's tables: ``act(found, *args, **kwargs)``.
 
         What was remembered of a queue may be stale, when it was dropped and made again elsewhere:
         then it is asked for once more, unless that is too late inside a broken transaction.
         """
         found = self.resolve(queue, using)
         try:
-            return found, act(found)
+            return found, act(found, *args, **kwargs)
         except DatabaseError as error:
             if sqlstate(error) not in _QUEUE_GONE:
                 raise
@@ -98,12 +104,12 @@ class Operations(models.Manager[MessageT]):
             if not connections[found.alias].get_autocommit():
                 raise QueueNotFound(found.name, found.alias) from error
         found = self.resolve(found.name, found.alias)
-        return found, act(found)
+        return found, act(found, *args, **kwargs)
 
     @staticmethod
     def _fetch(
-        name: str,
         queue: Queue,
+        name: str,
         params: Mapping[str, Any] | Callable[[Queue], Mapping[str, Any]],
         tables: Mapping[str, object] | None,
         ahead: Ahead | None,
@@ -150,14 +156,14 @@ def _fetch_prepared(
     if ahead is None or ahead.rows is not None:
         if statement is None:
             return None
-        rows = statement.fetch(connection, {**values, "queue_id": queue.pk})
+        rows = statement.fetch(connection, {**values, "queue_id": queue.id})
     else:
         first = here.statement(connection, ahead.name, queue, ahead.tables)
         # Whoever looks at what is run wants to see more than names.
         if statement is None or first is None or connection.execute_wrappers:
             return None
         texts = first.execute(connection), statement.execute(connection)
-        rows = _fetch_both(connection, texts[0], ahead, texts[1], {**values, "queue_id": queue.pk})
+        rows = _fetch_both(connection, texts[0], ahead, texts[1], {**values, "queue_id": queue.id})
     if not rows and statement.for_any and here.doubts(queue):
         return None
     return rows

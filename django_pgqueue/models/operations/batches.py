@@ -48,13 +48,13 @@ class Batches(Operations[MessageT]):
             ahead = None
             if folded:
                 heads = sorted(batch.head for batch in folded)
-                ahead = self._unfolding("given", {"heads": heads})
+                ahead = self._unfolding("given", {"heads": arguments.array(heads)})
             done |= self._by_row(operation, queue, receipts, late, params, tables, ahead)
             for batch in folded:
                 batch.folded = False
         # A receipt that was stored knows nothing of its batch.
         lost = [r for r in receipts if r.id not in done and r.read_ct == 1]
-        if lost and self._unfold(queue, "ids", {"ids": [receipt.id for receipt in lost]}):
+        if lost and self._unfold(queue, "ids", {"ids": arguments.array(r.id for r in lost)}):
             done |= self._by_row(operation, queue, receipts, lost, params, tables)
         return done
 
@@ -102,8 +102,9 @@ class Batches(Operations[MessageT]):
         tables: Mapping[str, object] | None = None,
     ) -> set[int]:
         """Run an operation on messages whatever state they are in; returns the ids it found."""
-        ahead = self._unfolding("ids", {"ids": ids})
-        _, rows = self._run(operation, queue, None, {**params, "ids": ids}, tables, ahead)
+        given = {"ids": arguments.array(ids)}
+        ahead = self._unfolding("ids", given)
+        _, rows = self._run(operation, queue, None, {**params, **given}, tables, ahead)
         return {row[0] for row in rows}
 
     def _unfold_due(self, queue: Queue, qty: int | None) -> int:
@@ -132,6 +133,8 @@ def _by_lease(receipts: Iterable[Receipt]) -> list[tuple[str, dict[Batch, list[i
         batch = receipt.batch
         if batch is not None and batch.folded and now < batch.ends:
             ids.setdefault(batch, []).append(receipt.id)
+    if not ids:
+        return []
     whole = {batch: of_it for batch, of_it in ids.items() if len(of_it) >= batch.left}
     part = {
         batch: of_it
@@ -149,8 +152,8 @@ def _members(together: Mapping[Batch, list[int]]) -> dict[str, Any]:
     """
     heads = sorted((batch.head, ids) for batch, ids in together.items())
     return {
-        "heads": [head for head, _ in heads],
-        "members": ["{" + ",".join(map(str, sorted(ids))) + "}" for _, ids in heads],
+        "heads": arguments.array(head for head, _ in heads),
+        "members": arguments.array(f'"{arguments.array(sorted(ids))}"' for _, ids in heads),
     }
 
 

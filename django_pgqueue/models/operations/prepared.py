@@ -120,7 +120,8 @@ class Statement:
             connection.validate_thread_sharing()
         self._cursor = None  # whatever fails, the next run begins with a new one
         cursor.execute(self.sql, values)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        with connection.wrap_database_errors:
+            rows: list[tuple[Any, ...]] = cursor.cursor.fetchall()
         if len(rows) <= _FEW_ROWS:
             self._cursor = cursor
         return rows
@@ -205,13 +206,14 @@ class Prepared:
             self._doubted.clear()
             self._stale = bool(self._statements)
         what = (name, queue.unlogged, *tables.values())
-        own, for_any = (queue.pk, *what), (None, *what)
+        own, for_any = (queue.id, *what), (None, *what)
         statement = None
-        if self._is_often(own):
+        if self._is_often(own) and (statement := self._statements.get(own)) is None:
             statement = self._prepare(connection, own, name, {**queue.tables, **tables}, now)
         # Of a condition the leaves are asked.
         shared = name in FOR_ANY and tables.get("any_body") != "false"
-        if statement is None and shared and self._is_often(for_any):
+        often = statement is None and shared and self._is_often(for_any)
+        if often and (statement := self._statements.get(for_any)) is None:
             names = {**_names_for_any(queue.unlogged), **tables}
             statement = self._prepare(connection, for_any, name, names, now)
         if statement is None:
@@ -227,8 +229,8 @@ class Prepared:
 
         Then it may be gone, and only its own text fails. Once in a second is enough.
         """
-        doubts = queue.pk not in self._doubted
-        self._doubted.add(queue.pk)
+        doubts = queue.id not in self._doubted
+        self._doubted.add(queue.id)
         return doubts
 
     def _is_often(self, key: tuple[object, ...]) -> bool:
@@ -243,15 +245,13 @@ class Prepared:
         names: Mapping[str, object],
         now: float,
     ) -> Statement | None:
-        statement = self._statements.get(key)
-        if statement is None:
-            if len(self._statements) >= MOST and not self._one_gives_way(connection, now):
-                return None
-            sql = queries.render(name, names)
-            # Some are the same for logged and unlogged queues, and have one name in the server.
-            alike = [known for known in self._statements.values() if known.sql == sql]
-            statement = alike[0] if alike else Statement(name, sql, for_any=key[0] is None)
-            self._statements[key] = statement
+        if len(self._statements) >= MOST and not self._one_gives_way(connection, now):
+            return None
+        sql = queries.render(name, names)
+        # Some are the same for logged and unlogged queues, and have one name in the server.
+        alike = [known for known in self._statements.values() if known.sql == sql]
+        statement = alike[0] if alike else Statement(name, sql, for_any=key[0] is None)
+        self._statements[key] = statement
         return statement
 
     def _one_gives_way(self, connection: Any, now: float) -> bool:
@@ -279,7 +279,8 @@ def prepared_on(connection: Any) -> Prepared | None:
         or connection.queries_logged
     ):
         return None
-    connection.close_if_health_check_failed()
+    if connection.health_check_enabled:
+        connection.close_if_health_check_failed()
     if not connection.get_autocommit():
         return None
     session = connection.connection

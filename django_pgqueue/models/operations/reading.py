@@ -212,8 +212,9 @@ class Reading(Outcomes[MessageT]):
         ahead: Ahead | None,
     ) -> tuple[Queue, list[tuple[Any, ...]]]:
         """Read what comes after the last claim, and only if that is not enough look everywhere."""
+        connection = connections[queue.alias]
         # What a rollback gives back may stand before the bound; and all there is has none.
-        if qty is None or connections[queue.alias].in_atomic_block:
+        if qty is None or connection.in_atomic_block:
             return self._read(queue, params, ahead)
         claim = claim_on(queue)
         rows: list[tuple[Any, ...]] = []
@@ -221,7 +222,7 @@ class Reading(Outcomes[MessageT]):
             began = time.monotonic()
             batched = batched and qty >= BATCH_FROM and not claim.grouped
             queue, found = self._read_ready(queue, {**params, **bounds}, batched, ahead)
-            rows = _fresh(found, params["vt"], connections[queue.alias])
+            rows = _fresh(found, params["vt"], connection)
             if batched:
                 rows = _in_batches(rows, began + params["vt"].total_seconds())
             claim.advance(bounds, qty, rows, began)
@@ -262,11 +263,12 @@ class Reading(Outcomes[MessageT]):
             queue, rows = take(queue, None if qty is None else qty - len(messages), heed)
             messages += self._messages(queue, [row for row in rows if row[8] is not None])
             others = [row for row in rows if row[8] is None]
-            again = self._put_right(queue, others)
-            if any(row[0] == ENDED for row in others):
+            again = bool(others) and self._put_right(queue, others)
+            told = {row[0] for row in others}
+            if ENDED in told:
                 # When others have them locked, they unfold them.
                 heed, again = self._unfold_due(queue, qty) > 0, True
-            elif any(row[0] == RECHECK for row in others):
+            elif RECHECK in told:
                 rechecks_left = self._promote(queue, qty)
                 # What cannot be settled now must not hold up the rest.
                 heed, again = False, True
@@ -274,7 +276,9 @@ class Reading(Outcomes[MessageT]):
                 heed, again, rechecks_left = True, True, False
             if not again or (qty is not None and len(messages) >= qty):
                 break
-        return sorted(messages, key=_order)
+        if len(messages) > 1:
+            messages.sort(key=_order)
+        return messages
 
     def _put_right(self, queue: Queue, rows: list[tuple[Any, ...]]) -> bool:
         """Dead-letter and set back what a read named; whether another one may find more."""
@@ -313,8 +317,9 @@ class Reading(Outcomes[MessageT]):
         in_test_only = len(connection.atomic_blocks) > 0 and all(
             block._from_testcase for block in connection.atomic_blocks
         )
+        # Before there is a connection, its attribute says no.
         if (connection.in_atomic_block and not in_test_only) or not (
-            connection.in_atomic_block or connection.get_autocommit()
+            connection.in_atomic_block or connection.autocommit or connection.get_autocommit()
         ):
             raise TransactionRefused(operation)
 

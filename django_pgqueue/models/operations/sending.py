@@ -121,12 +121,12 @@ class Sending(Operations[MessageT]):
         params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
         if not _all_none(columns["dedup_keys"]):
             columns["bodies"] = [arguments.json_text(body) for body in bodies]
-            return self._on(queue, using, lambda found: _copy_once(found, columns, params))[1]
+            return self._on(queue, using, _copy_once, columns, params)[1]
         if count < settings.COPY_THRESHOLD:
             array = str(arguments.json_text(bodies))
             if len(array) < _LONGEST_ARRAY:
                 return self._send_array(queue, using, array, columns, params)
-        return self._on(queue, using, lambda found: _copy(found, bodies, columns, params))[1]
+        return self._on(queue, using, _copy, bodies, columns, params)[1]
 
     def _send_array(
         self,

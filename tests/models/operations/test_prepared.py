@@ -429,7 +429,7 @@ def test_wrappers_see_statements_and_values(committed_orders: BoundQueue) -> Non
     assert "INSERT INTO pgqueue_message" in sending
     assert sent["body"] == '"seen"'
     assert "INSERT INTO pgqueue_archive" in both
-    assert given["ids"] == [message.id]
+    assert given["ids"] == f"{{{message.id}}}"
 
 
 def test_two_statements_go_as_one_also_where_the_server_binds(
