@@ -116,6 +116,21 @@ def test_watching_draws_over_the_last_look_on_a_terminal(
     assert second.count("\n") == first.count("\n") + 1  # Ctrl-C has a line of its own
 
 
+def test_a_queue_that_is_made_meanwhile_is_shown(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = Message.objects.resolve
+
+    def resolve_late(queue: str | Queue, alias: str | None = None) -> Queue:
+        if isinstance(queue, str):
+            Message.objects.create_queue(queue)
+        return resolve(queue, alias)
+
+    monkeypatch.setattr(Message.objects, "resolve", resolve_late)
+
+    assert "orders" in call("pgqueue_queues", "orders").out
+
+
 def test_watching_survives_a_database_that_is_away(
     orders: BoundQueue, looks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

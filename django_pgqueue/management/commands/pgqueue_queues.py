@@ -95,6 +95,8 @@ class Command(QueueCommand):
         if names:
             chosen = [Message.objects.resolve(name, alias) for name in names]
             found = [Message.objects.metrics(queue) for queue in chosen]
+            # It may have been made since they were read.
+            known = {**{queue.name: queue for queue in chosen}, **known}
         else:
             # One that was made just now waits for the next look.
             every = Message.objects.metrics_all(using=alias)
