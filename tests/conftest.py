@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import pytest_django
@@ -29,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _flush_only() -> Iterator[None]:
+    """Permissions are not made anew after each test that commits: it takes longer than its flush.
+
+    Those that need them run before, in transactions.
+    """
+    with mock.patch("django.core.management.commands.flush.emit_post_migrate_signal"):
+        yield
 
 
 @pytest.fixture
