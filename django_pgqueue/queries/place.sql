@@ -1,0 +1,14 @@
+-- A part of others: where messages stand that nobody holds, ready or waiting in their groups. They are
+-- looked up one by one: for a list the planner reads all of a leaf that has no statistics yet.
+place AS MATERIALIZED (
+    SELECT r.ctid AS ready, w.ctid AS waiting
+    FROM unnest(%(ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT id, priority, group_key FROM {message} WHERE id = given.id OFFSET 0) m
+    LEFT JOIN LATERAL (
+        SELECT ctid FROM {ready} r
+        WHERE r.queue_id = {queue_id} AND -r.priority = -m.priority AND r.id = m.id OFFSET 0) r ON true
+    LEFT JOIN LATERAL (
+        SELECT ctid FROM {waiting} w
+        WHERE w.queue_id = {queue_id} AND w.group_key = m.group_key AND w.id = m.id OFFSET 0) w ON true
+)
