@@ -201,8 +201,8 @@ class Groups(Reading[MessageT]):
             return []
         seconds = queue.visibility_timeout if vt is None else vt
         params: dict[str, Any] = {
-            "ids": [head.id for head in heads],
-            "receipts": [str(head.receipt) for head in heads],
+            "ids": arguments.array([head.id for head in heads]),
+            "receipts": arguments.array([head.receipt for head in heads]),
             "vt": arguments.duration(seconds),
             "qty": qty,
             "worker": None,
