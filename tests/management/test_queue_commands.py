@@ -116,9 +116,7 @@ def test_watching_draws_over_the_last_look_on_a_terminal(
     assert second.count("\n") == first.count("\n") + 1  # Ctrl-C has a line of its own
 
 
-def test_a_queue_that_is_made_meanwhile_is_shown(
-    db: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_that_is_made_meanwhile_is_shown(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = Message.objects.resolve
 
     def resolve_late(queue: str | Queue, alias: str | None = None) -> Queue:
