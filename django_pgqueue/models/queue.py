@@ -74,7 +74,7 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
                 return queue
             queue = queue.name
         alias = self.database(using)
-        database = self._database_key(alias)
+        database = alias, database_name(alias)
         queues, until = self._remembered.get(database, ({}, 0.0))
         fresh = time.monotonic() < until
         # What is remembered has a good name, and most names are in lower case.
@@ -114,16 +114,13 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
 
     def forget(self, queue: Queue) -> None:
         """Ask the database again at the next use of this queue."""
-        queues, _ = self._remembered.get(self._database_key(queue.alias), ({}, 0.0))
+        database = queue.alias, database_name(queue.alias)
+        queues, _ = self._remembered.get(database, ({}, 0.0))
         queues.pop(queue.name.lower(), None)
 
     def forget_all(self) -> None:
         """Remember nothing: for tests that change databases under the feet of a process."""
         self._remembered.clear()
-
-    @staticmethod
-    def _database_key(alias: str) -> tuple[str, str]:
-        return alias, database_name(alias)
 
 
 class Queue(models.Model):

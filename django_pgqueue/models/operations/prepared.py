@@ -281,7 +281,8 @@ def prepared_on(connection: Any) -> Prepared | None:
         return None
     if connection.health_check_enabled:
         connection.close_if_health_check_failed()
-    if not connection.get_autocommit():
+    connection.ensure_connection()
+    if not connection.autocommit:
         return None
     session = connection.connection
     try:

@@ -8,7 +8,7 @@ import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 
 from django_pgqueue import arguments, ddl, queries, signals
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
@@ -311,7 +311,7 @@ class Reading(Outcomes[MessageT]):
 
     @staticmethod
     def _refuse_transaction(alias: str, operation: str) -> None:
-        connection = transaction.get_connection(alias)
+        connection: Any = connections[alias]
         # The transaction that TestCase wraps around each test does not count, as for
         # atomic(durable=True).
         in_test_only = len(connection.atomic_blocks) > 0 and all(
