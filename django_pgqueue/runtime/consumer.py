@@ -119,7 +119,12 @@ class Consumer:
         if self.options.health_port is not None:
             # First of all: a port that is taken must be known before anything is leased.
             self._health = HealthServer(self.report, self.options.health_port)
-        self.presence.register()
+        try:
+            self.presence.register()
+        except BaseException:
+            if self._health is not None:
+                self._health.stop()
+            raise
         try:
             self._start()
             following = time.monotonic()

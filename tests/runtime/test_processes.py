@@ -14,9 +14,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
+from django_pgqueue.handlers import Handler
 from django_pgqueue.models import BoundQueue, Message, Process, queue
+from django_pgqueue.runtime import Consumer, Options
 from tests.app.models import Order
 from tests.runtime.consuming import leases, live, outcomes
 from tests.waiting import until
@@ -277,6 +279,25 @@ def test_each_process_has_a_health_port_of_its_own(
     start("--processes", 2, "--health-port", port)
 
     until(lambda: ask(port, "healthz")[0] == ask(port + 1, "healthz")[0] == 200)
+
+
+def test_a_consumer_that_cannot_register_leaves_its_port_to_others(
+    patient: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    handler = Handler("patient", lambda message: None)
+    consumer = Consumer([handler], Options(health_port=port))
+    monkeypatch.setattr(consumer.presence, "register", down)
+
+    with pytest.raises(OperationalError):
+        consumer.run()
+
+    with socket.socket() as other:
+        other.bind(("", port))
+
+
+def down() -> None:
+    raise OperationalError("the database is down")
 
 
 def free_port() -> int:
