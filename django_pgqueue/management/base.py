@@ -58,7 +58,9 @@ class QueueCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         alias = Queue.objects.database(options["database"])
         try:
-            self.run(alias, options)
+            # A job's own connections are psycopg's, and their errors not yet Django's.
+            with connections[alias].wrap_database_errors:
+                self.run(alias, options)
         except PgQueueError as error:
             raise CommandError(f"{error} {self.so_far}".strip()) from error
         except Error as error:

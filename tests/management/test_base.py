@@ -72,9 +72,14 @@ def test_missing_tables_are_said_with_the_way_to_make_them(db: None, command: st
         call(command)
 
 
-def test_a_database_that_does_not_answer_is_said(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OperationalError, psycopg.OperationalError])
+def test_a_database_that_does_not_answer_is_said(
+    db: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """A job's connections are not Django's."""
+
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise OperationalError("connection refused")
+        raise error("connection refused")
 
     monkeypatch.setattr(Message.objects, "metrics_all", refuse)
 
