@@ -73,7 +73,7 @@ def workers(bench: Any, *labels: str) -> dict[str, Any]:
 )
 def consumer_drain(bench: Any) -> dict[str, Measure]:
     found = workers(bench, *PEERS)
-    limit = bench.amount(3, 15)
+    limit = bench.amount(2, 15)
 
     def measure(worker: Any, mode: str) -> Measure:
         return lambda: drained(worker, mode, limit)

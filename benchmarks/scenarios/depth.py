@@ -122,7 +122,7 @@ FLAT = "of its first fifth"
     ),
 )
 def depth_snapshot(bench: Any) -> dict[str, Measure]:
-    held = bench.amount(6, 60, 600)
+    held = bench.amount(3, 60, 600)
     part = held / 5
 
     def clean(peer: str) -> Measure:
