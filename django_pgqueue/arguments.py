@@ -228,8 +228,6 @@ def newest(receipts: Sequence[Receipt]) -> set[Receipt]:
     >>> newest([Receipt(7, 1), Receipt(7, 2), Receipt(8, 1)]) == {Receipt(7, 2), Receipt(8, 1)}
     True
     """
-    if len(receipts) == 1:
-        return set(receipts)
     return set({receipt.id: receipt for receipt in sorted(receipts)}.values())
 
 

@@ -16,7 +16,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import locks
 
-__all__ = ["Queue", "database_name"]
+__all__ = ["Queue", "database_key"]
 
 _MOST_REMEMBERED = 10_000
 
@@ -24,13 +24,13 @@ _MOST_REMEMBERED = 10_000
 _TRY = (0.1, 0.05)
 
 
-def database_name(alias: str) -> str:
-    """Which database an alias stands for: tests change that.
+def database_key(alias: str) -> tuple[str, str]:
+    """An alias with the database that it stands for, which tests change: for what is remembered.
 
     Not asked of ``connections[alias]``: to find out whose connection that is takes longer.
     """
     known = connections.settings.get(alias) or connections[alias].settings_dict
-    return str(known["NAME"])
+    return alias, str(known["NAME"])
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
@@ -74,7 +74,7 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
                 return queue
             queue = queue.name
         alias = self.database(using)
-        database = alias, database_name(alias)
+        database = database_key(alias)
         queues, until = self._remembered.get(database, ({}, 0.0))
         fresh = time.monotonic() < until
         # What is remembered has a good name, and most names are in lower case.
@@ -114,8 +114,7 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
 
     def forget(self, queue: Queue) -> None:
         """Ask the database again at the next use of this queue."""
-        database = queue.alias, database_name(queue.alias)
-        queues, _ = self._remembered.get(database, ({}, 0.0))
+        queues, _ = self._remembered.get(database_key(queue.alias), ({}, 0.0))
         queues.pop(queue.name.lower(), None)
 
     def forget_all(self) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue.models.queue import Queue, database_name
+from django_pgqueue.models.queue import Queue, database_key
 
 __all__ = ["Claim", "claim_on"]
 
@@ -57,7 +57,7 @@ class Claim:
             return
         if bounds is _START:
             self._swept_at, self._took = began, time.monotonic() - began
-        if [row for row in rows if row[5] is not None]:
+        if any(row[5] is not None for row in rows):
             # The heads of groups come up in any order, so that for them there is no bound.
             self.grouped, self._bounds = True, _START
             return
@@ -68,13 +68,13 @@ class Claim:
 
     def begin(self, qty: int, rows: Sequence[Sequence[Any]]) -> None:
         """Note what read.sql brought: when that is all it was asked for, there may be more."""
-        self.grouped = self.grouped or bool([row for row in rows if row[5] is not None])
+        self.grouped = self.grouped or any(row[5] is not None for row in rows)
         if self._go_on(qty, rows):
             self._bounds, self._swept_at = _START, float("-inf")
 
     def _go_on(self, qty: int, rows: Sequence[Sequence[Any]]) -> bool:
         # Rows without a timeout are no messages, but what has to be put right first.
-        on = len(rows) == qty > 0 and not [row for row in rows if row[8] is None]
+        on = len(rows) == qty > 0 and all(row[8] is not None for row in rows)
         if not on:
             self._bounds = None
         return on
@@ -86,8 +86,7 @@ _claims: dict[tuple[str, str, int, dt.datetime], Claim] = {}
 
 def claim_on(queue: Queue) -> Claim:
     """This process's claim on a queue."""
-    alias = queue.alias
-    key = alias, database_name(alias), queue.id, queue.created_at
+    key = *database_key(queue.alias), queue.id, queue.created_at
     claim = _claims.get(key)
     if claim is None:
         claim = _claims.setdefault(key, Claim())

@@ -49,13 +49,11 @@ class Measuring(Operations[MessageT]):
         ['mails', 'orders']
         """
         alias = Queue.objects.database(using or self._db)
-        queues_by_name = Queue.objects.using(alias).order_by("name")
-        counts = dict(
-            queues_by_name.order_by().values_list("unlogged").annotate(models.Count("pk"))
-        )
+        queues = Queue.objects.using(alias)
+        counts = dict(queues.order_by().values_list("unlogged").annotate(models.Count("pk")))
         count = sum(counts.values())
         if count <= FEW:
-            return [self.metrics(queue, using=alias) for queue in queues_by_name]
+            return [self.metrics(queue, using=alias) for queue in queues.order_by("name")]
         limit = max(LEAST_COUNTED, int(settings.EXACT_COUNT_LIMIT) // count)
         self._flush_statistics(alias)
         rows: list[tuple[Any, ...]] = []

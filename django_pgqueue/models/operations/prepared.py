@@ -279,10 +279,8 @@ def prepared_on(connection: Any) -> Prepared | None:
         or connection.queries_logged
     ):
         return None
-    if connection.health_check_enabled:
-        connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    if not connection.autocommit:
+    connection.close_if_health_check_failed()
+    if not connection.get_autocommit():
         return None
     session = connection.connection
     try:

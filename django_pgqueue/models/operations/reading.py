@@ -263,7 +263,7 @@ class Reading(Outcomes[MessageT]):
             queue, rows = take(queue, None if qty is None else qty - len(messages), heed)
             messages += self._messages(queue, [row for row in rows if row[8] is not None])
             others = [row for row in rows if row[8] is None]
-            again = bool(others) and self._put_right(queue, others)
+            again = self._put_right(queue, others)
             told = {row[0] for row in others}
             if ENDED in told:
                 # When others have them locked, they unfold them.
@@ -276,9 +276,7 @@ class Reading(Outcomes[MessageT]):
                 heed, again, rechecks_left = True, True, False
             if not again or (qty is not None and len(messages) >= qty):
                 break
-        if len(messages) > 1:
-            messages.sort(key=_order)
-        return messages
+        return sorted(messages, key=_order)
 
     def _put_right(self, queue: Queue, rows: list[tuple[Any, ...]]) -> bool:
         """Dead-letter and set back what a read named; whether another one may find more."""
@@ -317,9 +315,8 @@ class Reading(Outcomes[MessageT]):
         in_test_only = len(connection.atomic_blocks) > 0 and all(
             block._from_testcase for block in connection.atomic_blocks
         )
-        # Before there is a connection, its attribute says no.
         if (connection.in_atomic_block and not in_test_only) or not (
-            connection.in_atomic_block or connection.autocommit or connection.get_autocommit()
+            connection.in_atomic_block or connection.get_autocommit()
         ):
             raise TransactionRefused(operation)
 

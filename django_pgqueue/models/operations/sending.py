@@ -29,8 +29,6 @@ _COPY_BLOCK = 100
 # As most messages are: read at once, in their order, of no group. A statement that says nothing of
 # all that costs a tenth less.
 _PLAIN = {"priority": 0, "group": None, "at": None, "after": None}
-# What such a message is given as: delay, priority, group, dedup key.
-_USUAL = (0, 0, None, None)
 
 # In characters; PostgreSQL takes no jsonb array of more than 256 MB.
 _LONGEST_ARRAY = 32_000_000
@@ -67,13 +65,8 @@ class Sending(Operations[MessageT]):
         """
         content = {
             "body": arguments.json_text(body),
-            "headers": None if headers is None else arguments.headers_text(headers),
+            "headers": arguments.headers_text(headers),
         }
-        # False is no number, and is told so below.
-        usual = (delay, priority, group, dedup_key) == _USUAL
-        if usual and type(delay) is type(priority) is int:
-            _, rows = self._run("send", queue, using, content)
-            return int(rows[0][0])
         params = {
             "priority": arguments.priority(priority),
             "group": arguments.key(group, "group"),
@@ -83,6 +76,8 @@ class Sending(Operations[MessageT]):
         if key is not None:
             params |= {**content, "dedup_key": key}
             _, rows = self._run("send_once", queue, using, lambda q: {**params, **_window(q)})
+        elif params == _PLAIN:
+            _, rows = self._run("send", queue, using, content)
         else:
             _, rows = self._run("send_full", queue, using, {**params, **content})
         return int(rows[0][0])

@@ -10,7 +10,7 @@ from django.db import connections, models, transaction
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models.operations.base import MessageT, twin
 from django_pgqueue.models.operations.sending import Sending
-from django_pgqueue.models.queue import Queue, database_name
+from django_pgqueue.models.queue import Queue, database_key
 from django_pgqueue.models.topic import Binding
 from django_pgqueue.topics import Router, routing_key, topic_pattern
 from django_pgqueue.types import Delay
@@ -171,7 +171,7 @@ class Topics(Sending[MessageT]):
         """The queues that a key goes to, by name, each with the patterns that say so."""
         key = routing_key(key)
         alias = Queue.objects.database(using or self._db)
-        place = alias, database_name(alias)
+        place = database_key(alias)
         bindings = Binding.objects.using(alias)
         # Ids are never used again, so these three tell any two sets of bindings apart.
         now = bindings.aggregate(
