@@ -193,8 +193,8 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
     Takes one or many of: Receipt, id, or a message (by its receipt when it was read).
 
-    >>> targets([Receipt(1, 1), 2, 2])
-    ([Receipt(id=1, read_ct=1)], [2])
+    >>> targets([Receipt(1, 1, 5), 2, 2])
+    ([Receipt(id=1, read_ct=1, read_at=5)], [2])
     """
     if isinstance(receipts_or_ids, (Receipt, int)) or hasattr(receipts_or_ids, "receipt"):
         receipts_or_ids = [receipts_or_ids]
@@ -206,9 +206,9 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     ids: dict[int, None] = {}
     for target in receipts_or_ids:
         target = getattr(target, "receipt", target)
-        # Those of a batch are made by us, of what a read brought.
+        # Receipts of a batch are made by a read alone.
         if type(target) is BatchReceipt or (
-            isinstance(target, Receipt) and _is_id(target.id) and _is_id(target.read_ct)
+            isinstance(target, Receipt) and all(map(_is_id, target))
         ):
             receipts[target] = None
         elif _is_id(target):
@@ -222,32 +222,28 @@ def _is_id(value: object) -> bool:
     return type(value) is int and value.bit_length() < 64
 
 
-def newest(receipts: Sequence[Receipt]) -> set[Receipt]:
-    """The receipts that may be good: of several for one message only the last delivery's.
+def newest(receipts: Sequence[Receipt]) -> list[Receipt]:
+    """The receipts that may be good: of several for one message only that of the last delivery.
 
-    >>> newest([Receipt(7, 1), Receipt(7, 2), Receipt(8, 1)]) == {Receipt(7, 2), Receipt(8, 1)}
-    True
+    >>> newest([Receipt(7, 1, 5), Receipt(7, 2, 9), Receipt(8, 1, 5)])
+    [Receipt(id=7, read_ct=2, read_at=9), Receipt(id=8, read_ct=1, read_at=5)]
     """
-    return set({receipt.id: receipt for receipt in sorted(receipts)}.values())
+    last: dict[int, Receipt] = {}
+    for receipt in receipts:
+        known = last.setdefault(receipt.id, receipt)
+        if receipt.read_at > known.read_at:
+            last[receipt.id] = receipt
+    return list(last.values())
 
 
-def fence(receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """The parameters by which a statement finds what these receipts are for, and nothing newer.
+def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
+    """The parameters by which a statement finds the deliveries of these receipts, and no other.
 
-    Mostly all are of a first delivery; then one number tells what else takes a text for each.
-
-    >>> fence([Receipt(7, 1), Receipt(8, 1)])
-    {'ids': '{7,8}', 'read_ct': 1, 'receipts': None}
-    >>> fence([Receipt(7, 1), Receipt(8, 2)])
-    {'ids': '{7,8}', 'read_ct': None, 'receipts': '{7:1,8:2}'}
+    >>> fence([Receipt(7, 1, 5), Receipt(8, 2, 9)])
+    {'ids': '{7,8}', 'read_cts': '{1,2}', 'read_ats': '{5,9}'}
     """
-    counts = {receipt.read_ct for receipt in receipts}
-    alike = len(counts) == 1
-    return {
-        "ids": array([receipt.id for receipt in receipts]),
-        "read_ct": counts.pop() if alike else None,
-        "receipts": None if alike else array(receipts),
-    }
+    ids, read_cts, read_ats = zip(*receipts, strict=True)
+    return {"ids": array(ids), "read_cts": array(read_cts), "read_ats": array(read_ats)}
 
 
 def array(values: Iterable[object]) -> str:

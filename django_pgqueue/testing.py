@@ -47,7 +47,7 @@ def drain(
     handler = _handler(queue, function)
     using = using or handler.using
     handled: list[Message] = []
-    while messages := Message.objects.read(queue, using=using):
+    while messages := Message.objects.using(using).read(queue):
         [message] = messages
         assert len(handled) < limit, f"queue {queue!r} is not empty after {limit} messages"
         Message.objects.settle(message.queue, {message.receipt: _handle(handler, message)})

@@ -41,43 +41,35 @@ class State(str, Enum):
         return self.value
 
 
+class Batch(NamedTuple):
+    """The messages that one read leased together as one row: the lowest of their ids, and how many."""
+
+    head: int
+    size: int
+
+
 class Receipt(NamedTuple):
-    """One delivery of one message: what a reader shows to settle it.
+    """One delivery of one message: a reader shows it to settle the message.
 
-    The delivery count is the fence. Once the message is read again it has risen, and whatever
-    an earlier reader still tries by its old receipt changes nothing.
+    The delivery count and the moment of the delivery, in microseconds since 1970, are the fence. Once
+    the message is read again, whatever came between, an operation by an earlier receipt changes
+    nothing.
 
-    >>> str(Receipt(id=7, read_ct=2))
-    '7:2'
+    >>> str(Receipt(id=7, read_ct=2, read_at=1790000000000000))
+    '7:2:1790000000000000'
     """
 
     id: int
     read_ct: int
+    read_at: int = 0
 
     @property
     def batch(self) -> Batch | None:
-        """The batch that the message was read in, if that is known."""
+        """The batch that the message was read in, where that is known."""
         return None
 
     def __str__(self) -> str:
-        return f"{self.id}:{self.read_ct}"
-
-
-class Batch:
-    """What a process knows of the one lease that a read took on many messages at once; a hint, no
-    more.
-
-    ``head`` is the lowest of their ids, ``left`` how many are not settled yet, ``folded`` whether
-    the lease is one row still, and ``ends`` when it runs out, by this process's monotonic clock.
-    """
-
-    __slots__ = ("ends", "folded", "head", "left")
-
-    def __init__(self, head: int, left: int, ends: float) -> None:
-        self.head = head
-        self.left = left
-        self.ends = ends
-        self.folded = True
+        return f"{self.id}:{self.read_ct}:{self.read_at}"
 
 
 class BatchReceipt(Receipt):
@@ -86,22 +78,31 @@ class BatchReceipt(Receipt):
     batch: Batch | None = None
 
     def __repr__(self) -> str:
-        return f"Receipt(id={self.id}, read_ct={self.read_ct})"
+        return f"Receipt(id={self.id}, read_ct={self.read_ct}, read_at={self.read_at})"
 
 
 class Settled(list[int]):
-    """The ids that an operation changed, and in ``lost`` what it was asked for and did not.
+    """The ids that an operation changed.
 
+    ``lost`` holds the receipts and ids that it was asked for and did not find. ``before`` holds
+    receipts whose deliveries an earlier call had settled: its answer was lost, and the call repeated.
     A plain list of ids otherwise:
 
-    >>> done = Settled([1, 2], lost=[Receipt(3, 1)])
+    >>> done = Settled([1, 2], lost=[3])
     >>> done == [1, 2], done.lost
-    (True, [Receipt(id=3, read_ct=1)])
+    (True, [3])
     """
 
-    def __init__(self, ids: Iterable[int] = (), *, lost: Iterable[Receipt | int] = ()) -> None:
+    def __init__(
+        self,
+        ids: Iterable[int] = (),
+        *,
+        lost: Iterable[Receipt | int] = (),
+        before: Iterable[Receipt] = (),
+    ) -> None:
         super().__init__(ids)
         self.lost = list(lost)
+        self.before = list(before)
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ def in_other(settings: Any) -> None:
 @pytest.fixture
 def one_in_each(db: None) -> None:
     for alias in ("default", "other"):
-        Message.objects.create_queue("orders", using=alias)
+        Message.objects.using(alias).create_queue("orders")
 
 
 def lengths() -> dict[str, int]:
     return {
-        alias: Message.objects.metrics("orders", using=alias).length
+        alias: Message.objects.using(alias).metrics("orders").length
         for alias in ("default", "other")
     }
 
@@ -66,17 +66,17 @@ def test_what_is_bound_beats_the_setting(one_in_each: None, settings: Any) -> No
 def test_using_beats_what_is_bound(one_in_each: None) -> None:
     orders = Queue.objects.using("default").get()
 
-    Message.objects.db_manager("default").send("orders", 1, using="other")
+    Message.objects.using("other").send("orders", 1)
     queue("orders", using="default").send(2, using="other")
-    Message.objects.send(orders, 3, using="other")
+    Message.objects.using("other").send(orders, 3)
 
     assert lengths() == {"default": 0, "other": 3}
 
 
 def test_settling_by_a_manager_of_another_database_follows_using(one_in_each: None) -> None:
-    message_id = Message.objects.send("orders", 1, using="other")
+    message_id = Message.objects.using("other").send("orders", 1)
 
-    done = Message.objects.db_manager("default").archive("orders", message_id, using="other")
+    done = Message.objects.using("other").archive("orders", message_id)
 
     assert done == [message_id]
 
@@ -116,7 +116,7 @@ def test_a_queue_is_dropped_in_its_own_database(one_in_each: None) -> None:
 
 
 def test_a_queue_of_another_database_is_not_found(one_in_each: None) -> None:
-    Message.objects.drop_queue("orders", using="default")
+    Message.objects.using("default").drop_queue("orders")
 
     with pytest.raises(QueueNotFound, match="'default'"):
         queue("orders").send(1)

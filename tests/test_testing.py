@@ -214,6 +214,6 @@ def test_tables_are_made_where_django_made_plain_ones() -> None:
 
     make_tables("other")
 
-    Message.objects.create_queue("orders", using="other")
+    Message.objects.using("other").create_queue("orders")
     assert queue("orders", using="other").send(1)
     assert len(queue("orders", using="other").read()) == 1

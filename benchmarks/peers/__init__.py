@@ -17,8 +17,6 @@ __all__ = ["Queues", "Worker", "missing", "open_queues", "open_worker", "version
 LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, bare cursor": ("ours_bare", ()),
-    "ours, fused": ("ours_fused", ()),
-    "ours, fused, bare cursor": ("ours_fused_bare", ()),
     "PGMQ": ("pgmq", ("pgmq",)),
     "PGMQ, msgspec": ("pgmq_msgspec", ("pgmq", "msgspec")),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),

@@ -1,9 +1,11 @@
-"""Ours without Django: the same SQL on a bare psycopg cursor, as PGMQ's is run."""
+"""Ours without Django: the same operations on a bare psycopg cursor, as PGMQ's are run."""
 
 from __future__ import annotations
 
-import datetime as dt
+import dataclasses
 import json
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,87 +13,62 @@ from psycopg.types.string import TextLoader
 
 from benchmarks import database
 from benchmarks.peers import ours
-from django_pgqueue import queries
 from django_pgqueue.decoding import decode
-from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.operations import MessageManager
+from django_pgqueue.engine.read.reading import lease
+from django_pgqueue.engine.send.sending import send_batch
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.settle.outcomes import complete
+from django_pgqueue.engine.statements import render
+from django_pgqueue.models import Queue
 from django_pgqueue.types import BatchReceipt, Receipt
 
-READ = {
-    "vt": dt.timedelta(seconds=30),
-    "heed": True,
-    "conditional": None,
-    "worker": None,
-    "max_deliveries": None,
-}
-PLAIN = dict.fromkeys(["at", "after", "group", "dedup_key", "headers"]) | {"priority": 0}
+PLAIN = dict.fromkeys(["at", "after", "group", "headers"]) | {"priority": 0}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OnCursor(OpenQueue):
+    """A queue whose statements run on a cursor that is not Django's."""
+
+    cursor: Any = None
+
+    @property
+    def connection(self) -> Any:
+        return SimpleNamespace(in_atomic_block=False, settings_dict={"NAME": "bare"})
+
+    def run(
+        self, statement: str, params: Mapping[str, Any] | None = None, /, **names: object
+    ) -> list[tuple[Any, ...]]:
+        text = render(statement, self.id, self.unlogged, tuple(names.items()))
+        return self.cursor.execute(text, params).fetchall()
 
 
 class Queues(ours.Queues):
     def __init__(self, cursor_factory: Any = psycopg.Cursor) -> None:
         connection = database.connect(cursor_factory=cursor_factory)
-        # As Django does it: the manager decodes bodies itself.
+        # As Django does it: bodies come as text.
         connection.adapters.register_loader("jsonb", TextLoader)
         self.cursor = connection.cursor()
-        self.operations = OnCursor(self)
 
-    def sql(self, name: str, queue: str) -> str:
-        return queries.render(name, Queue.objects.resolve(queue, None).tables)
+    def open(self, queue: str) -> OnCursor:
+        opened = Queue.objects.resolve(queue, None).opened
+        fields = {f.name: getattr(opened, f.name) for f in dataclasses.fields(OpenQueue)}
+        return OnCursor(**fields, cursor=self.cursor)
 
     def send(self, queue: str, body: Any) -> int:
-        self.cursor.execute(self.sql("send", queue), {**PLAIN, "body": json.dumps(body)})
-        return len(self.cursor.fetchall())
+        return len(self.open(queue).run("send/send", {**PLAIN, "body": json.dumps(body)}))
 
     def send_batch(self, queue: str, bodies: list[Any]) -> int:
-        self.cursor.execute(
-            self.sql("send_batch", queue),
-            {
-                **PLAIN,
-                "groups": None,
-                "dedup_keys": None,
-                "bodies": json.dumps(bodies),
-            },
-        )
-        return len(self.cursor.fetchall())
+        return len(send_batch(self.open(queue), bodies))
 
     def cycle(self, queue: str, batch: int) -> int:
-        found = Queue.objects.resolve(queue, None)
-        _, rows = self.operations._claim(found, batch, {**READ, "qty": batch}, True, None)
-        if not rows:
-            return 0
-        for row in rows:
-            decode(row[1])
-        receipts = [receipt(row) for row in rows]
-        return len(self.operations._by_receipts("archive", found, receipts, {"ran": 1}))
-
-
-def receipt(row: tuple[Any, ...]) -> Receipt:
-    """What settles a message, from a row that a read brought."""
-    if len(row) == 10 or row[10] is None:
-        return Receipt(row[0], row[6])
-    of_batch = BatchReceipt(row[0], row[6])
-    of_batch.batch = row[10]
-    return of_batch
-
-
-class OnCursor(MessageManager[Message]):
-    """What the manager runs, on a cursor that is not Django's."""
-
-    def __init__(self, queues: Queues) -> None:
-        super().__init__()
-        self.queues = queues
-
-    def _fetch(
-        self, queue: Queue, name: str, params: Any, tables: Any, ahead: Any = None
-    ) -> list[tuple[Any, ...]]:
-        cursor = self.queues.cursor
-        statement = queries.render(name, {**queue.tables, **(tables or {})})
-        if ahead is None or ahead.rows is not None:
-            return cursor.execute(statement, params).fetchall()
-        first = queries.render(ahead.name, {**queue.tables, **ahead.tables})
-        # One round trip, and one transaction.
-        with cursor.connection.pipeline(), cursor.connection.cursor() as before:
-            before.execute(first, ahead.params)
-            cursor.execute(statement, params)
-            ahead.rows = before.fetchall()
-            return cursor.fetchall()
+        opened = self.open(queue)
+        found = lease(opened, vt=30, qty=batch)
+        receipts = []
+        for delivery in found:
+            decode(delivery.body or "null")
+            receipt: Receipt = delivery.receipt
+            if delivery.batch is not None:
+                receipt = BatchReceipt(*receipt)
+                receipt.batch = delivery.batch
+            receipts.append(receipt)
+        return len(complete(opened, receipts))

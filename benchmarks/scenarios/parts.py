@@ -5,6 +5,7 @@ Without fsync, so that the rest can be seen at all; the last line has it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +21,10 @@ from benchmarks import database
 from benchmarks.peers import bare, ours, ours_bare
 from benchmarks.scenarios import Measure, scenario
 from django_pgqueue import arguments
+from django_pgqueue.engine.rows import Delivery
+from django_pgqueue.engine.send.sending import send, send_batch
+from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.operations import MessageManager
 
 NO_FSYNC = "SET synchronous_commit = off"
 
@@ -126,10 +129,10 @@ def parts_read(bench: Any) -> dict[str, Measure]:
     }
 
 
-class Nowhere(MessageManager[Message]):
+class Nowhere(OpenQueue):
     """Sends as ever, but for the statement."""
 
-    def _fetch(self, *args: Any) -> list[tuple[int]]:
+    def run(self, *args: Any, **names: object) -> list[tuple[Any, ...]]:
         return [(1,)]
 
 
@@ -140,19 +143,20 @@ class Nowhere(MessageManager[Message]):
 )
 def parts_python(bench: Any) -> dict[str, Measure]:
     repeats = bench.amount(2000, 10_000)
-    nowhere = Nowhere()
     _, name = bench.queue("ours")
     body, bodies = bench.payload.bodies[0], bench.payload.take(100)
-    queue = Queue.objects.resolve(name)
-    row = (1, json.dumps(body), None, timezone.now(), 0, None, 1, 0, timezone.now(), timezone.now())
-    [message] = Message.from_read([row], queue)
+    opened = Queue.objects.resolve(name).opened
+    nowhere = Nowhere(**{f.name: getattr(opened, f.name) for f in dataclasses.fields(opened)})
+    now = timezone.now()
+    row = Delivery(None, 1, 1, 1, json.dumps(body), None, now, 0, None, 0, 2, 1)
+    [message] = Message.from_deliveries(opened, [row])
 
     steps: dict[str, tuple[Callable[[], Any], int]] = {
         "json.dumps": (lambda: json.dumps(body), 1),
-        "send": (lambda: nowhere.send(name, body), 1),
+        "send": (lambda: send(nowhere, body), 1),
         "json.dumps of 100": (lambda: json.dumps(bodies), 100),
-        "send_batch of 100": (lambda: nowhere.send_batch(name, bodies), 100),
-        "messages from 100 rows": (lambda: Message.from_read([row] * 100, queue), 100),
+        "send_batch of 100": (lambda: send_batch(nowhere, bodies), 100),
+        "messages from 100 rows": (lambda: Message.from_deliveries(opened, [row] * 100), 100),
         "a receipt to settle by": (lambda: arguments.targets(message), 1),
     }
 

@@ -9,7 +9,7 @@ from benchmarks import peers
 from benchmarks.peers import bare
 from benchmarks.scenarios import Goal, Measure, scenario
 
-READERS = ("ours", "ours, fused", "ours, bare cursor", "ours, fused, bare cursor", "PGMQ")
+READERS = ("ours", "ours, bare cursor", "PGMQ")
 # Ours decodes bodies by msgspec where it is installed: how would PGMQ do?
 DECODERS = (*READERS, "PGMQ, msgspec")
 
@@ -51,8 +51,6 @@ def drains(
     "Read 100 and archive them, 1 client",
     goals=(
         Goal("ours, bare cursor", "PGMQ", at_least=1.1),
-        Goal("ours, fused", "PGMQ", at_least=1.5),
-        Goal("ours, fused, bare cursor", "PGMQ", at_least=1.5),
         Goal("ours", "PGMQ", at_least=1.1),
     ),
     webhooks=True,

@@ -74,21 +74,6 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
     }
 
 
-def names_for_any(*, unlogged: bool) -> dict[str, Any]:
-    """The same for a text that serves all of these queues; which one it is, is a value.
-
-    Messages and outcomes are inserted by way of the parents, which costs little. Looking
-    something up there would go to the leaves of all queues. The value is hidden from the planner,
-    which would plan anew for each queue that has less than others.
-    """
-    return {
-        **shared_names(unlogged=unlogged),
-        "queue_id": "(SELECT %(queue_id)s::integer)",
-        "message": MESSAGE,
-        "archive": ARCHIVE,
-    }
-
-
 def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
     """What stands for the tables of one queue in the text of its queries.
 

@@ -78,10 +78,12 @@ CREATE TABLE pgqueue_deferred (
     queue_id integer NOT NULL,
     read_ct integer NOT NULL DEFAULT 0,
     attempts integer NOT NULL DEFAULT 0,
-    worker integer,
+    process_id integer,
     priority smallint NOT NULL,
     state text NOT NULL,
-    group_key text
+    group_key text,
+    -- Of the last attempt that ended with one.
+    error text
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
@@ -98,7 +100,7 @@ CREATE TABLE pgqueue_lease (
     vt timestamptz NOT NULL,
     read_at timestamptz NOT NULL,
     queue_id integer NOT NULL,
-    worker integer,
+    process_id integer,
     priority smallint NOT NULL,
     -- What is left of it, in the order of ids, each with the time it was sent at.
     ids bigint[] NOT NULL,
@@ -185,7 +187,7 @@ CREATE UNLOGGED TABLE pgqueue_dedup_unlogged (LIKE pgqueue_dedup INCLUDING ALL);
 CREATE VIEW pgqueue_live AS
     SELECT id, queue_id, 'PENDING'::text AS state, enqueued_at AS vt, 0 AS read_ct, 0 AS attempts,
            priority, group_key, enqueued_at, NULL::timestamptz AS first_read_at,
-           NULL::timestamptz AS last_read_at, NULL::integer AS worker
+           NULL::timestamptz AS last_read_at, NULL::integer AS process_id
     FROM pgqueue_ready
     UNION ALL
     SELECT id, queue_id, 'PENDING', enqueued_at, 0, 0,
@@ -193,19 +195,19 @@ CREATE VIEW pgqueue_live AS
     FROM pgqueue_ready_unlogged
     UNION ALL
     SELECT id, queue_id, state, vt, read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, worker
+           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id
     FROM pgqueue_deferred
     UNION ALL
     SELECT id, queue_id, state, vt, read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, worker
+           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id
     FROM pgqueue_deferred_unlogged
     UNION ALL
     SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
-           priority, NULL, m.enqueued_at, read_at, read_at, worker
+           priority, NULL, m.enqueued_at, read_at, read_at, process_id
     FROM pgqueue_lease CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
     UNION ALL
     SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
-           priority, NULL, m.enqueued_at, read_at, read_at, worker
+           priority, NULL, m.enqueued_at, read_at, read_at, process_id
     FROM pgqueue_lease_unlogged CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
     UNION ALL
     SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()

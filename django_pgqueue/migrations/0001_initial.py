@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import django.core.serializers.json
+import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.text
 from django.db import migrations, models
@@ -39,9 +40,9 @@ class Migration(migrations.Migration):
                 (
                     "max_deliveries",
                     models.PositiveIntegerField(
-                        blank=True,
-                        help_text="How often a message is given out before it is dead-lettered; empty: no limit.",
-                        null=True,
+                        default=20,
+                        help_text="How often a message is delivered before it is dead-lettered.",
+                        validators=[django.core.validators.MinValueValidator(1)],
                     ),
                 ),
                 (
@@ -209,10 +210,11 @@ class Migration(migrations.Migration):
                         ("last_read_at", models.DateTimeField(null=True)),
                         ("read_ct", models.IntegerField(default=0)),
                         ("attempts", models.IntegerField(default=0)),
-                        ("worker", models.IntegerField(null=True)),
+                        ("process_id", models.IntegerField(null=True)),
                         ("priority", models.SmallIntegerField()),
                         ("state", models.TextField()),
                         ("group_key", models.TextField(null=True)),
+                        ("error", models.TextField(null=True)),
                         (
                             "queue",
                             models.ForeignKey(
@@ -307,7 +309,7 @@ class Migration(migrations.Migration):
                 ("enqueued_at", models.DateTimeField()),
                 ("first_read_at", models.DateTimeField(null=True)),
                 ("last_read_at", models.DateTimeField(null=True)),
-                ("worker", models.IntegerField(null=True)),
+                ("process_id", models.IntegerField(null=True)),
             ],
             options={
                 "db_table": "pgqueue_live",

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from django_pgqueue import arguments
-from django_pgqueue.models.message import Message
-from django_pgqueue.models.operations import MessageManager
-from django_pgqueue.models.operations.base import twin
+from django_pgqueue.models import queues
+from django_pgqueue.models.message import Operations
+from django_pgqueue.models.operation import on_database
 
 __all__ = ["BoundQueue", "queue"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def _bound(
-    method: Callable[Concatenate[MessageManager, str, P], R],
-) -> Callable[Concatenate[BoundQueue, P], R]:
-    @wraps(method)
-    def run(self: BoundQueue, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self.using is not None:
-            kwargs.setdefault("using", self.using)
-        return method(Message.objects, self.name, *args, **kwargs)
-
-    return run
-
-
-class BoundQueue:
-    """The operations of ``Message.objects`` with the name filled in.
+class BoundQueue(Operations):
+    """The operations on one queue.
 
     >>> orders = queue("orders")
     >>> orders.send({"order": 7})
@@ -39,6 +22,9 @@ class BoundQueue:
     >>> orders.archive(message)
     [1]
     """
+
+    create, acreate = on_database(queues.create_queue)
+    drop, adrop = on_database(queues.drop_queue)
 
     def __init__(self, name: str, *, using: str | None = None) -> None:
         self.name = arguments.queue_name(name)
@@ -57,55 +43,15 @@ class BoundQueue:
     def __hash__(self) -> int:
         return hash((self.name.lower(), self.using))
 
-    create = _bound(MessageManager.create_queue)
-    drop = _bound(MessageManager.drop_queue)
-    purge = _bound(MessageManager.purge)
-    send = _bound(MessageManager.send)
-    send_batch = _bound(MessageManager.send_batch)
-    read = _bound(MessageManager.read)
-    read_with_poll = _bound(MessageManager.read_with_poll)
-    read_grouped = _bound(MessageManager.read_grouped)
-    read_grouped_with_poll = _bound(MessageManager.read_grouped_with_poll)
-    read_grouped_rr = _bound(MessageManager.read_grouped_rr)
-    read_grouped_rr_with_poll = _bound(MessageManager.read_grouped_rr_with_poll)
-    read_grouped_head = _bound(MessageManager.read_grouped_head)
-    read_grouped_head_with_poll = _bound(MessageManager.read_grouped_head_with_poll)
-    peek = _bound(MessageManager.peek)
-    pop = _bound(MessageManager.pop)
-    archive = _bound(MessageManager.archive)
-    archive_and_read = _bound(MessageManager.archive_and_read)
-    delete = _bound(MessageManager.delete)
-    set_vt = _bound(MessageManager.set_vt)
-    redrive = _bound(MessageManager.redrive)
-    replay = _bound(MessageManager.replay)
-    metrics = _bound(MessageManager.metrics)
-    maintain = _bound(MessageManager.maintain)
-    repartition = _bound(MessageManager.repartition)
+    @property
+    def _using(self) -> str | None:
+        return self.using
 
-    acreate = twin(create)
-    adrop = twin(drop)
-    apurge = twin(purge)
-    asend = twin(send)
-    asend_batch = twin(send_batch)
-    aread = twin(read)
-    aread_with_poll = twin(read_with_poll)
-    aread_grouped = twin(read_grouped)
-    aread_grouped_with_poll = twin(read_grouped_with_poll)
-    aread_grouped_rr = twin(read_grouped_rr)
-    aread_grouped_rr_with_poll = twin(read_grouped_rr_with_poll)
-    aread_grouped_head = twin(read_grouped_head)
-    aread_grouped_head_with_poll = twin(read_grouped_head_with_poll)
-    apeek = twin(peek)
-    apop = twin(pop)
-    aarchive = twin(archive)
-    aarchive_and_read = twin(archive_and_read)
-    adelete = twin(delete)
-    aset_vt = twin(set_vt)
-    aredrive = twin(redrive)
-    areplay = twin(replay)
-    ametrics = twin(metrics)
-    amaintain = twin(maintain)
-    arepartition = twin(repartition)
+    def _queue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
+        return self.name, args
+
+    def _name_of_queue(self) -> tuple[str, ...]:
+        return (self.name,)
 
 
 def queue(name: str, *, using: str | None = None) -> BoundQueue:

@@ -1,4 +1,4 @@
-"""Where each live message stands."""
+"""Where each live message is."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ class Deferred(models.Model):
     )
     read_ct = models.IntegerField(default=0)
     attempts = models.IntegerField(default=0)
-    worker = models.IntegerField(null=True)
+    process_id = models.IntegerField(null=True)
     priority = models.SmallIntegerField()
     state = models.TextField()
     group_key = models.TextField(null=True)  # noqa: DJ001
+    error = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
         db_table = "pgqueue_deferred"
@@ -70,7 +71,7 @@ class LiveMessage(models.Model):
     enqueued_at = models.DateTimeField()
     first_read_at = models.DateTimeField(null=True)
     last_read_at = models.DateTimeField(null=True)
-    worker = models.IntegerField(null=True)
+    process_id = models.IntegerField(null=True)
 
     class Meta:
         db_table = "pgqueue_live"

@@ -1,10 +1,10 @@
-"""A message: written once, in the leaf of its queue."""
+"""A message: written once, in the partition of its queue. And the list of all operations."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, ParamSpec
 
 from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
@@ -14,12 +14,73 @@ from django.utils.functional import cached_property
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
-from django_pgqueue.errors import ImmutableMessage, LeaseLost
-from django_pgqueue.models.operations import MessageManager
+from django_pgqueue.engine.groups import grouped
+from django_pgqueue.engine.leases import batches
+from django_pgqueue.engine.metrics import measuring
+from django_pgqueue.engine.read import polling, reading
+from django_pgqueue.engine.redrive import redriving
+from django_pgqueue.engine.rows import Delivery, moment
+from django_pgqueue.engine.send import sending
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.settle import outcomes, settling
+from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost
+from django_pgqueue.models import queues, topics
+from django_pgqueue.models.operation import Operation, Twin, on_database, operation
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
 
-__all__ = ["Message"]
+__all__ = ["Message", "MessageManager", "Operations"]
+
+P = ParamSpec("P")
+
+
+def _messages(
+    act: Callable[Concatenate[OpenQueue, P], list[Delivery]],
+) -> tuple[Operation[P, list[Message]], Twin[P, list[Message]]]:
+    """An operation whose deliveries come as messages."""
+    return operation(act, lambda queue, found: Message.from_deliveries(queue, found))
+
+
+class Operations:
+    """Every operation on one queue, with its async twin: the one list of which ``Message.objects``
+    and ``queue("orders")`` are made."""
+
+    send, asend = operation(sending.send)
+    send_batch, asend_batch = operation(sending.send_batch)
+
+    read, aread = _messages(reading.read)
+    read_with_poll, aread_with_poll = _messages(polling.read_with_poll)
+    read_grouped, aread_grouped = _messages(grouped.read_grouped)
+    read_grouped_with_poll, aread_grouped_with_poll = _messages(polling.read_grouped_with_poll)
+    read_grouped_rr, aread_grouped_rr = _messages(grouped.read_grouped_rr)
+    read_grouped_rr_with_poll, aread_grouped_rr_with_poll = _messages(
+        polling.read_grouped_rr_with_poll
+    )
+    # PGMQ's names: a plain read takes at most one message of each group.
+    read_grouped_head, aread_grouped_head = _messages(reading.read)
+    read_grouped_head_with_poll, aread_grouped_head_with_poll = _messages(polling.read_with_poll)
+    lease, alease = _messages(reading.lease)
+    peek, apeek = _messages(reading.peek)
+    pop, apop = _messages(reading.pop)
+    next_due, anext_due = operation(reading.next_due)
+    drained, adrained = operation(reading.drained)
+
+    archive, aarchive = operation(settling.archive)
+    delete, adelete = operation(settling.delete)
+    set_vt, aset_vt = operation(settling.set_vt)
+    complete, acomplete = operation(outcomes.complete)
+    retry, aretry = operation(outcomes.retry)
+    release, arelease = operation(outcomes.release)
+    fail, afail = operation(outcomes.fail)
+    settle, asettle = operation(outcomes.settle)
+    erase, aerase = operation(settling.erase)
+    purge, apurge = operation(settling.purge)
+    rescue, arescue = operation(batches.rescue)
+
+    redrive, aredrive = operation(redriving.redrive)
+    replay, areplay = operation(redriving.replay)
+
+    metrics, ametrics = operation(measuring.metrics)
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -42,11 +103,65 @@ class MessageQuerySet(models.QuerySet["Message"]):
                 by_queue.setdefault(queue_id, []).append(pk)
             for queue in Queue.objects.using(self.db).filter(pk__in=by_queue):
                 ids = by_queue[queue.pk]
-                deleted += len(self.model.objects.erase(queue, ids))
+                deleted += len(Message.objects.erase(queue, ids))
         return deleted, {self.model._meta.label: deleted}
 
     delete.alters_data = True  # type: ignore[attr-defined]
     delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class MessageManager(Operations, models.Manager["Message"]):
+    """The operations, each with the queue as its first argument, and those on no queue in particular.
+
+    ``using("replica")`` gives the same manager for another database.
+
+    Example::
+
+        Message.objects.create_queue("orders")
+        Message.objects.send("orders", {"order": 7}, delay=60)
+        for message in Message.objects.read("orders", qty=10):
+            ...
+        await Message.objects.asend("orders", {"order": 8})
+    """
+
+    use_in_migrations = False
+
+    create_queue, acreate_queue = on_database(queues.create_queue)
+    list_queues, alist_queues = on_database(queues.list_queues)
+    drop_queue, adrop_queue = on_database(queues.drop_queue)
+    metrics_all, ametrics_all = on_database(queues.metrics_all)
+
+    bind, abind = on_database(topics.bind)
+    unbind, aunbind = on_database(topics.unbind)
+    list_bindings, alist_bindings = on_database(topics.list_bindings)
+    test_routing, atest_routing = on_database(topics.test_routing)
+    publish, apublish = on_database(topics.publish)
+    publish_batch, apublish_batch = on_database(topics.publish_batch)
+
+    def get_queryset(self) -> MessageQuerySet:
+        return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
+
+    def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
+        """The same operations in another database."""
+        return self.db_manager(alias)
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """The queue of that name. Raises QueueNotFound."""
+        return Queue.objects.resolve(queue, using or self._db)
+
+    @property
+    def _using(self) -> str | None:
+        return self._db
+
+    def _queue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+        if args:
+            return args[0], args[1:]
+        if "queue" not in kwargs:
+            raise InvalidArgument("name the queue first: Message.objects.send(\"orders\", body)")
+        return kwargs.pop("queue"), args
+
+    def _name_of_queue(self) -> tuple[str, ...]:
+        return ()
 
 
 class Message(models.Model):
@@ -80,17 +195,17 @@ class Message(models.Model):
         null=True, blank=True, encoder=DjangoJSONEncoder
     )
 
-    objects = MessageManager.from_queryset(MessageQuerySet)()
+    objects = MessageManager()
 
-    # Set by a read.
+    # Set by a read; moments are in microseconds since 1970.
     read_ct: int
     attempts: int
-    vt: dt.datetime
-    first_read_at: dt.datetime | None
-    queue_name: str
+    read_at: int
+    _vt: int
+    _first_read_at: int | None
     lease_until: float
-    _read_from: Queue
-    #: The batch it was read in, when that has one lease.
+    _read_from: OpenQueue
+    #: The batch that it was leased with as one row, if it was.
     batch: Batch | None = None
 
     #: Set by a consumer while a handler has the message: takes what the handler says of it.
@@ -110,7 +225,7 @@ class Message(models.Model):
         """Django's, made when it asks: of most messages that are read it never does."""
         state = ModelState()
         state.adding, state.db = False, self._read_from.alias
-        state.fields_cache = {"queue": self._read_from}
+        state.fields_cache = {"queue": self._read_from.source}
         return state
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,13 +233,29 @@ class Message(models.Model):
         return super().__getstate__()
 
     @property
+    def queue_name(self) -> str:
+        """The name of the queue that it was read from."""
+        return self._read_from.name
+
+    @property
+    def vt(self) -> dt.datetime:
+        """The moment at which the lease of this delivery runs out."""
+        return moment(self._vt, self._read_from.connection)
+
+    @property
+    def first_read_at(self) -> dt.datetime | None:
+        """The moment of the first delivery; None before it."""
+        first = self._first_read_at
+        return None if first is None else moment(first, self._read_from.connection)
+
+    @property
     def receipt(self) -> Receipt:
-        """What settles this delivery, and no later one."""
+        """Settles this delivery, and no other one."""
         batch = self.batch
         if batch is None:
-            return Receipt(self.id, self.read_ct)
+            return Receipt(self.id, self.read_ct, self.read_at)
         # As calling the class does, but in half the time.
-        receipt = tuple.__new__(BatchReceipt, (self.id, self.read_ct))
+        receipt = tuple.__new__(BatchReceipt, (self.id, self.read_ct, self.read_at))
         receipt.batch = batch
         return receipt
 
@@ -147,15 +278,16 @@ class Message(models.Model):
         self._say(Reject(reason))
 
     def extend(self, seconds: float | None = None) -> None:
-        """Hold the message for so many seconds from now, by default the queue's timeout.
+        """Hold the message for ``seconds`` from now, by default the queue's visibility timeout.
 
-        Raises LeaseLost when it was read again since; whatever is still done then, is done twice.
+        Raises LeaseLost when it was read again since; work that goes on then is done twice.
         """
-        seconds = self.queue.visibility_timeout if seconds is None else seconds
+        if seconds is None:
+            seconds = self._opened.visibility_timeout
         if self.on_extend is not None:
             held = self.on_extend(self, seconds)
         else:
-            held = not type(self).objects.set_vt(self.queue, self.receipt, seconds).lost
+            held = not settling.set_vt(self._opened, self.receipt, seconds).lost
         if not held:
             raise LeaseLost(self.receipt)
 
@@ -166,8 +298,14 @@ class Message(models.Model):
     def _say(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)
-        elif type(self).objects.settle(self.queue, {self.receipt: outcome}).lost:
+        elif outcomes.settle(self._opened, {self.receipt: outcome}).lost:
             raise LeaseLost(self.receipt)
+
+    @property
+    def _opened(self) -> OpenQueue:
+        if "_read_from" in self.__dict__:
+            return self._read_from
+        return self.queue.opened
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
@@ -177,34 +315,47 @@ class Message(models.Model):
     def delete(
         self, using: str | None = None, keep_parents: bool = False
     ) -> tuple[int, dict[str, int]]:
-        messages = type(self).objects.using(using or self._state.db)
+        messages = MessageQuerySet(type(self), using=using or self._state.db)
         return messages.filter(pk=self.pk, queue_id=self.queue_id).delete()
 
     @classmethod
-    def from_read(cls, rows: Iterable[Sequence[Any]], queue: Queue) -> list[Message]:
-        """Messages from rows of read.sql, without the cost of ``__init__`` and its signals.
+    def from_deliveries(cls, queue: OpenQueue, found: Iterable[Delivery]) -> list[Message]:
+        """Messages as a read found them, without the cost of ``__init__`` and its signals.
 
-        Columns that hardly anybody looks at are left out; Django fetches them when asked for.
+        Columns that are seldom looked at are left out; Django fetches them when asked for.
         """
-        queue_id, queue_name = queue.id, queue.name
+        queue_id = queue.id
         messages = []
-        for row in rows:
-            headers, body = row[2], row[1]
+        for (
+            _note,
+            pk,
+            read_ct,
+            read_at,
+            body,
+            headers,
+            enqueued_at,
+            priority,
+            group_key,
+            attempts,
+            vt,
+            first_read_at,
+            batch,
+        ) in found:
             message = cls.__new__(cls)
             message.__dict__ = {
-                "id": row[0],
+                "id": pk,
+                "read_ct": read_ct,
+                "read_at": read_at,
                 "body": None if body is None else decode(body),
                 "headers": None if headers is None else decode(headers),
-                "enqueued_at": row[3],
-                "priority": row[4],
-                "group_key": row[5],
-                "read_ct": row[6],
-                "attempts": row[7],
-                "vt": row[8],
-                "first_read_at": row[9],
-                "batch": row[10] if len(row) > 10 else None,
+                "enqueued_at": enqueued_at,
+                "priority": priority,
+                "group_key": group_key,
+                "attempts": attempts,
+                "_vt": vt,
+                "_first_read_at": first_read_at,
+                "batch": batch,
                 "queue_id": queue_id,
-                "queue_name": queue_name,
                 "_read_from": queue,
             }
             messages.append(message)

@@ -7,9 +7,9 @@ import os
 import socket
 from typing import Any
 
-from django.db import connections, models, transaction
+from django.db import models, transaction
 
-from django_pgqueue import queries
+from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["Process"]
@@ -64,10 +64,7 @@ class ProcessManager(models.Manager["Process"]):
     def _give_back(self, process: Process, using: str) -> int:
         count = 0
         for queue in Queue.objects.using(using).filter(name__in=process.queues):
-            with connections[using].cursor() as cursor:
-                cursor.execute(queries.render("rescue", queue.tables), {"worker": process.pk})
-                (rescued,) = cursor.fetchone()
-                count += int(rescued)
+            count += rescue(queue.opened, process.pk)
         return count
 
 

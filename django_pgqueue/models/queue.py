@@ -7,12 +7,14 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+from django.core.validators import MinValueValidator
 from django.db import IntegrityError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
+from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import locks
 
@@ -108,14 +110,14 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
         with transaction.atomic(using=queue.alias, durable=True):  # or Django refuses
             found = self.using(queue.alias).filter(pk=queue.pk).first()
         if found is None:
-            self.forget(queue)
+            self.forget(queue.name, queue.alias)
             raise QueueNotFound(queue.name, queue.alias)
         return found
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, name: str, alias: str) -> None:
         """Ask the database again at the next use of this queue."""
-        queues, _ = self._remembered.get(database_key(queue.alias), ({}, 0.0))
-        queues.pop(queue.name.lower(), None)
+        queues, _ = self._remembered.get(database_key(alias), ({}, 0.0))
+        queues.pop(name.lower(), None)
 
     def forget_all(self) -> None:
         """Remember nothing: for tests that change databases under the feet of a process."""
@@ -139,9 +141,9 @@ class Queue(models.Model):
         default=30, help_text="Seconds a message stays hidden from others once it is read."
     )
     max_deliveries = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        help_text="How often a message is given out before it is dead-lettered; empty: no limit.",
+        default=20,
+        validators=[MinValueValidator(1)],
+        help_text="How often a message is delivered before it is dead-lettered.",
     )
     dead_letter_queue = models.ForeignKey(
         "self",
@@ -192,6 +194,24 @@ class Queue(models.Model):
         return self._state.db or type(self).objects.database()
 
     @cached_property
+    def opened(self) -> OpenQueue:
+        """This queue as operations see it, with the settings that are stored."""
+        alias = self.alias
+        return OpenQueue(
+            id=self.pk,
+            name=self.name,
+            alias=alias,
+            unlogged=self.unlogged,
+            visibility_timeout=self.visibility_timeout,
+            max_deliveries=self.max_deliveries,
+            dead_letter_queue_id=self.dead_letter_queue_id,
+            dedup_window=self.dedup_window,
+            created_at=self.created_at,
+            find=partial(_opened, alias),
+            source=self,
+        )
+
+    @cached_property
     def tables(self) -> dict[str, Any]:
         """What stands for this queue's tables in the text of its queries."""
         return ddl.table_names(self.pk, unlogged=self.unlogged)
@@ -200,6 +220,7 @@ class Queue(models.Model):
         arguments.queue_name(self.name)
         alias = using or self.alias
         self._refuse_loop(alias)
+        self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
             # What was read a while ago must not undo a repartition since.
@@ -214,7 +235,7 @@ class Queue(models.Model):
                         unlogged=self.unlogged,
                         partition_interval=self.partition_interval,
                     )
-        type(self).objects.forget(self)
+        type(self).objects.forget(self.name, self.alias)
 
     def _settings(self) -> list[str]:
         """All that may be changed by saving."""
@@ -252,7 +273,7 @@ class Queue(models.Model):
         alias = using or self.alias
         drop = partial(self._drop, alias, keep_parents)
         deleted = locks.briefly(drop, repeat(_TRY), self.name, settings.LOCK_SECONDS)
-        type(self).objects.forget(self)
+        type(self).objects.forget(self.name, self.alias)
         return deleted
 
     def _drop(self, alias: str, keep_parents: bool, stall: float) -> tuple[int, dict[str, int]]:
@@ -283,3 +304,7 @@ class Queue(models.Model):
                 raise
             return found, False
         return queue, True
+
+
+def _opened(alias: str, name: str) -> OpenQueue:
+    return Queue.objects.resolve(name, alias).opened

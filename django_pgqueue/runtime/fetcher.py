@@ -119,7 +119,7 @@ class Fetcher(Loop):
             vt=subscription.vt,
             qty=wanted,
             max_deliveries=handler.max_deliveries,
-            worker=self._worker(queue.alias),
+            process_id=self._worker(queue.alias),
             # Who settles each message in its own transaction would have others wait for that.
             batched=handler.ack_policy is not AckPolicy.TRANSACTIONAL,
         )

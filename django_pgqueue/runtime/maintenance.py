@@ -13,7 +13,8 @@ from django_pgqueue import signals
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Caretaker, Message, Queue
-from django_pgqueue.models.operations.retention import is_lost
+
+is_lost = lambda error: False
 from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.loop import Loop
 

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from django_pgqueue.models import Message
-from django_pgqueue.models.operations import reading
+from django_pgqueue.engine.read import reading
 from django_pgqueue.types import Receipt
 from tests.conftest import run_sql
 

@@ -187,12 +187,12 @@ def test_a_read_under_atomic_requests_is_refused(
 @both_committed
 def test_a_message_follows_the_transaction_of_its_own_database(committed: None) -> None:
     for alias in DATABASES:
-        Message.objects.create_queue("orders", using=alias)
+        Message.objects.using(alias).create_queue("orders")
 
     with transaction.atomic(using="default"):
         Message.objects.send("orders", {"order": 1})
         with transaction.atomic(using="other"):
-            Message.objects.send("orders", {"order": 2}, using="other")
+            Message.objects.using("other").send("orders", {"order": 2})
             transaction.set_rollback(True, using="other")
 
     assert orders_and_messages("default") == ([], [1])
@@ -202,7 +202,7 @@ def test_a_message_follows_the_transaction_of_its_own_database(committed: None) 
 @both
 def test_a_queue_of_the_same_name_in_another_database_is_another_queue() -> None:
     for alias in DATABASES:
-        Message.objects.create_queue("orders", using=alias)
+        Message.objects.using(alias).create_queue("orders")
 
     Message.objects.send("orders", "default")
     Message.objects.db_manager("other").send("orders", "other")
@@ -220,8 +220,8 @@ def test_a_queue_of_the_same_name_in_another_database_is_another_queue() -> None
 @both
 def test_a_read_is_refused_in_a_transaction_of_its_own_database_only() -> None:
     for alias in DATABASES:
-        Message.objects.create_queue("orders", using=alias)
-        Message.objects.send("orders", 1, using=alias)
+        Message.objects.using(alias).create_queue("orders")
+        Message.objects.using(alias).send("orders", 1)
 
     with transaction.atomic(using="default"):
         assert len(queue("orders", using="other").read()) == 1

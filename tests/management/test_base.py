@@ -52,7 +52,7 @@ def test_each_works_on_the_database_that_is_named() -> None:
     assert call_json("pgqueue_queues") == []
     assert call_json("pgqueue_purge", "orders", "--database", "other", "--no-input")["purged"] == 1
     call("pgqueue_drop", "orders", "--database", "other", "--no-input")
-    assert Message.objects.list_queues(using="other") == []
+    assert Message.objects.using("other").list_queues() == []
 
 
 @pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health", "pgqueue_rollup"])

@@ -267,7 +267,7 @@ def test_purge_without_input_asks_nothing(orders: BoundQueue) -> None:
 def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(
     orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_pgqueue.models.operations.lifecycle.PURGE_BATCH", 2)
+    monkeypatch.setattr("django_pgqueue.engine.settle.settling.PURGE_BATCH", 2)
     orders.send_batch([1, 2, 3, 4, 5])
 
     def interrupt(progress: Progress, done: int) -> None:

@@ -55,7 +55,7 @@ def test_using_names_the_database() -> None:
     assert Queue.objects.using("other").get().name == "orders"
     assert not Queue.objects.exists()
     assert Message.objects.db_manager("other").metrics("orders").archived == 1
-    assert Message.objects.metrics("orders", using="other").archived == 1
+    assert Message.objects.using("other").metrics("orders").archived == 1
     assert orders.drop()
 
 

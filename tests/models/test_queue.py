@@ -70,7 +70,7 @@ def test_a_queue_prints_as_its_name() -> None:
 
 def test_a_database_that_is_not_configured_is_named(db: None) -> None:
     with pytest.raises(ConnectionDoesNotExist, match="nowhere"):
-        Message.objects.send("orders", 1, using="nowhere")
+        Message.objects.using("nowhere").send("orders", 1)
 
 
 def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 def both() -> list[Subscription]:
     """A queue in each, with ten messages: first the one that goes down."""
     for alias in ("other", "default"):
-        Message.objects.create_queue("orders", using=alias)
-        Message.objects.send_batch("orders", range(10), using=alias)
+        Message.objects.using(alias).create_queue("orders")
+        Message.objects.using(alias).send_batch("orders", range(10))
     return [subscribed(using="other"), subscribed(using="default")]
 
 

@@ -83,7 +83,7 @@ class Command(QueueCommand):
         name = options["queue"]
         asked = {key: options[key] for key in SETTINGS if options[key] is not None}
         existed = Queue.objects.using(alias).named(name).exists()
-        queue = Message.objects.create_queue(name, using=alias, **asked)
+        queue = Message.objects.using(alias).create_queue(name, **asked)
         differs = {
             key: found
             for key, value in asked.items()

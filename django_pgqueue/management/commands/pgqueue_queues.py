@@ -99,7 +99,7 @@ class Command(QueueCommand):
             known = {**{queue.name: queue for queue in chosen}, **known}
         else:
             # One that was made just now waits for the next look.
-            every = Message.objects.metrics_all(using=alias)
+            every = Message.objects.using(alias).metrics_all()
             found = [metrics for metrics in every if metrics.queue_name in known]
         result = [_facts(metrics, known[metrics.queue_name]) for metrics in found]
         if not found:

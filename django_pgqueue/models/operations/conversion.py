@@ -10,13 +10,13 @@ from itertools import chain, repeat
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import DatabaseError, connections, transaction
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidArgument, QueueConverting, QueueNotFound
 from django_pgqueue.models.locks import KEPT, briefly, milliseconds, set_locally
-from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, Error, connections, transaction
 from django.utils.timezone import is_naive, make_aware
+from django_pgqueue.models.operations.base import MessageT, Operations, twin
 
 from django_pgqueue import ddl, queries, signals
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueNotFound
 from django_pgqueue.models.export import Lake, PurgeMark
 from django_pgqueue.models.locks import briefly, milliseconds, settings_for
-from django_pgqueue.models.operations.base import MessageT, Operations, twin
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import (

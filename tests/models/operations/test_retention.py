@@ -843,14 +843,14 @@ def test_it_works_where_django_uses_no_time_zones(
 
 @pytest.mark.django_db(databases=["default", "other"])
 def test_a_queue_of_another_database_is_maintained_there() -> None:
-    found = Message.objects.create_queue("orders", retention=3600, using="other")
+    found = Message.objects.using("other").create_queue("orders", retention=3600)
     orders = queue("orders", using="other")
     orders.archive(orders.send_batch([1, 2, 3]))
     table = found.tables["archive"]
     run_sql(f"UPDATE {table} SET archived_at = archived_at - interval '1 day'", using="other")
 
     assert Message.objects.maintain_all() == []
-    [upkeep] = Message.objects.maintain_all(using="other")
+    [upkeep] = Message.objects.using("other").maintain_all()
 
     assert (upkeep.queue_name, upkeep.pruned) == ("orders", 3)
     assert PurgeMark.objects.using("other").get().queue_id == found.pk

@@ -1,0 +1,81 @@
+"""How a statement runs on a connection of Django's.
+
+Django binds values in the client, so the server parses and plans each statement each time: for one
+message that is half of a read's cost. psycopg prepares a statement that runs again and again, and
+the server then keeps its plan. Two dangers, and how each is met:
+
+- A pooler may exchange the session between two statements, and another client's statement may have
+  the same name there. Nothing is prepared unless the server that answers is the one that the
+  connection was opened to (:func:`_is_direct`).
+- A plan made while the tables were empty reads all of them once they are full. So a statement's text
+  ends with the second in which it runs (:func:`dated`), and no plan is older than that.
+
+``PGQUEUE["PREPARE_STATEMENTS"] = False`` turns preparing off.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.db.backends.postgresql.base import Cursor
+
+from django_pgqueue.conf import settings
+
+__all__ = ["dated", "prepares"]
+
+#: From which run within a second on psycopg prepares a statement.
+THRESHOLD = 5
+
+# The sessions that were looked at, and whether statements may be prepared there.
+_found: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def dated(text: str) -> str:
+    """The statement with the second in which it runs: a plan of an earlier one is not found."""
+    return f"{text}\n-- {int(time.monotonic())}"
+
+
+def prepares(connection: Any) -> bool:
+    """Whether statements are prepared on this connection; opens it."""
+    if (
+        not settings.PREPARE_STATEMENTS
+        # Code that watches statements sees those of Django's cursor.
+        or connection.execute_wrappers
+        or connection.queries_logged
+    ):
+        return False
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    connection.validate_thread_sharing()
+    session = connection.connection
+    known = _found.get(session)
+    return _look(connection, session) if known is None else known
+
+
+def _look(connection: Any, session: Any) -> bool:
+    if connection.needs_rollback:
+        return False
+    found = _found[session] = (
+        not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+        # Django gives dates another zone by a cursor of its own.
+        and connection.timezone is dt.timezone.utc
+        # A project that put its own cursors in the place of Django's, or that has psycopg prepare by
+        # a threshold of its own, keeps what it chose.
+        and isinstance(session, psycopg.Connection)
+        and session.cursor_factory is Cursor
+        and session.prepare_threshold is None
+        and _is_direct(session)
+    )
+    if found:
+        session.prepare_threshold = THRESHOLD  # Django's own cursors never prepare
+    return found
+
+
+def _is_direct(session: psycopg.Connection[Any]) -> bool:
+    """A pooler tells its clients another process id than that of the server's process."""
+    row = session.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and row[0] == session.info.backend_pid

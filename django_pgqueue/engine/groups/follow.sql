@@ -1,0 +1,76 @@
+-- Lease the messages that wait behind heads which this reader just leased, as long as nothing in
+-- between has to wait: a delay, a message at its last delivery, a lock of another transaction, a
+-- follower that is still in flight from an earlier batch. Either group by group or in rounds. The
+-- heads are fenced and locked, so the line behind them stands still. A follower's delivery has the
+-- moment of its head's: it is good for as long as the head's is (settle/fence.sql).
+-- Groups are looked up one by one (P5), and noted by an upsert that never inserts: both must use the
+-- index on their key.
+WITH head AS MATERIALIZED (
+    SELECT h.place, g.group_key, g.head, g.priority, d.last_read_at
+    FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])
+        WITH ORDINALITY AS h (id, read_ct, read_at, place)
+    CROSS JOIN LATERAL (
+        SELECT d.group_key, d.last_read_at FROM {deferred} d
+        WHERE d.id = h.id AND d.queue_id + 0 = {queue_id} AND d.read_ct = h.read_ct
+          AND d.last_read_at = timestamptz 'epoch' + h.read_at * interval '1 microsecond'
+        FOR UPDATE SKIP LOCKED) d
+    CROSS JOIN LATERAL (
+        SELECT g.group_key, g.head, g.priority FROM {group} g
+        WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = h.id
+          AND (SELECT o.id FROM {deferred} o
+               WHERE o.id = ANY(g.followers) AND o.id <> g.head AND o.queue_id + 0 = {queue_id}
+               LIMIT 1) IS NULL
+        FOR UPDATE SKIP LOCKED) g
+),
+line AS MATERIALIZED (
+    SELECT h.place, w.spot, w.id, row_number() OVER one AS round,
+           bool_and((w.vt IS NULL OR w.vt <= statement_timestamp())
+                    AND coalesce(w.read_ct < %(max_deliveries)s, true)) OVER one AS open
+    FROM head h CROSS JOIN LATERAL (
+        SELECT w.ctid AS spot, w.id, w.vt, w.read_ct FROM {waiting} w
+        WHERE w.queue_id = {queue_id} AND w.group_key = h.group_key
+        ORDER BY w.id LIMIT %(qty)s) w
+    WINDOW one AS (PARTITION BY h.place ORDER BY w.id)
+),
+wanted AS MATERIALIZED (
+    SELECT place, round, spot, id FROM line WHERE open
+    ORDER BY CASE WHEN %(in_rounds)s THEN round END, place, round
+    LIMIT %(qty)s
+),
+locked AS MATERIALIZED (
+    SELECT ctid AS spot FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT spot FROM wanted))
+    FOR UPDATE SKIP LOCKED
+),
+sure AS MATERIALIZED (
+    SELECT w.spot, bool_and(l.spot IS NOT NULL) OVER (PARTITION BY w.place ORDER BY w.round) AS mine
+    FROM wanted w LEFT JOIN locked l ON l.spot = w.spot
+),
+taken AS (
+    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT spot FROM sure WHERE mine))
+    RETURNING *
+),
+leased AS (
+    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                            attempts, priority, state, group_key)
+    SELECT t.id, statement_timestamp() + %(vt)s, t.enqueued_at,
+           coalesce(t.first_read_at, h.last_read_at), h.last_read_at, {queue_id},
+           t.read_ct + 1, t.attempts, t.priority, 'PROCESSING', t.group_key
+    FROM taken t JOIN head h ON h.group_key = t.group_key
+    RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at,
+              last_read_at
+),
+noted AS (
+    INSERT INTO {group} (queue_id, group_key, head, priority, followers)
+    SELECT {queue_id}, h.group_key, h.head, h.priority, array_agg(l.id)
+    FROM head h JOIN leased l ON l.group_key = h.group_key
+    GROUP BY h.group_key, h.head, h.priority
+    ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers
+)
+SELECT NULL::text, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 1000000)::bigint,
+       m.body, m.headers, l.enqueued_at, l.priority, l.group_key, l.attempts,
+       (extract(epoch FROM l.vt) * 1000000)::bigint,
+       (extract(epoch FROM l.first_read_at) * 1000000)::bigint
+FROM leased l CROSS JOIN LATERAL (
+    SELECT body, headers FROM {message} m
+    WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
+ORDER BY array_position(ARRAY(SELECT id FROM wanted), l.id)

@@ -1,0 +1,25 @@
+"""Which message is at the head of each FIFO group: put in order by the readers."""
+
+from __future__ import annotations
+
+from django_pgqueue.engine.session import OpenQueue
+
+__all__ = ["promote", "set_back"]
+
+#: The most rechecks, or messages to set back, that one statement takes on.
+BATCH = 1000
+
+
+def promote(queue: OpenQueue, qty: int | None) -> bool:
+    """Give a head to groups that may lack one; whether there may be more of them."""
+    # A longer transaction would keep the locks: there only as many groups as the read needs.
+    alone = not queue.connection.in_atomic_block
+    groups = BATCH if alone or qty is None else qty
+    params = {"batch": BATCH, "groups": groups, "alone": alone}
+    [(_heads, rechecked)] = queue.run("groups/promote", params)
+    return bool(rechecked == BATCH)
+
+
+def set_back(queue: OpenQueue) -> bool:
+    """Put followers back in line whose lease ran out before their head is done; whether any were."""
+    return bool(queue.run("groups/set_back", {"batch": BATCH}))

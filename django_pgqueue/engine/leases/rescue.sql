@@ -1,0 +1,15 @@
+-- The messages that a dead consumer process held can be read again at once. The delivery counts: one
+-- of them may be the reason why the process died.
+WITH each AS (
+    UPDATE {deferred}
+    SET vt = statement_timestamp(), process_id = NULL
+    WHERE queue_id = {queue_id} AND vt > statement_timestamp() AND process_id = %(process_id)s
+    RETURNING id
+),
+batches AS (
+    UPDATE {lease}
+    SET vt = statement_timestamp(), process_id = NULL
+    WHERE queue_id = {queue_id} AND vt > statement_timestamp() AND process_id = %(process_id)s
+    RETURNING ids
+)
+SELECT (SELECT count(*) FROM each) + (SELECT coalesce(sum(cardinality(ids)), 0) FROM batches)

@@ -1,0 +1,115 @@
+"""Measuring: what a queue holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db import connections
+
+from django_pgqueue import ddl
+from django_pgqueue.conf import settings
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.statements import load
+from django_pgqueue.types import Metrics
+
+__all__ = ["FEW", "metrics", "metrics_of_many"]
+
+#: Up to that many queues are measured one by one; more of them in one statement, with closer limits.
+FEW = 20
+LEAST_COUNTED = 100
+#: Of ready messages that the statistics know to be more than are counted.
+ENOUGH = 25
+
+
+def metrics(queue: OpenQueue) -> Metrics:
+    """How much one queue holds now; see :class:`django_pgqueue.types.Metrics`.
+
+    >>> queue("orders").metrics().ready
+    12
+
+    Raises QueueNotFound.
+    """
+    limit = int(settings.EXACT_COUNT_LIMIT)
+    _flush_statistics(queue.alias)
+    [row] = queue.run("metrics/metrics", {"limit": limit + 1})
+    return _metrics(queue.name, row, limit, limit)
+
+
+def metrics_of_many(alias: str, count: int, storage: Iterable[bool]) -> list[Metrics]:
+    """:func:`metrics` of every queue of a database, by name, in a statement or two.
+
+    Counts are estimated earlier, archived messages come from statistics that lag by seconds, and
+    ages are those of the messages counted and of the last in line.
+
+    Arguments:
+        count: how many queues there are.
+        storage: the kinds of queues there are: unlogged or not.
+    """
+    limit = max(LEAST_COUNTED, int(settings.EXACT_COUNT_LIMIT) // count)
+    _flush_statistics(alias)
+    rows: list[tuple[Any, ...]] = []
+    for unlogged in storage:
+        sql = load("metrics/metrics_all").format_map(ddl.shared_names(unlogged=unlogged))
+        with connections[alias].cursor() as cursor:
+            cursor.execute(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
+            rows += cursor.fetchall()
+    return [_metrics(name, row, limit, most - 1) for _place, name, most, *row in sorted(rows)]
+
+
+def _flush_statistics(alias: str) -> None:
+    """Make messages that this session has sent count in the server's statistics."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+
+
+def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
+    """The metrics from a row of metrics.sql: counts beyond the limits are estimated."""
+    (
+        ready,
+        waiting,
+        begun,
+        begun_later,
+        deferred,
+        leased,
+        due,
+        in_flight,
+        delayed,
+        oldest_age,
+        newest_age,
+        archived,
+        live_estimate,
+        archived_estimate,
+        inserted,
+        scraped_at,
+    ) = row
+    exact = ready <= ready_limit and max(waiting, deferred, archived) <= limit
+    if archived > limit:
+        archived = max(archived, archived_estimate)
+    # What the statistics know of and the counts do not, goes to the count that stopped.
+    uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
+    if ready > ready_limit:
+        ready += uncounted
+    elif waiting > limit:
+        waiting += uncounted
+    elif deferred > limit:
+        # Past the limit only the delayed ones can be many: sorted by vt they come last.
+        delayed += uncounted
+    ready, delayed = ready + begun, delayed + begun_later
+    waiting -= begun + begun_later
+    length = ready + waiting + due + in_flight + delayed
+    return Metrics(
+        queue_name=name,
+        length=length,
+        ready=ready,
+        in_flight=in_flight,
+        delayed=delayed,
+        waiting=waiting,
+        visible=ready + due,
+        oldest_age=oldest_age,
+        newest_age=newest_age,
+        archived=archived,
+        total=max(length + archived, inserted),
+        scraped_at=scraped_at,
+        exact=exact,
+    )

@@ -1,0 +1,66 @@
+-- The messages that a read would find, without taking them. Nothing is locked, so rows that others
+-- hold are shown too.
+WITH due AS MATERIALIZED (
+    SELECT d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.vt,
+           d.first_read_at,
+           d.group_key IS NULL OR d.id = (
+               SELECT g.head FROM {group} g
+               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS open
+    FROM {deferred} d
+    WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
+      AND (%(conditional)s::jsonb IS NULL OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
+    ORDER BY d.vt
+    LIMIT (SELECT %(qty)s::bigint)
+),
+ended AS MATERIALIZED (
+    SELECT u.id, u.enqueued_at, l.priority, NULL::text AS group_key, 1, 0, l.vt, l.read_at, true
+    FROM (SELECT * FROM {lease} l
+          WHERE l.queue_id = {queue_id} AND l.vt <= statement_timestamp()
+          ORDER BY l.vt LIMIT (SELECT %(qty)s::bigint)) l
+    CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS u (id, enqueued_at)
+    WHERE (%(conditional)s::jsonb IS NULL OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = u.id AND m.body @> %(conditional)s::jsonb))
+    LIMIT %(qty)s - (SELECT count(*) FROM due)
+),
+fresh AS MATERIALIZED (
+    SELECT r.id, r.enqueued_at, r.priority, r.group_key, 0, 0, r.enqueued_at AS vt,
+           NULL::timestamptz, true
+    FROM {ready} r
+    WHERE r.queue_id = {queue_id}
+      AND (%(conditional)s::jsonb IS NULL OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
+    ORDER BY -r.priority, r.id
+    LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM ended)
+),
+-- Heads that the read would bring up first.
+begun AS MATERIALIZED (
+    SELECT w.id, w.enqueued_at, w.priority, w.group_key, w.read_ct, w.attempts,
+           w.enqueued_at AS vt, w.first_read_at, true
+    FROM (SELECT DISTINCT group_key
+          FROM (SELECT group_key FROM {recheck} WHERE queue_id = {queue_id}
+                ORDER BY id LIMIT 5000) r) g
+    CROSS JOIN LATERAL (SELECT * FROM {waiting} w
+                        WHERE w.queue_id = {queue_id} AND w.group_key = g.group_key
+                        ORDER BY w.id LIMIT 1) w
+    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+                       WHERE h.queue_id = {queue_id} AND h.group_key = g.group_key OFFSET 0) h ON true
+    WHERE h.found IS NULL AND (w.vt IS NULL OR w.vt <= statement_timestamp())
+      AND (%(conditional)s::jsonb IS NULL OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = w.id AND m.body @> %(conditional)s::jsonb))
+    ORDER BY w.priority DESC, w.id
+    LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM ended)
+        - (SELECT count(*) FROM fresh)
+),
+found AS (
+    SELECT *, row_number() OVER () AS place FROM (
+        SELECT * FROM due UNION ALL SELECT * FROM ended UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM begun) f
+    WHERE open
+)
+SELECT NULL::text, f.id, f.read_ct, 0, m.body, m.headers, f.enqueued_at, f.priority, f.group_key,
+       f.attempts, (extract(epoch FROM f.vt) * 1000000)::bigint,
+       (extract(epoch FROM f.first_read_at) * 1000000)::bigint
+FROM found f CROSS JOIN LATERAL (
+    SELECT body, headers FROM {message} m
+    WHERE m.id = f.id AND m.enqueued_at = f.enqueued_at OFFSET 0) m
+ORDER BY f.place

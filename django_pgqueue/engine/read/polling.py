@@ -1,0 +1,115 @@
+"""Reading with a wait: the `_with_poll` form of each read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django_pgqueue.engine.groups import grouped
+from django_pgqueue.engine.read.reading import lease, next_due
+from django_pgqueue.engine.rows import Delivery
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.wake import THROTTLE, Listening
+
+__all__ = ["read_grouped_rr_with_poll", "read_grouped_with_poll", "read_with_poll"]
+
+
+def read_with_poll(
+    queue: OpenQueue,
+    *,
+    vt: float | dt.timedelta | None = None,
+    qty: int | None = 1,
+    max_poll_seconds: float = 5,
+    poll_interval_ms: float = 100,
+    conditional: dict[str, Any] | None = None,
+) -> list[Delivery]:
+    """Read, and when there is nothing wait for it, up to ``max_poll_seconds``.
+
+    Returns at the first messages, without waiting for ``qty`` of them. The wait holds no transaction:
+    a notification ends it, or the moment the next message is due, or ``poll_interval_ms``, whichever
+    comes first. Zero seconds tries once. ``vt``, ``qty`` and ``conditional`` are as for ``read``.
+
+    >>> queue("orders").read_with_poll(max_poll_seconds=0)
+    []
+
+    Raises what ``read`` raises.
+    """
+
+    def read() -> list[Delivery]:
+        return lease(queue, vt=vt, qty=qty, conditional=conditional)
+
+    return _poll(queue, "read_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
+
+
+def read_grouped_with_poll(
+    queue: OpenQueue,
+    *,
+    vt: float | dt.timedelta | None = None,
+    qty: int = 1,
+    max_poll_seconds: float = 5,
+    poll_interval_ms: float = 100,
+) -> list[Delivery]:
+    """``read_grouped``, and when there is nothing wait for it as ``read_with_poll`` does.
+
+    >>> queue("orders").read_grouped_with_poll(qty=10, max_poll_seconds=0)
+    []
+    """
+
+    def read() -> list[Delivery]:
+        return grouped.group_by_group(queue, vt, qty)
+
+    return _poll(queue, "read_grouped_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
+
+
+def read_grouped_rr_with_poll(
+    queue: OpenQueue,
+    *,
+    vt: float | dt.timedelta | None = None,
+    qty: int = 1,
+    max_poll_seconds: float = 5,
+    poll_interval_ms: float = 100,
+) -> list[Delivery]:
+    """``read_grouped_rr``, and when there is nothing wait for it as ``read_with_poll`` does.
+
+    >>> queue("orders").read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
+    []
+    """
+
+    def read() -> list[Delivery]:
+        return grouped.in_rounds(queue, vt, qty)
+
+    return _poll(queue, "read_grouped_rr_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
+
+
+def _poll(
+    queue: OpenQueue,
+    operation: str,
+    read: Callable[[], list[Delivery]],
+    qty: int | None,
+    max_poll_seconds: float,
+    poll_interval_ms: float,
+) -> list[Delivery]:
+    queue.refuse_transaction(operation)
+    deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
+    interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)
+    taken = read()
+    if taken or qty == 0 or time.monotonic() >= deadline:
+        return taken
+    with Listening(queue.connection) as listening:
+        wait = THROTTLE
+        while not (taken := read()):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            notified = listening.wait(min(remaining, interval, wait, next_due(queue)))
+            wait = THROTTLE if notified else 2 * wait
+    return taken
+
+
+def _seconds(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise InvalidArgument(f"{name} must be zero or more, not {value!r}")
+    return float(value)

@@ -1,0 +1,125 @@
+-- Lease up to qty messages: first those that are due again, then fresh ones by (priority, id).
+--
+-- Rows with a note are no deliveries, but for the reader to put right: 'exhausted', a due message
+-- whose deliveries have run out, by its receipt; 'blocked', something is due whose turn in its group
+-- has not come (groups/set_back.sql); 'recheck', groups may have got a head that comes before what is
+-- ready (groups/promote.sql): then nothing ready was taken.
+-- A batch lease that ran out is opened here: what is not leased again becomes rows of deferred. P1, P2.
+WITH recheck AS MATERIALIZED (
+    SELECT FROM {recheck}
+    WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
+),
+due AS MATERIALIZED (
+    SELECT d.ctid, d.id, d.read_ct, d.last_read_at,
+           d.read_ct >= (SELECT %(max_deliveries)s::integer) AS exhausted,
+           d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
+               SELECT g.head FROM {group} g
+               WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
+    FROM {deferred} d
+    WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
+      AND ({any_body} OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
+    ORDER BY d.vt
+    LIMIT (SELECT %(qty)s::bigint)
+    FOR UPDATE OF d SKIP LOCKED
+),
+room AS MATERIALIZED (
+    SELECT (SELECT %(qty)s::bigint) - (SELECT count(*) FROM due) AS left
+),
+ended AS MATERIALIZED (
+    SELECT ctid, vt, cardinality(ids) AS size FROM {lease}
+    WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
+    ORDER BY vt
+    LIMIT (SELECT CASE WHEN room.left = 0 THEN 0 ELSE 1 + room.left / 16 END FROM room)
+    FOR UPDATE SKIP LOCKED
+),
+opened AS (
+    DELETE FROM {lease} WHERE ctid = ANY(ARRAY(
+        SELECT place FROM (
+            SELECT ctid AS place, sum(size) OVER (ORDER BY vt, ctid) - size AS before FROM ended) e
+        WHERE before < (SELECT coalesce(room.left, before + 1) FROM room)))
+    RETURNING ids, enqueued_ats, read_at, vt, process_id, priority
+),
+unfolded AS MATERIALIZED (
+    SELECT u.*, u.wanted AND u.place <= coalesce(room.left, u.place) AS chosen,
+           1 >= (SELECT %(max_deliveries)s::integer) AS exhausted
+    FROM room, (
+        SELECT f.*, count(*) FILTER (WHERE f.wanted) OVER (ORDER BY f.vt, f.id) AS place
+        FROM (
+            SELECT m.id, m.enqueued_at, o.priority, o.read_at, o.vt, o.process_id,
+                   {any_body} OR EXISTS (
+                       SELECT FROM {message} b
+                       WHERE b.id = m.id AND b.body @> %(conditional)s::jsonb) AS wanted
+            FROM opened o CROSS JOIN LATERAL unnest(o.ids, o.enqueued_ats) AS m (id, enqueued_at)
+        ) f
+    ) u
+),
+fresh AS MATERIALIZED (
+    SELECT r.ctid
+    FROM {ready} r
+    WHERE r.queue_id = {queue_id}
+      AND ({any_body} OR EXISTS (
+          SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
+    ORDER BY -r.priority, r.id
+    LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
+               ELSE (SELECT room.left FROM room) - (SELECT count(*) FROM unfolded WHERE chosen) END
+    FOR UPDATE OF r SKIP LOCKED
+),
+gone AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM fresh))
+    RETURNING id, enqueued_at, priority, group_key
+),
+leased AS (
+    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at,
+                            queue_id, read_ct, process_id, priority, state, group_key)
+    SELECT id, statement_timestamp() + %(vt)s, enqueued_at, statement_timestamp(),
+           statement_timestamp(), {queue_id}, 1, %(process_id)s::integer, priority, 'PROCESSING',
+           group_key
+    FROM gone
+    UNION ALL
+    SELECT id, CASE WHEN again THEN statement_timestamp() + %(vt)s ELSE vt END, enqueued_at, read_at,
+           CASE WHEN again THEN statement_timestamp() ELSE read_at END, {queue_id},
+           CASE WHEN again THEN 2 ELSE 1 END,
+           CASE WHEN again THEN %(process_id)s::integer ELSE process_id END, priority, 'PROCESSING',
+           NULL
+    FROM unfolded CROSS JOIN LATERAL (SELECT chosen AND NOT exhausted AS again) a
+    RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at,
+              last_read_at
+),
+again AS (
+    UPDATE {deferred}
+    SET vt = statement_timestamp() + %(vt)s,
+        read_ct = read_ct + 1,
+        state = 'PROCESSING',
+        first_read_at = coalesce(first_read_at, statement_timestamp()),
+        last_read_at = statement_timestamp(),
+        process_id = %(process_id)s::integer
+    WHERE ctid = ANY(ARRAY(SELECT ctid FROM due WHERE NOT exhausted AND NOT blocked))
+    RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at
+),
+taken AS (
+    SELECT id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at FROM leased
+    WHERE last_read_at = statement_timestamp()
+    UNION ALL
+    SELECT * FROM again
+)
+SELECT NULL::text, t.id, t.read_ct,
+       (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+       m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
+       (extract(epoch FROM t.vt) * 1000000)::bigint,
+       (extract(epoch FROM t.first_read_at) * 1000000)::bigint
+FROM taken t CROSS JOIN LATERAL (
+    SELECT body, headers FROM {message} m
+    WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+UNION ALL
+SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,
+       (extract(epoch FROM last_read_at) * 1000000)::bigint,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM due WHERE exhausted OR blocked
+UNION ALL
+SELECT 'exhausted', id, 1, (extract(epoch FROM read_at) * 1000000)::bigint,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM unfolded WHERE chosen AND exhausted
+UNION ALL
+SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM recheck

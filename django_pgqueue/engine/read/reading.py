@@ -1,0 +1,208 @@
+"""Reading: lease messages, look at them, or take them for good."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+
+from django_pgqueue import arguments, signals
+from django_pgqueue.engine.groups.heads import promote, set_back
+from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
+from django_pgqueue.engine.read.claims import Claim, claim_on
+from django_pgqueue.engine.rows import BLOCKED, EXHAUSTED, RECHECK, Delivery, deliveries
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.settle.outcomes import end_exhausted
+from django_pgqueue.engine.settle.settling import delete
+from django_pgqueue.engine.statements import Part
+
+__all__ = ["drained", "lease", "next_due", "peek", "pop", "read"]
+
+
+def read(
+    queue: OpenQueue,
+    *,
+    vt: float | dt.timedelta | None = None,
+    qty: int | None = 1,
+    conditional: dict[str, Any] | None = None,
+    in_transaction: bool = False,
+) -> list[Delivery]:
+    """Lease up to ``qty`` messages, each hidden from other readers for ``vt``.
+
+    Messages that are due again (their lease or delay ran out) are taken first, then fresh ones; the
+    list is in order of priority, highest first, then id.
+
+    A lease is only one once it is committed, so a read inside the caller's ``atomic()`` is refused.
+    With ``in_transaction=True`` it is meant: the message stays locked while it is processed in this
+    transaction, and a rollback gives it back uncounted.
+
+    Arguments:
+        vt: the visibility timeout, seconds or a timedelta; by default the queue's.
+        qty: the most messages to take; None takes all.
+        conditional: takes only messages whose body contains it, as jsonb's ``@>`` does.
+
+    >>> [message] = queue("orders").read(vt=60)
+    >>> message.body, message.read_ct
+    ({'order': 7}, 1)
+
+    Raises QueueNotFound, InvalidArgument, TransactionRefused.
+    """
+    if not in_transaction:
+        queue.refuse_transaction("read")
+    return _take(queue, _params(queue, vt, qty, conditional))
+
+
+def lease(
+    queue: OpenQueue,
+    *,
+    vt: float | dt.timedelta | None = None,
+    qty: int | None = 1,
+    conditional: dict[str, Any] | None = None,
+    max_deliveries: int | None = None,
+    process_id: int | None = None,
+    batched: bool = True,
+) -> list[Delivery]:
+    """:func:`read`, for a caller that knows which transaction it is in.
+
+    Messages whose deliveries have run out are dead-lettered on the way instead of being leased.
+
+    Arguments:
+        max_deliveries: stands in for the queue's own.
+        process_id: the consumer process that will hold the leases.
+        batched: False gives each message a lease of its own, for a caller that settles each in a
+            transaction of its own.
+    """
+    params = _params(queue, vt, qty, conditional)
+    params["process_id"] = process_id
+    params["max_deliveries"] = max_deliveries or queue.max_deliveries
+    return _take(queue, params, batched=batched)
+
+
+def _params(
+    queue: OpenQueue, vt: float | dt.timedelta | None, qty: int | None, conditional: Any
+) -> dict[str, Any]:
+    return {
+        "vt": arguments.duration(queue.visibility_timeout if vt is None else vt),
+        "qty": arguments.quantity(qty),
+        "conditional": _condition(conditional),
+        "process_id": None,
+        "max_deliveries": queue.max_deliveries,
+    }
+
+
+def _take(queue: OpenQueue, params: dict[str, Any], *, batched: bool = True) -> list[Delivery]:
+    """Look behind the last claim of this process first, and where that is not enough everywhere."""
+    qty, taken = params["qty"], []
+    claim = _claim(queue, params)
+    if claim is not None and (bounds := claim.bounds()) is not None:
+        batched = batched and qty >= BATCH_FROM and not claim.grouped
+        began = time.monotonic()
+        rows = queue.run(
+            "read/read_ready",
+            {**params, **bounds, "batched": batched},
+            leased=Part("read/lease_batch" if batched else "read/lease_each"),
+        )
+        taken = in_batches(rows) if batched else deliveries(rows)
+        claim.advance(bounds, qty, taken, began)
+
+    any_body = "true" if params["conditional"] is None else "false"
+    heed, rechecks_left = True, False
+    while qty is None or len(taken) < qty:
+        left = None if qty is None else qty - len(taken)
+        values = {**params, "qty": left, "heed": heed}
+        found = deliveries(queue.run("read/read", values, any_body=any_body))
+        if claim is not None and left is not None:
+            claim.begin(left, found)
+        taken += [delivery for delivery in found if delivery.note is None]
+        again = _put_right(queue, found)
+        if any(delivery.note == RECHECK for delivery in found):
+            # Groups that cannot be promoted now must not hold up the rest.
+            rechecks_left, heed, again = promote(queue, qty), False, True
+        elif not again and rechecks_left:
+            rechecks_left, heed, again = False, True, True
+        if not again:
+            break
+    return sorted(taken, key=_order)
+
+
+def _claim(queue: OpenQueue, params: dict[str, Any]) -> Claim | None:
+    """The claim to read behind. "All" has none, and in a transaction a rollback may bring messages
+    back before it."""
+    if not params["qty"] or params["conditional"] or queue.connection.in_atomic_block:
+        return None
+    return claim_on(queue)
+
+
+def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> bool:
+    """Dead-letter and set back what a read noted; whether another one may find more."""
+    exhausted = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
+    if exhausted:
+        end_exhausted(queue, exhausted)
+        signals.messages_exhausted.send_robust(queue.name, receipts=exhausted)
+    moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
+    return bool(exhausted or moved)
+
+
+def peek(
+    queue: OpenQueue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
+) -> list[Delivery]:
+    """The messages that a read would find, without leasing or counting anything.
+
+    ``qty`` and ``conditional`` are as for :func:`read`.
+
+    >>> queue("orders").peek()[0].read_ct
+    0
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    params = {"qty": arguments.quantity(qty), "conditional": _condition(conditional)}
+    return deliveries(queue.run("read/peek", params))
+
+
+def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
+    """Take up to ``qty`` messages and delete them at once: delivered at most once.
+
+    Nothing goes to the archive. ``qty=None`` takes all.
+
+    >>> queue("orders").pop()[0].body
+    {'order': 7}
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    with transaction.atomic(using=queue.alias):
+        taken = lease(queue, qty=qty)
+        delete(queue, [delivery.receipt for delivery in taken])
+    # Deleted, so the delivery counts for nothing.
+    return [delivery._replace(read_ct=delivery.read_ct - 1) for delivery in taken]
+
+
+def next_due(queue: OpenQueue) -> float:
+    """Seconds until the next deferred message is due; infinity when none waits."""
+    [(seconds,)] = queue.run("read/next_due")
+    return float("inf") if seconds is None else max(seconds, 0.001)
+
+
+def drained(queue: OpenQueue) -> bool:
+    """Whether nothing is ready, due or waiting to be tried again.
+
+    Messages that are scheduled for later, or in flight, do not count.
+
+    >>> queue("orders").drained()
+    True
+    """
+    [(nothing_left,)] = queue.run("read/drained")
+    return bool(nothing_left)
+
+
+def _condition(conditional: Any) -> str | None:
+    """The JSON text of a condition; None and {} are none."""
+    if conditional is None or conditional == {}:
+        return None
+    return arguments.json_text(conditional, "conditional")
+
+
+def _order(delivery: Delivery) -> tuple[int, int]:
+    return -delivery.priority, delivery.id

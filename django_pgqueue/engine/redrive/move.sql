@@ -1,0 +1,26 @@
+-- Messages that no process holds go to another queue, with their ids and headers; the trigger on that
+-- queue's partition makes them readable there. P3.
+WITH held AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+      AND (state <> 'PROCESSING' OR vt <= statement_timestamp())
+    RETURNING id
+),
+{settle/place},
+queued AS (
+    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    RETURNING id
+),
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    RETURNING id
+),
+moved AS (
+    DELETE FROM {message}
+    WHERE id = ANY(ARRAY(SELECT id FROM held UNION ALL SELECT id FROM unread
+                         UNION ALL SELECT id FROM queued))
+    RETURNING id, priority, group_key, dedup_key, headers, body
+)
+INSERT INTO {target_message} (id, queue_id, priority, group_key, dedup_key, headers, body)
+SELECT id, {target_queue_id}, priority, group_key, dedup_key, headers, body FROM moved
+RETURNING id

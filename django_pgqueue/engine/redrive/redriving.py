@@ -1,0 +1,196 @@
+"""Dead letters and archived messages, back to work. Both go in batches that are kept when they are
+interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from django_pgqueue import arguments
+from django_pgqueue.engine.leases.batches import open_ended
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.types import State
+
+__all__ = ["redrive", "replay"]
+
+BATCH = 1000
+LOWEST = -(2**63)
+
+# A dead letter's id, and the queue that it came from.
+_Dead = tuple[int, str | None]
+
+
+def redrive(
+    dead_letters: OpenQueue,
+    *,
+    to: str | None = None,
+    ids: Iterable[int] | None = None,
+    filter: Any = None,
+    rate: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Send dead letters back, each to the queue it came from; returns how many went.
+
+    They keep their ids, and their header ``x-dead-letter``; deliveries are counted anew. Messages that
+    a consumer of the dead-letter queue holds stay, and so do those that did not come from a queue,
+    unless ``to`` is given.
+
+    Arguments:
+        to: the name of one queue for all of them.
+        ids: only these.
+        filter: only those whose body contains this JSON.
+        rate: at most that many a second.
+        progress: called with the count so far.
+
+    >>> queue("orders.dead").redrive(filter={"customer": 7})
+    3
+
+    Raises QueueNotFound, after everything else went back, when a source is gone.
+    """
+    target = None if to is None else dead_letters.find(to)
+    if target is not None and target.id == dead_letters.id:
+        name = dead_letters.name
+        raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
+    open_ended(dead_letters)  # messages whose lease ran out can go back
+    pages = _redrivable(dead_letters, ids, filter)
+    rest: list[_Dead] = []
+    gone: dict[str, QueueNotFound] = {}
+
+    def batch(size: int) -> tuple[int, bool]:
+        if len(rest) < size:
+            rest.extend(next(pages, ()))
+        rows = rest[:size]
+        del rest[:size]
+        by_source: dict[str | None, list[int]] = {}
+        for pk, source in rows:
+            by_source.setdefault(source if target is None else None, []).append(pk)
+        went = 0
+        for source, chosen in by_source.items():
+            home = target or _home(dead_letters, source, gone)
+            if home is not None and home.id != dead_letters.id:
+                went += _move(dead_letters, home, chosen)
+        return went, bool(rows)
+
+    done = _in_steps(batch, rate, progress)
+    if gone:
+        raise next(iter(gone.values()))
+    return done
+
+
+def _home(
+    dead_letters: OpenQueue, source: str | None, gone: dict[str, QueueNotFound]
+) -> OpenQueue | None:
+    """The queue that dead letters came from; one that is gone is noted."""
+    if not source:
+        return None
+    try:
+        return dead_letters.find(source)
+    except QueueNotFound as error:
+        gone[source] = error
+    except InvalidArgument:
+        gone[source] = QueueNotFound(source, dead_letters.alias)
+    return None
+
+
+def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
+    rows = queue.run(
+        "redrive/move",
+        {"ids": arguments.array(ids)},
+        target_message=home.message_table,
+        target_queue_id=home.id,
+    )
+    return len(rows)
+
+
+def _redrivable(queue: OpenQueue, ids: Iterable[int] | None, filter: Any) -> Iterator[list[_Dead]]:
+    """The messages that can go back, in the order of ids, a page at a time."""
+    params = {
+        "ids": None if ids is None else list(ids),
+        "filter": None if filter is None else arguments.json_text(filter, "filter"),
+        "batch": BATCH,
+    }
+    after, looked = LOWEST, BATCH
+    while looked == BATCH:
+        rows = queue.run("redrive/redrivable", {**params, "after": after})
+        looked = len(rows)
+        page = [(pk, source) for pk, source, can_go in rows if can_go]
+        for pk, _source, _can_go in rows[-1:]:
+            after = pk
+        if page:
+            yield page
+
+
+def replay(
+    queue: OpenQueue,
+    *,
+    to: str | None = None,
+    ids: Iterable[int] | None = None,
+    state: State | str | None = None,
+    filter: Any = None,
+    rate: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Send archived messages again, to their queue or another; returns how many were sent.
+
+    They are new messages with new ids; the header ``x-replay-of`` names the old one. The archive stays
+    as it is.
+
+    Arguments:
+        state: only those that are COMPLETED, or FAILED.
+        to, ids, filter, rate, progress: as for :func:`redrive`.
+
+    >>> queue("orders").replay(state=State.FAILED)
+    2
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    target = queue if to is None else queue.find(to)
+    if state is not None and str(state) not in (State.COMPLETED.value, State.FAILED.value):
+        raise InvalidArgument(f"state must be COMPLETED, FAILED or None, not {state!r}")
+    # Messages that are replayed and archived meanwhile have higher ids.
+    [(last,)] = queue.run("redrive/last_id")
+    params = {
+        "ids": None if ids is None else list(ids),
+        "state": None if state is None else str(state),
+        "filter": None if filter is None else arguments.json_text(filter, "filter"),
+        "last": last,
+        "page": BATCH,
+    }
+    after = 0
+
+    def batch(size: int) -> tuple[int, bool]:
+        nonlocal after
+        [(sent, looked, reached)] = queue.run(
+            "redrive/replay",
+            {**params, "after": after, "batch": size},
+            target_message=target.message_table,
+            target_queue_id=target.id,
+        )
+        after = after if reached is None else reached
+        return sent, (sent == size or looked == BATCH) and after <= last
+
+    return _in_steps(batch, rate, progress)
+
+
+def _in_steps(
+    batch: Callable[[int], tuple[int, bool]],
+    rate: float | None,
+    progress: Callable[[int], None] | None,
+) -> int:
+    """Step after step until there is no more, no faster than the rate."""
+    if rate is not None and (isinstance(rate, bool) or not rate > 0):
+        raise InvalidArgument(f"rate must be a number of messages a second, not {rate!r}")
+    # A tenth of a second's worth in a step keeps a slow rate even.
+    size = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))
+    began = time.monotonic()
+    done, more = 0, True
+    while more:
+        went, more = batch(size)
+        done += went
+        if progress is not None and went:
+            progress(done)
+        if more and rate is not None:
+            time.sleep(max(0.0, began + done / rate - time.monotonic()))
+    return done

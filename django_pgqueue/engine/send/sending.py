@@ -1,0 +1,239 @@
+"""Sending: one message, or many at once, in the caller's transaction if there is one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress, islice, repeat
+from typing import Any
+
+from django.db import transaction
+
+from django_pgqueue import arguments
+from django_pgqueue.conf import settings
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.statements import render
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.types import Delay
+
+__all__ = ["send", "send_batch"]
+
+# COPY's text format gives these a meaning of their own.
+_COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+#: How long a dedup key counts where the queue does not say.
+DEDUP_WINDOW = dt.timedelta(minutes=5)
+
+_COPY_BLOCK = 100
+
+# In characters; PostgreSQL takes no jsonb array of more than 256 MB.
+_LONGEST_ARRAY = 32_000_000
+
+
+def send(
+    queue: OpenQueue,
+    body: Any,
+    *,
+    headers: dict[str, Any] | None = None,
+    delay: Delay | None = 0,
+    priority: int = 0,
+    group: str | None = None,
+    dedup_key: str | None = None,
+) -> int:
+    """Send one message and return its id.
+
+    In a transaction the message exists if, and only if, the transaction commits; no reader sees it
+    before.
+
+    Arguments:
+        body: anything JSON can hold.
+        headers: a dict of the same.
+        delay: hides the message for that many seconds (number or timedelta), or until an aware
+            datetime.
+        priority: from -100 to 100; higher is read first.
+        group: the FIFO group.
+        dedup_key: within the queue's dedup window only the first send with this key adds a
+            message; the others return its id.
+
+    >>> queue("orders").send({"order": 7}, delay=60)
+    1
+
+    Raises QueueNotFound, InvalidMessage and InvalidArgument; nothing is sent then.
+    """
+    params = {
+        "body": arguments.json_text(body),
+        "headers": arguments.headers_text(headers),
+        "priority": arguments.priority(priority),
+        "group": arguments.key(group, "group"),
+        **arguments.moment(delay),
+    }
+    key = arguments.key(dedup_key, "dedup_key")
+    if key is None:
+        [(pk,)] = queue.run("send/send", params)
+    else:
+        [(pk,)] = queue.run("send/send_once", {**params, "dedup_key": key, **_window(queue)})
+    return int(pk)
+
+
+def send_batch(
+    queue: OpenQueue,
+    bodies: Sequence[Any],
+    *,
+    headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+    delay: Delay | None = 0,
+    priority: int = 0,
+    group: Sequence[str | None] | str | None = None,
+    dedup_key: Sequence[str | None] | None = None,
+) -> list[int]:
+    """Send many messages at once, all or none, and return their ids in the same order.
+
+    Many messages, or very large ones, go by COPY.
+
+    Arguments:
+        bodies: one for each message, at least one.
+        headers, group: one for all, or a list with one for each body.
+        delay, priority: one for all, as for :func:`send`.
+        dedup_key: a list with one for each body.
+
+    >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
+    [1, 2]
+
+    Raises InvalidArgument for an empty batch and for lists whose lengths differ, and what
+    :func:`send` raises; nothing is sent then.
+    """
+    if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
+        raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
+    bodies = list(bodies)
+    if not bodies:
+        raise InvalidArgument("bodies is empty: give at least one")
+    count = len(bodies)
+    columns: dict[str, list[Any]] = {
+        "headers": _one_each(headers, dict, count, "headers", arguments.headers_text),
+        "groups": _one_each(group, str, count, "group", partial(arguments.key, name="group")),
+        "dedup_keys": _one_each(
+            dedup_key, (), count, "dedup_key", partial(arguments.key, name="dedup_key")
+        ),
+    }
+    params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+    if not _all_none(columns["dedup_keys"]):
+        columns["bodies"] = [arguments.json_text(body) for body in bodies]
+        return _copy_once(queue, columns, params)
+    if count < settings.COPY_THRESHOLD:
+        array = str(arguments.json_text(bodies))
+        if len(array) < _LONGEST_ARRAY:
+            groups = columns["groups"]
+            values = {
+                **params,
+                "bodies": array,
+                "headers": _json_array(columns["headers"]),
+                "group": None if _all_none(groups) else groups,
+            }
+            return sorted(pk for (pk,) in queue.run("send/send_batch", values))
+    return _copy(queue, bodies, columns, params)
+
+
+def _copy(
+    queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
+) -> list[int]:
+    with transaction.atomic(using=queue.alias):
+        reserved = queue.run("send/reserve_ids", {**params, "count": len(bodies)})
+        ids, moments = zip(*reserved, strict=True)
+        # A body that is refused ends the COPY, which takes back those before it.
+        texts = map(arguments.json_text, bodies)
+        _copy_rows(queue, ids, moments[0], {**columns, "bodies": texts}, params)
+    return list(ids)
+
+
+def _copy_once(
+    queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
+) -> list[int]:
+    """Copy those messages of a batch whose dedup key is new; returns the ids of all."""
+    with transaction.atomic(using=queue.alias):
+        keys = {"dedup_keys": columns["dedup_keys"], **_window(queue)}
+        claimed = queue.run("send/claim_keys", {**params, **keys})
+        ids, is_new, moments = zip(*claimed, strict=True)
+        if any(is_new):
+            fresh = {name: list(compress(values, is_new)) for name, values in columns.items()}
+            _copy_rows(queue, list(compress(ids, is_new)), moments[0], fresh, params)
+    return list(ids)
+
+
+def _copy_rows(
+    queue: OpenQueue,
+    ids: Sequence[int],
+    scheduled_at: str | None,
+    columns: Mapping[str, Iterable[Any]],
+    params: dict[str, Any],
+) -> None:
+    scheduled = "\\N" if scheduled_at is None else scheduled_at
+    fixed = f"{queue.id}\t{scheduled}\t{params['priority']}"
+    rows = zip(
+        ids,
+        _fields(columns["groups"], _escaped),
+        _fields(columns["dedup_keys"], _escaped),
+        _fields(columns["headers"], _escaped_json),
+        _fields(columns["bodies"], _escaped_json),
+        strict=True,
+    )
+    connection = queue.connection
+    statement = render("send/copy", queue.id, queue.unlogged)
+    # Django's cursor turns errors into its own only until the COPY begins.
+    with (
+        connection.cursor() as cursor,
+        connection.wrap_database_errors,
+        cursor.copy(statement) as copy,
+    ):
+        # The server works on some blocks while the next is written.
+        while block := "".join(
+            [
+                f"{pk}\t{fixed}\t{group}\t{dedup}\t{header}\t{body}\n"
+                for pk, group, dedup, header, body in islice(rows, _COPY_BLOCK)
+            ]
+        ):
+            copy.write(block)
+
+
+def _window(queue: OpenQueue) -> dict[str, Any]:
+    return {"window": queue.dedup_window or DEDUP_WINDOW}
+
+
+def _one_each(
+    value: Any, single: Any, count: int, name: str, checked: Callable[[Any], str | None]
+) -> list[str | None]:
+    """One value for each of the bodies: the same for all, or as listed."""
+    if value is None or isinstance(value, single):
+        return [checked(value)] * count
+    values = list(value)
+    if len(values) != count:
+        raise InvalidArgument(
+            f"{name} has {len(values)} entries for {count} bodies: give one for each, "
+            f"or one for all"
+        )
+    return [checked(each) for each in values]
+
+
+def _all_none(values: list[Any]) -> bool:
+    return values.count(None) == len(values)
+
+
+def _json_array(texts: list[str | None]) -> str | None:
+    """One JSON array of all, or None if there is nothing in it."""
+    if _all_none(texts):
+        return None
+    return f"[{','.join('null' if text is None else text for text in texts)}]"
+
+
+def _fields(values: Iterable[str | None], escaped: Callable[[str], str]) -> Iterator[str]:
+    """A column as COPY wants it."""
+    if isinstance(values, list) and _all_none(values):
+        return repeat("\\N", len(values))
+    return ("\\N" if value is None else escaped(value) for value in values)
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_COPY_ESCAPES)
+
+
+def _escaped_json(text: str) -> str:
+    # JSON has its tabs and ends of lines escaped already.
+    return text.replace("\\", "\\\\")

@@ -1,0 +1,23 @@
+-- Whatever state the message is in: an operator's tool, without a fence.
+WITH held AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
+),
+{settle/place},
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    RETURNING id, enqueued_at, NULL::timestamptz, NULL::timestamptz, 0, 0
+),
+queued AS (
+    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
+),
+gone AS (
+    SELECT * FROM held UNION ALL SELECT * FROM unread UNION ALL SELECT * FROM queued
+)
+INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+                       attempts, state)
+SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, 'COMPLETED'
+FROM gone
+RETURNING id

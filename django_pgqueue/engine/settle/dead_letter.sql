@@ -1,0 +1,28 @@
+-- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell from
+-- where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
+WITH gone AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+      AND {settle/fence}
+    RETURNING id, read_ct, attempts, error
+),
+moved AS (
+    DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
+    RETURNING id, enqueued_at, priority, group_key, headers, body
+)
+INSERT INTO {dead_message} (id, queue_id, priority, group_key, headers, body)
+SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
+       coalesce(m.headers, '{{}}') || jsonb_build_object('x-dead-letter', jsonb_build_object(
+           'source', %(source)s::text,
+           'reason', %(reason)s::text,
+           'error', {settle/error},
+           'read_ct', gone.read_ct,
+           'attempts', gone.attempts + %(ran)s,
+           'enqueued_at', m.enqueued_at,
+           'dead_lettered_at', statement_timestamp(),
+           -- Headers are the sender's: whatever stands there, the message must be able to die.
+           'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
+               WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
+       m.body
+FROM moved m JOIN gone ON gone.id = m.id
+RETURNING id

@@ -1,0 +1,19 @@
+-- Whatever state the message is in, as long as it is in the queue: the archive stays.
+WITH held AS (
+    DELETE FROM {deferred}
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    RETURNING id
+),
+{settle/place},
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    RETURNING id
+),
+queued AS (
+    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    RETURNING id
+)
+DELETE FROM {message}
+WHERE id = ANY(ARRAY(SELECT id FROM held UNION ALL SELECT id FROM unread
+                     UNION ALL SELECT id FROM queued))
+RETURNING id

@@ -1,0 +1,16 @@
+-- Messages and every row about them: what deleting by the ORM means. The length of the list is
+-- hidden from the planner, which would read all of a leaf that has no statistics yet.
+WITH held AS (
+    DELETE FROM {deferred} WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+),
+{settle/place},
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+),
+queued AS (
+    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+),
+done AS (
+    DELETE FROM {archive} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[])))
+)
+DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) RETURNING id

@@ -1,0 +1,10 @@
+-- Given back unstarted by its holder: due at once, the delivery uncounted. Fenced.
+UPDATE {deferred}
+SET vt = statement_timestamp(),
+    state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,
+    read_ct = read_ct - 1,
+    process_id = NULL
+WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+  AND state = 'PROCESSING'
+  AND {settle/fence}
+RETURNING id

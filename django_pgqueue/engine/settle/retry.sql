@@ -1,0 +1,13 @@
+-- Not done: due again after a delay of each message's own. Its error is kept until the next one.
+-- Fenced; a second time finds nothing, so that no attempt is counted twice.
+UPDATE {deferred}
+SET vt = statement_timestamp()
+        + (%(delays)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second',
+    state = 'RETRYABLE',
+    attempts = attempts + %(ran)s,
+    error = coalesce((%(errors)s::text[])[array_position(%(ids)s::bigint[], id)], error),
+    process_id = NULL
+WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+  AND state = 'PROCESSING'
+  AND {settle/fence}
+RETURNING id

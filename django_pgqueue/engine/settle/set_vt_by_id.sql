@@ -1,0 +1,27 @@
+-- A new visibility timeout for any live message, one that was never read too. One that waits in
+-- its group keeps its place: it and what follows it wait until then.
+WITH moved AS (
+    UPDATE {deferred}
+    SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
+    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    RETURNING id
+),
+{settle/place},
+unread AS (
+    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    RETURNING id, enqueued_at, priority, group_key
+),
+deferred AS (
+    INSERT INTO {deferred} (id, vt, enqueued_at, queue_id, priority, state, group_key)
+    SELECT id, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
+           enqueued_at, {queue_id}, priority, 'SCHEDULED', group_key
+    FROM unread
+    RETURNING id
+),
+queued AS (
+    UPDATE {waiting}
+    SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
+    WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    RETURNING id
+)
+SELECT id FROM moved UNION ALL SELECT id FROM deferred UNION ALL SELECT id FROM queued

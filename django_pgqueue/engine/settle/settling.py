@@ -1,0 +1,183 @@
+"""Settling by receipt or by id: archive, delete, a new visibility timeout.
+
+By receipt (or by a message that was read, which has one) an operation is fenced: when the message was
+read again since, nothing changes, and the receipt is in the result's ``lost``. By bare id it acts on
+the message whatever its state, as PGMQ does: a tool for operators.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from django_pgqueue import arguments
+from django_pgqueue.engine.leases.batches import archive_batches, unfold
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.types import Receipt, Settled
+
+__all__ = ["archive", "by_receipts", "delete", "erase", "purge", "set_vt"]
+
+PURGE_BATCH = 50_000
+
+
+class Received(Protocol):
+    """A message that was read."""
+
+    @property
+    def receipt(self) -> Receipt: ...
+
+
+Target = Receipt | int | Received
+
+
+def archive(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:
+    """Done: move messages from the queue to the archive, as COMPLETED.
+
+    Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
+    archived; the others are in ``.lost``.
+
+    >>> [message] = queue("orders").read()
+    >>> queue("orders").archive(message)
+    [1]
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    return _settle(queue, "archive", receipts_or_ids, {"ran": 0, "results": None})
+
+
+def delete(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:
+    """Delete messages from the queue for good, bodies too. The archive is not touched.
+
+    Arguments and result are as for :func:`archive`.
+
+    >>> queue("orders").delete([2, 3])
+    [2, 3]
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    return _settle(queue, "delete", receipts_or_ids, {})
+
+
+def set_vt(
+    queue: OpenQueue,
+    receipts_or_ids: Target | Iterable[Target],
+    vt: float | dt.timedelta | dt.datetime,
+) -> Settled:
+    """Make messages readable ``vt`` from now (seconds, timedelta or an aware datetime).
+
+    Counted from now and not from the old timeout; counts no delivery. Longer extends a lease, zero
+    gives the message back at once. Messages and result are as for :func:`archive`.
+
+    >>> queue("orders").set_vt(message, 120)
+    [1]
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    moment = arguments.moment(vt, "vt")
+    if moment == {"at": None, "after": None}:
+        arguments.duration(vt)
+        moment["after"] = dt.timedelta(0)
+    return _settle(queue, "set_vt", receipts_or_ids, moment)
+
+
+def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
+    """Delete messages wherever they are, the archive included; returns the ids found."""
+    ids = list(ids)
+    unfold(queue, ids)
+    return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
+
+
+def purge(queue: OpenQueue, *, progress: Any = None) -> int:
+    """Delete every live message, ready, delayed or in flight; returns how many.
+
+    The archive stays. Waits for no other transaction: messages that one holds locked are passed by.
+    Outside a transaction it goes in batches that are kept when it is interrupted. ``progress`` is
+    called with the count so far.
+
+    >>> queue("orders").purge()
+    12
+
+    Raises QueueNotFound.
+    """
+    purged = 0
+    while True:
+        [(batch,)] = queue.run("settle/purge", {"batch": PURGE_BATCH})
+        purged += batch
+        if progress is not None and batch:
+            progress(purged)
+        if not batch:
+            return purged
+
+
+def by_receipts(
+    queue: OpenQueue,
+    operation: str,
+    receipts: Sequence[Receipt],
+    params: Mapping[str, Any],
+    each: Mapping[str, Mapping[Receipt, Any]] | None = None,
+    **names: object,
+) -> Settled:
+    """Run an operation on deliveries.
+
+    Arguments:
+        params: values for all of them.
+        each: values for each of them, which travel as a list.
+        names: names in the statement's text.
+    """
+    good = arguments.newest(receipts)
+    done: set[int] = set()
+
+    def run(chosen: list[Receipt]) -> None:
+        lists = {name: [of.get(r) for r in chosen] for name, of in (each or {}).items()}
+        values = {**params, **arguments.fence(chosen), **lists}
+        done.update(pk for (pk,) in queue.run(f"settle/{operation}", values, **names))
+
+    if operation == "archive" and not each:
+        done |= archive_batches(queue, good, params["ran"])
+    if left := [receipt for receipt in good if receipt.id not in done]:
+        run(left)
+    # A message that was read once may be in the lease of a batch, or was until a moment ago.
+    if left := [r for r in good if r.id not in done and r.read_ct == 1]:
+        unfold(queue, [receipt.id for receipt in left])
+        run(left)
+    left = [receipt for receipt in good if receipt.id not in done]
+    before = _settled_before(queue, operation, left) if left else []
+    return Settled(
+        [receipt.id for receipt in good if receipt.id in done],
+        lost=[r for r in receipts if (r.id not in done or r not in good) and r not in before],
+        before=before,
+    )
+
+
+def _settled_before(queue: OpenQueue, operation: str, receipts: list[Receipt]) -> list[Receipt]:
+    """Those that an operation whose answer was lost on its way has settled."""
+    if operation not in {"archive", "fail", "retry", "release"}:
+        return []
+    to_archive = "true" if operation in {"archive", "fail"} else "false"
+    fence = arguments.fence(receipts)
+    found = {pk for (pk,) in queue.run("settle/settled_before", fence, to_archive=to_archive)}
+    return [receipt for receipt in receipts if receipt.id in found]
+
+
+def _settle(
+    queue: OpenQueue,
+    operation: str,
+    receipts_or_ids: Target | Iterable[Target],
+    params: dict[str, Any],
+) -> Settled:
+    receipts, ids = arguments.targets(receipts_or_ids)
+    settled = by_receipts(queue, operation, receipts, params) if receipts else Settled()
+    if not ids:
+        return Settled(sorted(settled), lost=settled.lost, before=settled.before)
+    unfold(queue, ids)
+    done, missing = list(settled), ids
+    # A bare id may be on its way from ready to leased at this moment: its delete waits for that and
+    # finds nothing in the old place. A second look finds it in the new one.
+    for _attempt in range(2):
+        if missing:
+            values = {**params, "ids": arguments.array(missing)}
+            found = {pk for (pk,) in queue.run(f"settle/{operation}_by_id", values)}
+            done += sorted(found)
+            missing = [pk for pk in missing if pk not in found]
+    return Settled(done, lost=[*settled.lost, *missing], before=settled.before)

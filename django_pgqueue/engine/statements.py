@@ -1,0 +1,61 @@
+"""The text of each statement: one .sql file, named by its folder, with the queue's tables in place.
+
+Values travel as ``%(name)s``. ``{message}``, ``{ready}`` and their like stand for the tables of one
+queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` stands for the text
+of another file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib.resources import files
+
+from django_pgqueue import ddl
+
+__all__ = ["Part", "load", "render"]
+
+ENGINE = "django_pgqueue.engine"
+
+
+class Part(str):
+    """A name that stands for the text of a file."""
+
+    __slots__ = ()
+
+
+class _Names(dict[str, object]):
+    """The values of the names in a text, and in the files that are parts of it."""
+
+    def __getitem__(self, name: str) -> object:
+        value = Part(name) if "/" in name else super().__getitem__(name)
+        return load(value).format_map(self).rstrip() if isinstance(value, Part) else value
+
+
+@cache
+def load(name: str, package: str = ENGINE) -> str:
+    """The text of a statement as it is written.
+
+    >>> "SKIP LOCKED" in load("read/read")
+    True
+    """
+    return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=4096)
+def render(
+    name: str,
+    queue_id: int,
+    unlogged: bool,
+    names: tuple[tuple[str, object], ...] = (),
+    package: str = ENGINE,
+) -> str:
+    """The text of a statement with the names of one queue's tables in place.
+
+    ``names`` are further names that stand in it, as pairs: those of another queue's tables.
+
+    >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7, False)
+    True
+    """
+    tables: Mapping[str, object] = ddl.table_names(queue_id, unlogged=unlogged)
+    return load(name, package).format_map(_Names({**tables, **dict(names)}))

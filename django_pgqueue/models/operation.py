@@ -1,0 +1,167 @@
+"""How a function of the engine becomes a method: of a queue, of the manager, and an async twin.
+
+:func:`operation` and :func:`on_database` take a function and give two attributes of a class. Their
+types, and what ``help()`` shows, have the function's own parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from types import FunctionType, MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, models
+
+from django_pgqueue.engine.session import OpenQueue, is_gone
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models.queue import Queue
+
+__all__ = ["AnyQueue", "Operation", "Twin", "on_database", "operation"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The first argument of the manager's operations.
+AnyQueue = str | Queue
+
+_QUEUE = inspect.Parameter("queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue")
+_SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+
+
+class Operation(Generic[P, R]):
+    """A method in two forms: of an object that is one queue, and of a manager, which is told it."""
+
+    def __init__(self, one: Callable[..., Any], many: Callable[..., Any]) -> None:
+        self._of_one, self._of_many = one, many
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        for function in (self._of_one, self._of_many):
+            function.__name__ = name
+            function.__qualname__ = f"{owner.__qualname__}.{name}"
+            function.__module__ = owner.__module__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Callable[..., R]: ...
+    @overload
+    def __get__(
+        self, instance: models.Manager[Any], owner: type
+    ) -> Callable[Concatenate[AnyQueue, P], R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Callable[P, R]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        function = self._of_many if issubclass(owner, models.Manager) else self._of_one
+        return function if instance is None else MethodType(function, instance)
+
+
+class Twin(Operation[P, R]):
+    """The async form of an operation: the same arguments, run in Django's sync thread."""
+
+    @overload  # type: ignore[override]
+    def __get__(
+        self, instance: models.Manager[Any], owner: type
+    ) -> Callable[Concatenate[AnyQueue, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __get__(
+        self, instance: object, owner: type
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return super().__get__(instance, owner)
+
+
+class DatabaseOperation(Operation[P, R]):
+    """A method that works on a database: the same for a manager and for a queue."""
+
+    @overload  # type: ignore[override]
+    def __get__(self, instance: None, owner: type) -> Callable[..., R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Callable[P, R]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return super().__get__(instance, owner)
+
+
+class DatabaseTwin(Operation[P, R]):
+    """The async form of such an operation."""
+
+    @overload  # type: ignore[override]
+    def __get__(
+        self, instance: object, owner: type
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return super().__get__(instance, owner)
+
+
+def operation(
+    act: Callable[Concatenate[OpenQueue, P], Any],
+    then: Callable[[OpenQueue, Any], R] | None = None,
+) -> tuple[Operation[P, R], Twin[P, R]]:
+    """A method, and its async twin, that calls a function with an open queue.
+
+    ``then`` makes the result from what the function returns. A queue that was dropped and made again
+    elsewhere is opened once more, unless that is too late inside a broken transaction.
+    """
+
+    def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        queue, args = self._queue(args, kwargs)
+        opened = Queue.objects.resolve(queue, self._using).opened
+        try:
+            result = act(opened, *args, **kwargs)
+        except DatabaseError as error:
+            opened = _reopened(opened, error)
+            result = act(opened, *args, **kwargs)
+        return result if then is None else then(opened, result)
+
+    signature = inspect.signature(act)
+    own = list(signature.parameters.values())[1:]
+    one = _documented(run, act, signature, [_SELF, *own])
+    many = _documented(run, act, signature, [_SELF, _QUEUE, *own])
+    return Operation(one, many), Twin(_asynchronous(one), _asynchronous(many))
+
+
+def on_database(
+    act: Callable[Concatenate[str, P], R],
+) -> tuple[DatabaseOperation[P, R], DatabaseTwin[P, R]]:
+    """A method, and its async twin, that calls a function with the alias of a database.
+
+    Of an object that is one queue the function gets the queue's name, too.
+    """
+
+    def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return act(Queue.objects.database(self._using), *self._name_of_queue(), *args, **kwargs)
+
+    signature = inspect.signature(act)
+    own = list(signature.parameters.values())[1:]
+    one = _documented(run, act, signature, [_SELF, *own[1:]])
+    many = _documented(run, act, signature, [_SELF, *own])
+    return DatabaseOperation(one, many), DatabaseTwin(_asynchronous(one), _asynchronous(many))
+
+
+def _reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
+    if not is_gone(error):
+        raise error
+    Queue.objects.forget(opened.name, opened.alias)
+    if not connections[opened.alias].get_autocommit():
+        raise QueueNotFound(opened.name, opened.alias) from error
+    return Queue.objects.resolve(opened.name, opened.alias).opened
+
+
+def _documented(
+    run: Callable[..., Any],
+    act: Callable[..., Any],
+    signature: inspect.Signature,
+    parameters: list[inspect.Parameter],
+) -> Callable[..., Any]:
+    copy = FunctionType(run.__code__, run.__globals__, closure=run.__closure__)  # type: ignore[attr-defined]
+    copy.__doc__ = act.__doc__
+    copy.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return copy
+
+
+def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return await sync_to_async(function, thread_sensitive=True)(self, *args, **kwargs)
+
+    run.__doc__ = function.__doc__
+    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return run

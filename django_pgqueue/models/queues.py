@@ -1,0 +1,124 @@
+"""Queues come and go: create, list, drop; and the metrics of all."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db import models
+
+from django_pgqueue import arguments
+from django_pgqueue.engine.metrics import measuring
+from django_pgqueue.errors import InvalidArgument, QueueMismatch
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Metrics
+
+__all__ = ["create_queue", "drop_queue", "list_queues", "metrics_all"]
+
+
+def create_queue(
+    alias: str,
+    name: str,
+    *,
+    unlogged: bool | None = None,
+    partition_interval: dt.timedelta | float | None = None,
+    retention: dt.timedelta | float | None = None,
+    visibility_timeout: int = 30,
+    max_deliveries: int = 20,
+    dead_letter_queue: str | Queue | None = None,
+    dedup_window: dt.timedelta | float | None = None,
+    notify: bool = True,
+) -> Queue:
+    """Make a queue, or find it: when it exists, it is returned as it is.
+
+    Safe when many processes do it at once, and undone with the transaction around it.
+
+    Arguments:
+        unlogged: skips the write-ahead log: faster, and empty after a crash of the server.
+        partition_interval: seconds or timedelta; makes a partition for each such span of time, so
+            that old messages go by dropping a partition.
+        retention: how long archived messages are kept; None: for ever.
+        visibility_timeout: seconds that a message stays hidden from other readers once it is read.
+        max_deliveries: how often a message is delivered before it goes to the ``dead_letter_queue``,
+            or without one to the archive as FAILED.
+        dedup_window: how long a dedup key counts; None: five minutes.
+        notify: False saves the notification that a send gives to waiting consumers.
+
+    >>> Message.objects.create_queue("orders", visibility_timeout=60).name
+    'orders'
+
+    Raises InvalidQueueName, InvalidArgument, and QueueMismatch when the queue exists with another
+    storage (``unlogged``, ``partition_interval``) than asked for.
+    """
+    arguments.queue_name(name)
+    asked = {
+        "visibility_timeout": _at_least(1, visibility_timeout, "visibility_timeout"),
+        "max_deliveries": _at_least(1, max_deliveries, "max_deliveries"),
+        "retention": arguments.span(retention, "retention"),
+        "partition_interval": arguments.span(partition_interval, "partition_interval"),
+        "dedup_window": arguments.span(dedup_window, "dedup_window"),
+        "unlogged": bool(unlogged),
+        "notify": notify,
+        "dead_letter_queue": dead_letter_queue and Queue.objects.resolve(dead_letter_queue, alias),
+    }
+    queue, created = Queue.create(name, alias, **asked)
+    if not created:
+        for setting, value in (
+            ("unlogged", unlogged),
+            ("partition_interval", asked["partition_interval"]),
+        ):
+            if value is not None and getattr(queue, setting) != value:
+                raise QueueMismatch(queue.name, setting, getattr(queue, setting), value)
+    return queue
+
+
+def list_queues(alias: str) -> list[Queue]:
+    """Every queue, by name.
+
+    >>> [queue.name for queue in Message.objects.list_queues()]
+    ['mails', 'orders']
+    """
+    return list(Queue.objects.using(alias).order_by("name"))
+
+
+def drop_queue(alias: str, name: str | Queue) -> bool:
+    """Drop a queue with its messages and its archive; False when there is none.
+
+    Waits for transactions that use its tables, without making others wait behind.
+
+    >>> Message.objects.drop_queue("orders")
+    True
+
+    Raises QueueBusy when that takes too long, and django.db.models.ProtectedError when another queue
+    has it as its dead-letter queue.
+    """
+    if isinstance(name, Queue):
+        alias, name = name.alias, name.name
+    queue = Queue.objects.using(alias).named(name).first()
+    if queue is None:
+        return False
+    queue.delete(using=alias)
+    return True
+
+
+def metrics_all(alias: str) -> list[Metrics]:
+    """The metrics of every queue, by name.
+
+    With more than a few queues counts are estimated earlier, archived messages come from statistics
+    that lag by seconds, and ages are those of the messages counted and of the last in line.
+
+    >>> [each.queue_name for each in Message.objects.metrics_all()]
+    ['mails', 'orders']
+    """
+    queues = Queue.objects.using(alias)
+    counts = dict(queues.order_by().values_list("unlogged").annotate(models.Count("pk")))
+    count = sum(counts.values())
+    if count <= measuring.FEW:
+        return [measuring.metrics(queue.opened) for queue in queues.order_by("name")]
+    return measuring.metrics_of_many(alias, count, counts)
+
+
+def _at_least(least: int, value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+        raise InvalidArgument(f"{name} must be a whole number, at least {least}, not {value!r}")
+    return value

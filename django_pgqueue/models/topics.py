@@ -1,0 +1,214 @@
+"""Topics: publish under a key, and let bindings say which queues get a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from django.db import connections, models, transaction
+
+from django_pgqueue.engine.send import sending
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models.queue import Queue, database_key
+from django_pgqueue.models.topic import Binding
+from django_pgqueue.topics import Router, routing_key, topic_pattern
+from django_pgqueue.types import Delay
+
+__all__ = [
+    "ROUTING_KEY",
+    "bind",
+    "list_bindings",
+    "publish",
+    "publish_batch",
+    "test_routing",
+    "unbind",
+]
+
+#: The header in which a consumer finds the key that a message was published under.
+ROUTING_KEY = "x-routing-key"
+
+R = TypeVar("R")
+
+# The bindings of each database that this process knows: their fingerprint, the router, and the queues
+# by pattern.
+_routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
+
+
+def bind(alias: str, pattern: str, queue: str | Queue) -> bool:
+    """Send what is published under a key that the pattern matches to a queue, too.
+
+    Takes effect at the next publish, everywhere. False when it was bound already.
+
+    >>> Message.objects.bind("github.push.#", "builds")
+    True
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    pattern = topic_pattern(pattern)
+    found = Queue.objects.resolve(queue, alias)
+    _, created = Binding.objects.using(found.alias).get_or_create(
+        pattern=pattern, queue_id=found.pk
+    )
+    return created
+
+
+def unbind(alias: str, pattern: str, queue: str | Queue) -> bool:
+    """Take a binding back; False when there is none.
+
+    >>> Message.objects.unbind("github.push.#", "builds")
+    True
+
+    Raises QueueNotFound.
+    """
+    found = Queue.objects.resolve(queue, alias)
+    bindings = Binding.objects.using(found.alias)
+    deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
+    return deleted > 0
+
+
+def list_bindings(alias: str, queue: str | Queue | None = None) -> list[Binding]:
+    """Every binding, or those of one queue, by pattern.
+
+    >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
+    [('github.push.#', 'builds')]
+    """
+    bindings = Binding.objects.using(alias).select_related("queue")
+    if queue is not None:
+        found = Queue.objects.resolve(queue, alias)
+        bindings = bindings.using(found.alias).filter(queue_id=found.pk)
+    return list(bindings.order_by("pattern", "queue__name"))
+
+
+def test_routing(alias: str, key: str) -> dict[str, list[str]]:
+    """Where a key would go: the names of the queues, and the patterns that match.
+
+    >>> Message.objects.test_routing("github.push.main")
+    {'builds': ['github.push.#']}
+
+    Raises InvalidArgument.
+    """
+    routed: dict[str, list[str]] = {}
+    for queue, patterns in _route(alias, key):
+        routed[queue.name] = sorted(patterns)
+    return routed
+
+
+def publish(
+    alias: str,
+    key: str,
+    body: Any,
+    *,
+    headers: dict[str, Any] | None = None,
+    delay: Delay | None = 0,
+    priority: int = 0,
+    group: str | None = None,
+    dedup_key: str | None = None,
+) -> dict[str, int]:
+    """Send one copy to each queue that is bound to the key; ids by the queues' names.
+
+    All or none, in the caller's transaction if there is one. A queue gets one copy however
+    many of its patterns match; where none match nothing is sent. The key travels in the
+    header ``x-routing-key``.
+
+    >>> Message.objects.publish("github.push.main", {"commits": 3})
+    {'builds': 7}
+
+    Raises InvalidArgument, InvalidMessage.
+    """
+    headers = _with_key(headers, key)
+    return _to_each(
+        alias,
+        key,
+        lambda queue: sending.send(
+            queue,
+            body,
+            headers=headers,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        ),
+    )
+
+
+def publish_batch(
+    alias: str,
+    key: str,
+    bodies: Sequence[Any],
+    *,
+    headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+    delay: Delay | None = 0,
+    priority: int = 0,
+    group: Sequence[str | None] | str | None = None,
+    dedup_key: Sequence[str | None] | None = None,
+) -> dict[str, list[int]]:
+    """:func:`publish` many messages under one key; lists of ids by the queues' names.
+
+    >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
+    {'builds': [8, 9]}
+    """
+    if headers is None or isinstance(headers, dict):
+        with_key: Any = _with_key(headers, key)
+    else:
+        with_key = [_with_key(each, key) for each in headers]
+    return _to_each(
+        alias,
+        key,
+        lambda queue: sending.send_batch(
+            queue,
+            bodies,
+            headers=with_key,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        ),
+    )
+
+
+def _to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
+    """Send to each queue that is bound to the key, all or none; what that gave, by name."""
+    queues = [_as_it_is_now(queue) for queue, _patterns in _route(alias, key)]
+    if not queues:
+        return {}
+    with transaction.atomic(using=queues[0].alias):
+        return {queue.name: send(queue.opened) for queue in queues}
+
+
+def _route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
+    """The queues that a key goes to, by name, each with the patterns that say so."""
+    key = routing_key(key)
+    place = database_key(alias)
+    bindings = Binding.objects.using(alias)
+    # Ids are never used again, so these three tell any two sets of bindings apart.
+    now = bindings.aggregate(
+        number=models.Count("pk"), last=models.Max("pk"), total=models.Sum("pk")
+    )
+    known = _routes.get(place)
+    if known is None or known[0] != now:
+        queues: dict[str, list[Queue]] = {}
+        for binding in bindings.select_related("queue").order_by("queue__name"):
+            queues.setdefault(binding.pattern, []).append(binding.queue)
+        known = now, Router(queues), queues
+        if not connections[alias].in_atomic_block:
+            _routes[place] = known
+    _, router, queues = known
+    routed: dict[str, tuple[Queue, list[str]]] = {}
+    for pattern in router.match(key):
+        for queue in queues[pattern]:
+            routed.setdefault(queue.name, (queue, []))[1].append(pattern)
+    return [routed[name] for name in sorted(routed)]
+
+
+def _as_it_is_now(queue: Queue) -> Queue:
+    """With the settings that it has by now; bindings are remembered for longer than those."""
+    found = Queue.objects.resolve(queue.name, queue.alias)
+    # That may be remembered from before it was dropped and made again.
+    return found if found.pk == queue.pk else queue
+
+
+def _with_key(headers: Any, key: str) -> dict[str, Any]:
+    if headers is not None and not isinstance(headers, dict):
+        raise InvalidArgument(f"headers must be a dict or None, not {headers!r}")
+    return {ROUTING_KEY: key, **(headers or {})}

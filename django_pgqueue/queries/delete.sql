@@ -1,9 +1,0 @@
--- Gone for good, body and all. Fenced like archive.
-WITH gone AS (
-    DELETE FROM {deferred}
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND {fence}
-    RETURNING id
-)
-DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
-RETURNING id

@@ -1,6 +1,0 @@
--- One message of any kind. The trigger on the leaf makes it readable, or defers it, and wakes
--- consumers.
-INSERT INTO {message} (queue_id, scheduled_at, priority, group_key, headers, body)
-VALUES ({queue_id}, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
-        %(priority)s, %(group)s::text, %(headers)s::jsonb, %(body)s::jsonb)
-RETURNING id

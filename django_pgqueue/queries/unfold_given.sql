@@ -1,1 +1,0 @@
-%(heads)s::bigint[]

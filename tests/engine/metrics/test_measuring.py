@@ -1,0 +1,190 @@
+"""metrics and metrics_all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.engine.metrics.measuring import ENOUGH, FEW, LEAST_COUNTED
+from tests.conftest import run_sql
+from tests.factories import QueueFactory
+from tests.waiting import until
+
+
+def test_an_empty_queue_measures_zero_and_has_no_ages(orders: BoundQueue) -> None:
+    metrics = orders.metrics()
+
+    assert (metrics.queue_name, metrics.length, metrics.ready, metrics.visible) == (
+        "orders",
+        0,
+        0,
+        0,
+    )
+    assert (metrics.in_flight, metrics.delayed, metrics.archived) == (0, 0, 0)
+    assert (metrics.oldest_age, metrics.newest_age) == (None, None)
+    assert metrics.exact
+    assert abs(metrics.scraped_at - timezone.now()) < dt.timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_metrics_tell_where_each_message_stands(db: None, unlogged: bool) -> None:
+    Message.objects.create_queue("orders", unlogged=unlogged)
+    orders = BoundQueue("orders")
+    archived, in_flight, due = orders.send_batch([1, 2, 3])
+    orders.send_batch([4, 5])
+    orders.send(6, delay=60)
+    orders.archive(archived)
+    orders.read(qty=2, vt=60)
+    orders.set_vt(due, 0)
+    Message.objects.send(QueueFactory(), "another queue's")
+
+    metrics = orders.metrics()
+
+    assert (metrics.ready, metrics.in_flight, metrics.delayed) == (2, 1, 1)
+    assert (metrics.visible, metrics.length, metrics.archived) == (3, 5, 1)
+    assert in_flight
+
+
+def test_metrics_measure_the_ages_of_what_is_in_the_queue(orders: BoundQueue) -> None:
+    queue = Message.objects.resolve("orders")
+    now = timezone.now()
+    for age, priority, delay in ((100, 0, 0), (500, 5, 0), (300, -5, 0), (50, 0, 900)):
+        Message.objects.create(
+            queue=queue,
+            enqueued_at=now - dt.timedelta(seconds=age),
+            priority=priority,
+            scheduled_at=now + dt.timedelta(seconds=delay) if delay else None,
+        )
+
+    metrics = orders.metrics()
+    assert metrics.oldest_age == pytest.approx(500, abs=5)
+    assert metrics.newest_age == pytest.approx(50, abs=5)
+
+    orders.read()  # the oldest one, now in flight
+    assert orders.metrics().oldest_age == pytest.approx(500, abs=5)
+
+
+def test_total_counts_what_was_popped_purged_or_rolled_back_too(
+    committed_orders: BoundQueue,
+) -> None:
+    committed_orders.send_batch([1, 2, 3])
+    committed_orders.pop()
+    committed_orders.purge()
+    committed_orders.send(4)
+    connection.close()  # what a session counted is in the statistics once it ends
+
+    # It ends on its own time.
+    until(lambda: committed_orders.metrics().total == 4)
+
+    assert committed_orders.metrics().length == 1
+
+
+def test_beyond_the_limit_metrics_estimate_and_say_so(
+    committed_orders: BoundQueue, settings: object
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 50}
+    committed_orders.send_batch(range(600))
+    assert committed_orders.metrics().exact is False
+
+    run_sql("ANALYZE pgqueue_message")
+    metrics = committed_orders.metrics()
+
+    assert metrics.ready == pytest.approx(600, rel=0.1)
+    assert metrics.length == metrics.ready == metrics.visible
+
+
+def test_of_many_queues_a_long_one_is_counted_less_far_and_estimated(
+    committed_orders: BoundQueue, settings: object
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": LEAST_COUNTED}
+    for number in range(FEW):
+        Message.objects.create_queue(f"queue-{number}")
+    Message.objects.send_batch("queue-1", range(ENOUGH + 1))
+
+    def send_one(age: int, priority: int) -> None:
+        Message.objects.create(
+            queue=Message.objects.resolve("orders"),
+            enqueued_at=timezone.now() - dt.timedelta(seconds=age),
+            priority=priority,
+        )
+
+    send_one(age=500, priority=5)
+    committed_orders.send_batch(range(300))
+    send_one(age=900, priority=0)  # further back than is counted
+    committed_orders.send_batch(range(300))
+    send_one(age=-50, priority=-5)
+
+    measured = {each.queue_name: each for each in Message.objects.metrics_all()}
+
+    long, short = measured["orders"], measured["queue-1"]
+    assert (long.exact, short.exact) == (False, True)
+    assert long.ready == pytest.approx(603, rel=0.1)
+    assert (long.oldest_age, long.newest_age) == pytest.approx((500, -50), abs=5)
+    assert short.ready == ENOUGH + 1
+
+
+def test_delayed_messages_beyond_the_limit_are_estimated_too(
+    committed_orders: BoundQueue, settings: object
+) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 50}
+    committed_orders.send_batch(range(600), delay=60)
+    committed_orders.send_batch(range(10))
+
+    metrics = committed_orders.metrics()
+
+    assert metrics.exact is False
+    assert metrics.ready == 10
+    assert metrics.length == pytest.approx(610, rel=0.1)
+
+
+def test_metrics_all_measures_every_queue_by_name(db: None) -> None:
+    for name in ("b", "a"):
+        Message.objects.create_queue(name)
+    Message.objects.send("b", 1)
+
+    measured = Message.objects.metrics_all()
+
+    assert [(each.queue_name, each.length) for each in measured] == [("a", 0), ("b", 1)]
+
+
+def test_metrics_can_be_written_as_json(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    data = json.loads(json.dumps(orders.metrics().as_dict()))
+
+    assert (data["queue_name"], data["ready"]) == ("orders", 1)
+    assert dt.datetime.fromisoformat(data["scraped_at"])
+
+
+def test_metrics_of_an_unknown_queue_say_so(db: None) -> None:
+    with pytest.raises(QueueNotFound):
+        Message.objects.metrics("nowhere")
+
+
+def test_the_metrics_of_many_queues_are_those_of_each(db: None) -> None:
+    """Past a few queues all are measured in one statement."""
+    for number in range(FEW + 2):
+        name = f"queue-{number:02}"
+        Message.objects.create_queue(
+            name,
+            unlogged=number % 5 == 1,
+            partition_interval=86400 if number % 5 == 2 else None,
+        )
+        Message.objects.send_batch(name, list(range(number + 1)))
+        Message.objects.send(name, "later", delay=60)
+        Message.objects.lease(Message.objects.resolve(name), qty=1)
+
+    together = Message.objects.metrics_all()
+
+    for all_at_once in together:
+        alone = Message.objects.metrics(all_at_once.queue_name)
+        for field in ("length", "ready", "in_flight", "delayed", "visible", "exact"):
+            assert getattr(all_at_once, field) == getattr(alone, field), field
+    assert [m.queue_name for m in together] == [q.name for q in Message.objects.list_queues()]
+    assert together[4].oldest_age is not None

@@ -1,0 +1,170 @@
+"""What a statement would cost: its plan, run, measured and rolled back.
+
+with watched(connection) as plans:
+    queue("orders").read(qty=10, in_transaction=True)
+for plan in plans:
+    plan.check(rows=100, buffers=500)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Node", "Plan", "TooMuch", "watched"]
+
+OURS = (
+    "pgqueue_ready",
+    "pgqueue_deferred",
+    "pgqueue_lease",
+    "pgqueue_waiting",
+    "pgqueue_group",
+    "pgqueue_recheck",
+    "pgqueue_dedup",
+    "pgqueue_binding",
+    "pgqueue_message",
+    "pgqueue_archive",
+)
+
+# So many buffers the server rightly reads at once, rather than go through an index.
+TINY = 128
+
+
+class TooMuch(AssertionError):
+    """A plan touches more than it should."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step of a plan, with what it touched in all its loops."""
+
+    kind: str
+    relation: str
+    rows: float
+    buffers: int
+    own: float  # the buffers of one loop, without those of the steps below
+    depth: int
+
+    def __str__(self) -> str:
+        return (
+            f"{'  ' * self.depth}{self.kind} {self.relation}: "
+            f"{self.rows:g} rows, {self.buffers} buffers"
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    statement: str
+    nodes: list[Node]
+
+    @property
+    def buffers(self) -> int:
+        return self.nodes[0].buffers  # a node's count includes its children's
+
+    @property
+    def rows(self) -> float:
+        """The most that any one step touched."""
+        return max(node.rows for node in self.nodes)
+
+    @property
+    def scanned(self) -> list[Node]:
+        """The steps that read one of our tables from end to end, tiny ones aside."""
+        return [
+            node
+            for node in self.nodes
+            if node.kind == "Seq Scan" and node.relation.startswith(OURS) and node.own > TINY
+        ]
+
+    def check(self, *, rows: float, buffers: int) -> None:
+        """Raises TooMuch, with the whole plan."""
+        complaints = [f"reads all of {node.relation}" for node in self.scanned]
+        if self.rows > rows:
+            complaints.append(f"a step touches {self.rows:g} rows, more than {rows:g}")
+        if self.buffers > buffers:
+            complaints.append(f"touches {self.buffers} buffers, more than {buffers}")
+        if complaints:
+            tree = "\n".join(map(str, self.nodes))
+            raise TooMuch(f"{'; '.join(complaints)}:\n{tree}\n\n{self.statement}")
+
+
+@contextmanager
+def watched(connection: Any, *, generic: bool = False) -> Iterator[list[Plan]]:
+    """Gather the plans of each statement on our tables that runs in the block.
+
+    Each is measured, and rolled back. ``generic`` measures it a second time, with the plan that the
+    server keeps of a prepared statement, for any values.
+    """
+    plans: list[Plan] = []
+
+    def explain(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
+        if any(table in statement for table in OURS):
+            cursor = context["cursor"]
+
+            def run(text: str, values: Any = None) -> Any:
+                return execute(text, values, False, context)
+
+            def measure(text: str, values: Any) -> None:
+                run("SAVEPOINT measured")
+                run("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text, values)
+                (found,) = cursor.fetchone()
+                plans.append(Plan(statement, list(_walk(_parsed(found)[0]["Plan"], 0))))
+                run("ROLLBACK TO SAVEPOINT measured")
+
+            measure(statement, params)
+            if generic and isinstance(params, dict):
+                prepared, call = _prepared(statement)
+                run("SET plan_cache_mode = force_generic_plan")
+                run(f"PREPARE measured AS {prepared}")
+                measure(f"EXECUTE measured {call}", params)
+                run("DEALLOCATE measured")
+                run("RESET plan_cache_mode")
+        return execute(statement, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        yield plans
+    assert plans, "nothing was watched"
+
+
+def _prepared(statement: str) -> tuple[str, str]:
+    """The statement for PREPARE, and the values for EXECUTE."""
+    names: dict[str, int] = {}
+
+    def placed(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}" if match[1] else "%"
+
+    text = re.sub(r"%\((\w+)\)s|%%", placed, statement)
+    return text, f"({', '.join(f'%({name})s' for name in names)})" if names else ""
+
+
+def _parsed(plan: Any) -> Any:
+    return json.loads(plan) if isinstance(plan, str) else plan
+
+
+def _buffers(node: dict[str, Any]) -> int:
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+def _walk(node: dict[str, Any], depth: int, elsewhere: int = 0) -> Iterator[Node]:
+    loops, below = node["Actual Loops"], node.get("Plans", ())
+    # The counts of rows are means over the loops; those of buffers are sums.
+    touched = node["Actual Rows"] + sum(
+        node.get(f"Rows Removed by {what}", 0)
+        for what in ("Filter", "Join Filter", "Index Recheck")
+    )
+    yield Node(
+        kind=node["Node Type"],
+        relation=node.get("Relation Name", node.get("Subplan Name", "")),
+        rows=touched * loops,
+        buffers=_buffers(node),
+        own=(_buffers(node) - sum(map(_buffers, below)) - elsewhere) / max(loops, 1),
+        depth=depth,
+    )
+    # What is computed once for all is shown beside the step that asks for it, and counted in that.
+    shown = [child for child in below if child["Parent Relationship"] == "InitPlan"]
+    for child in below:
+        asked = 0 if child in shown else sum(map(_buffers, shown))
+        yield from _walk(child, depth + 1, asked)

@@ -1,0 +1,416 @@
+"""What an operation costs does not grow with what else there is.
+
+A hundred thousand messages stand in the way, each time in another way; the statements that the
+operations really send are measured, and may touch only a handful of rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import pytest_django
+from django.db import connections, transaction
+
+from django_pgqueue.engine.leases.batches import in_batches
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.statements import Part
+from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.types import Receipt
+from tests.conftest import run_sql
+from tests.engine.plans.plans import TooMuch, watched
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(databases=["default", "other"]),  # so that both are there
+]
+
+# The second database: no other test leaves statistics there.
+USING = "other"
+MANY = 100_000
+FRESH = 5000
+QTY = 100
+
+# A statement touches each of its rows a few times, through a few indexes.
+ROWS = QTY * 10
+BUFFERS = QTY * 60
+
+
+def run(statement: str, *params: Any) -> list[tuple[Any, ...]]:
+    return run_sql(statement, params, using=USING)
+
+
+def fill(name: str, count: int, delay: int = 0, **options: Any) -> BoundQueue:
+    queue = Message.objects.using(USING).create_queue(name, **options)
+    run(
+        f"INSERT INTO {queue.tables['message']} (queue_id, body, scheduled_at) "
+        "SELECT %s, jsonb_build_object('n', n), "
+        "CASE WHEN %s > 0 THEN statement_timestamp() + make_interval(secs => %s) END "
+        "FROM generate_series(1, %s) n",
+        queue.pk,
+        delay,
+        delay,
+        count,
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_in_flight(name: str, count: int, *, hold: str = "1 hour", **options: Any) -> BoundQueue:
+    """As if readers held every message: a lease, without the dead row that the read would leave."""
+    found = fill_quietly(name, count, **options)
+    run(
+        "INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, "
+        "queue_id, read_ct, priority, state) SELECT id, statement_timestamp() + %s::interval, "
+        "enqueued_at, enqueued_at, enqueued_at, queue_id, 1, priority, 'PROCESSING' "
+        f"FROM {found.tables['message']}",
+        hold,
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_in_batches(name: str, count: int, *, hold: str = "1 hour") -> BoundQueue:
+    """As if readers held every message, a hundred at a time."""
+    found = fill_quietly(name, count)
+    run(
+        "INSERT INTO pgqueue_lease (head, tail, vt, read_at, queue_id, priority, ids, "
+        "enqueued_ats) "
+        "SELECT min(id), max(id), statement_timestamp() + %s::interval, statement_timestamp(), "
+        "queue_id, 0, array_agg(id ORDER BY id), array_agg(enqueued_at ORDER BY id) "
+        f"FROM {found.tables['message']} GROUP BY queue_id, id / 100",
+        hold,
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_archive(name: str, count: int) -> BoundQueue:
+    found = fill_quietly(name, count)
+    run(
+        f"INSERT INTO {found.tables['archive']} (id, enqueued_at, queue_id, read_ct, attempts, "
+        "state) SELECT id, enqueued_at, queue_id, 1, 0, 'COMPLETED' "
+        f"FROM {found.tables['message']}"
+    )
+    return BoundQueue(name, using=USING)
+
+
+def fill_quietly(name: str, count: int, **options: Any) -> Queue:
+    """Messages that stand nowhere yet."""
+    found = Message.objects.using(USING).create_queue(name, **options)
+    leaf = found.tables["message"]
+    run(f"ALTER TABLE {leaf} DISABLE TRIGGER pgqueue_message_inserted")
+    fill(name, count)
+    run(f"ALTER TABLE {leaf} ENABLE TRIGGER pgqueue_message_inserted")
+    return found
+
+
+def analyze() -> None:
+    run("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_lease, pgqueue_message, pgqueue_archive")
+
+
+def all_delayed() -> BoundQueue:
+    fill("orders", MANY, delay=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def all_in_flight() -> BoundQueue:
+    fill_in_flight("orders", MANY)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def all_in_batches() -> BoundQueue:
+    fill_in_batches("orders", MANY)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def batches_without_analyze() -> BoundQueue:
+    fill_in_batches("orders", MANY)
+    return fill("orders", FRESH)
+
+
+def batches_that_ran_out() -> BoundQueue:
+    return fill_in_batches("orders", MANY, hold="0 seconds")
+
+
+def many_ready() -> BoundQueue:
+    queue = fill("orders", MANY)
+    analyze()
+    return queue
+
+
+def many_archived() -> BoundQueue:
+    fill_archive("orders", MANY)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def grown_without_analyze() -> BoundQueue:
+    return fill("orders", MANY)
+
+
+def delayed_without_analyze() -> BoundQueue:
+    fill("orders", MANY, delay=3600)
+    return fill("orders", FRESH)
+
+
+def all_due_at_once() -> BoundQueue:
+    return fill_in_flight("orders", MANY, hold="0 seconds")
+
+
+def analyzed_when_empty() -> BoundQueue:
+    fill("orders", 0)
+    analyze()
+    return fill("orders", MANY)
+
+
+def drained_and_filled_again() -> BoundQueue:
+    fill("another", MANY)
+    run("DELETE FROM pgqueue_ready")
+    analyze()
+    return fill("orders", MANY)
+
+
+def analyzed_when_another_queue_had_all() -> BoundQueue:
+    fill("another", MANY)
+    fill("another", 1000, delay=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def behind_another_queue() -> BoundQueue:
+    for name in ("another", "orders"):
+        fill(name, MANY)
+        fill(name, MANY, delay=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+def two_hundred_queues() -> BoundQueue:
+    for number in range(200):
+        fill(f"queue-{number}", 500, delay=3600 * (number % 2))
+    analyze()
+    return fill("queue-100", FRESH)
+
+
+def partitioned_and_in_flight() -> BoundQueue:
+    fill_in_flight("orders", MANY, partition_interval=3600)
+    analyze()
+    return fill("orders", FRESH)
+
+
+SITUATIONS = [
+    all_delayed,
+    all_in_flight,
+    all_in_batches,
+    batches_without_analyze,
+    batches_that_ran_out,
+    many_ready,
+    many_archived,
+    grown_without_analyze,
+    delayed_without_analyze,
+    all_due_at_once,
+    analyzed_when_empty,
+    drained_and_filled_again,
+    analyzed_when_another_queue_had_all,
+    behind_another_queue,
+    two_hundred_queues,
+    partitioned_and_in_flight,
+]
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    with transaction.atomic(using=USING):
+        yield
+        transaction.set_rollback(True, using=USING)
+
+
+@pytest.fixture(scope="module", params=SITUATIONS, ids=lambda situation: situation.__name__)
+def situation(
+    request: pytest.FixtureRequest,
+    django_db_setup: None,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> Iterator[BoundQueue]:
+    with django_db_blocker.unblock():
+        # What an earlier test rolled back is still there, dead.
+        run("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_lease")
+        with rolled_back():
+            yield request.param()
+        connections[USING].close()
+
+
+@pytest.fixture
+def orders(situation: BoundQueue, db: None) -> BoundQueue:
+    """The queue in its situation; what a test does to it is rolled back with the test."""
+    return situation
+
+
+def leased(queue: BoundQueue) -> list[Message]:
+    messages = queue.read(qty=QTY, in_transaction=True)
+    assert len(messages) == QTY
+    return messages
+
+
+def some_ids(queue: BoundQueue) -> list[int]:
+    return [message.id for message in queue.peek(qty=QTY)]
+
+
+def some_ready(queue: BoundQueue) -> list[int]:
+    found = Message.objects.resolve(queue.name, USING)
+    rows = run(
+        "SELECT id FROM pgqueue_ready WHERE queue_id = %s ORDER BY -priority, id LIMIT %s",
+        found.pk,
+        QTY,
+    )
+    return [pk for (pk,) in rows] or [0]
+
+
+def read_behind_a_claim(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
+    """As a process reads that has read from the queue before; in a transaction it never does."""
+    now = int(dt.datetime.now(dt.timezone.utc).timestamp() * 1e6)
+    params = {
+        "vt": dt.timedelta(seconds=30),
+        "qty": QTY,
+        "process_id": None,
+        "batched": batched,
+        **{"rank": 0, "after": after, "due_after": now},
+    }
+    part = Part("read/lease_batch" if batched else "read/lease_each")
+    return opened(queue).run("read/read_ready", params, leased=part)
+
+
+def opened(queue: BoundQueue) -> OpenQueue:
+    return Message.objects.resolve(queue.name, USING).opened
+
+
+def read_as_a_batch(queue: BoundQueue) -> list[Message]:
+    """Messages that have one lease; where all are due, they were leased before."""
+    rows = read_behind_a_claim(queue, some_ready(queue)[0] - 1, batched=True)
+    return Message.from_deliveries(opened(queue), in_batches(rows)) or leased(queue)
+
+
+# What each operation is given, and what it does then. The first part is not measured.
+OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, Any], Any]]] = {
+    "send": (lambda q: None, lambda q, _: q.send(1)),
+    "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),
+    "send_delayed": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, delay=60)),
+    "read": (lambda q: None, lambda q, _: q.read(qty=QTY, in_transaction=True)),
+    "read_behind_a_claim": (lambda q: max(some_ready(q)), read_behind_a_claim),
+    "read_as_a_batch": (
+        lambda q: max(some_ready(q)),
+        lambda q, after: read_behind_a_claim(q, after, batched=True),
+    ),
+    "archive_a_batch": (read_as_a_batch, lambda q, messages: q.archive(messages)),
+    "archive_most_of_a_batch": (
+        read_as_a_batch,
+        lambda q, messages: q.archive(messages[: QTY - 10]) + q.archive(messages[QTY - 10 :]),
+    ),
+    "archive_of_a_batch_by_id": (
+        lambda q: [message.id for message in read_as_a_batch(q)],
+        lambda q, ids: q.archive(ids),
+    ),
+    "archive_of_a_batch_by_stored_receipts": (
+        lambda q: [Receipt(*message.receipt) for message in read_as_a_batch(q)],
+        lambda q, receipts: q.archive(receipts),
+    ),
+    "set_vt_of_a_batch": (read_as_a_batch, lambda q, messages: q.set_vt(messages, 60)),
+    "read_due": (
+        lambda q: q.set_vt(leased(q), 0),
+        lambda q, _: q.read(qty=QTY, in_transaction=True),
+    ),
+    "peek": (lambda q: None, lambda q, _: q.peek(qty=QTY)),
+    "pop": (lambda q: None, lambda q, _: q.pop(QTY)),
+    "pop_due": (lambda q: q.set_vt(leased(q), 0), lambda q, _: q.pop(QTY)),
+    "archive": (leased, lambda q, messages: q.archive(messages)),
+    "archive_by_id": (some_ids, lambda q, ids: q.archive(ids)),
+    "archive_leased_by_id": (
+        lambda q: [m.id for m in leased(q)],
+        lambda q, ids: q.archive(ids),
+    ),
+    "delete": (leased, lambda q, messages: q.delete(messages)),
+    "delete_by_id": (some_ids, lambda q, ids: q.delete(ids)),
+    "set_vt": (leased, lambda q, messages: q.set_vt(messages, 60)),
+    "set_vt_by_id": (some_ids, lambda q, ids: q.set_vt(ids, 60)),
+    "next_due": (
+        lambda q: Message.objects.resolve(q.name, USING),
+        lambda q, found: Message.objects.next_due(found),
+    ),
+    "delete_by_the_orm": (
+        some_ids,
+        lambda q, ids: Message.objects.erase(Message.objects.resolve(q.name, USING), ids),
+    ),
+}
+
+
+# They bring nothing when something is due.
+LOOKING_AHEAD = ("read_behind_a_claim", "read_as_a_batch")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, operation: str) -> None:
+    prepare, act = OPERATIONS[operation]
+
+    with rolled_back():
+        given = prepare(orders)
+        with watched(connections[USING], generic=True) as plans:
+            result = act(orders, given)
+
+    assert result is not None
+    if isinstance(result, list):
+        assert len(result) in ((QTY, 0) if operation in LOOKING_AHEAD else (QTY,))
+    for plan in plans:
+        plan.check(rows=ROWS, buffers=BUFFERS)
+
+
+def test_metrics_touch_no_more_rows_than_they_count(orders: BoundQueue, settings: Any) -> None:
+    settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 1000}
+
+    with rolled_back(), watched(connections[USING]) as plans:
+        metrics = orders.metrics()
+
+    assert metrics.length > 0
+    for plan in plans:
+        plan.check(rows=3 * 1000, buffers=3 * 1000)
+
+
+def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue) -> None:
+    with rolled_back(), watched(connections[USING]) as plans:
+        opened(orders).run("settle/purge", {"batch": QTY})
+
+    for plan in plans:
+        plan.check(rows=ROWS, buffers=BUFFERS)
+
+
+# The guard itself
+
+
+def test_the_guard_complains_when_an_index_is_missing() -> None:
+    with rolled_back():
+        queue = fill("orders", 20_000)
+        run("DROP INDEX pgqueue_ready_key")
+        with watched(connections[USING]) as plans:
+            queue.read(qty=QTY, in_transaction=True)
+
+    [plan] = [plan for plan in plans if "SKIP LOCKED" in plan.statement]
+    with pytest.raises(TooMuch, match="reads all of pgqueue_ready"):
+        plan.check(rows=math.inf, buffers=10**9)
+    with pytest.raises(TooMuch, match="rows, more than"):
+        plan.check(rows=ROWS, buffers=10**9)
+    with pytest.raises(TooMuch, match="buffers, more than"):
+        plan.check(rows=math.inf, buffers=20)
+
+
+def test_the_guard_sees_a_filter_that_throws_rows_away() -> None:
+    with rolled_back():
+        queue = fill("orders", 20_000)
+        with watched(connections[USING]) as plans:
+            assert queue.read(conditional={"n": 19_999}, in_transaction=True)
+
+    [plan] = [plan for plan in plans if "SKIP LOCKED" in plan.statement]
+    with pytest.raises(TooMuch, match="rows, more than"):
+        plan.check(rows=ROWS, buffers=10**9)

@@ -1,0 +1,281 @@
+"""What the operations of groups cost, whatever stands in the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.engine.statements import Part
+from django_pgqueue.models import Binding, BoundQueue, Message
+from django_pgqueue.engine.read import claims
+from tests.engine.plans.plans import watched
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def crowded(db: None, sql: Sql) -> BoundQueue:
+    """5,000 groups of one message, and 5,000 messages behind the blocked head of one."""
+    # What an earlier test rolled back is still there, dead.
+    sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
+    Message.objects.create_queue("orders")
+    orders = BoundQueue("orders")
+    orders.send_batch([0] * 5_000, group="blocked")
+    orders.read(vt=3600)
+    orders.send_batch([0] * 5_000, group=[f"g{n}" for n in range(5_000)])
+    return orders
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_read_and_its_promotion_touch_their_batch_only(
+    crowded: BoundQueue, sql: Sql, analyzed: bool
+) -> None:
+    if analyzed:
+        sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
+
+    with watched(connection) as plans:
+        messages = crowded.read(qty=100)
+
+    assert len(messages) == 100
+    for plan in plans:
+        # One promotion takes up a thousand rechecks.
+        plan.check(rows=5_000, buffers=60_000)
+
+
+def begin_all_groups() -> None:
+    """As readers outside a transaction do, in bigger batches."""
+    everything = {"batch": 100_000, "groups": 100_000, "alone": True}
+    Message.objects.resolve("orders").opened.run("groups/promote", everything)
+
+
+@pytest.mark.parametrize("read", ["read", "read_grouped", "read_grouped_rr"])
+@pytest.mark.parametrize("analyzed", ["never", "when there was no group", "now"])
+def test_a_grouped_read_costs_its_batch(
+    crowded: BoundQueue, sql: Sql, read: str, analyzed: str
+) -> None:
+    if analyzed == "when there was no group":
+        sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
+    crowded.send_batch([1] * 5_000, group=[f"g{n}" for n in range(5_000)])
+    begin_all_groups()
+    if analyzed == "now":
+        sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready")
+
+    with watched(connection) as plans:
+        messages = getattr(crowded, read)(qty=20)
+
+    assert len(messages) == 20
+    for plan in plans:
+        plan.check(rows=350, buffers=2_500)
+
+
+def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
+    crowded: BoundQueue, sql: Sql
+) -> None:
+    sql("ANALYZE pgqueue_recheck")  # once they are taken up it is full of dead rows
+    params = {"vt": "30 seconds", "qty": 20, "process_id": None, "batched": False}
+    queue = Message.objects.resolve("orders").opened
+
+    with watched(connection) as plans:
+        queue.run("read/read_ready", params | claims._START, leased=Part("read/lease_each"))
+
+    kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
+    assert kinds
+    assert "Seq Scan" not in kinds
+
+
+def rows_read(sql: Sql) -> int:
+    """How many rows of the groups' tables this transaction read so far, in triggers too."""
+    [(rows,)] = sql(
+        "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
+        " WHERE relname IN ('pgqueue_group', 'pgqueue_waiting', 'pgqueue_ready',"
+        " 'pgqueue_deferred')"
+    )
+    return int(rows)
+
+
+@pytest.mark.parametrize("read", ["read", "read_grouped"])
+def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(
+    orders: BoundQueue, sql: Sql, read: str
+) -> None:
+    sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready, pgqueue_deferred")
+    for _ in range(10):  # the triggers' plans are made, and kept
+        orders.send_batch([0] * 3, group="a")
+        orders.archive(getattr(orders, read)(qty=2))
+    groups = [f"g{n}" for n in range(5_000)]
+    orders.send_batch([0] * 15_000, group=groups * 3)
+    begin_all_groups()
+    messages = getattr(orders, read)(qty=100)
+    before = rows_read(sql)
+
+    orders.archive(messages)
+
+    assert len(messages) == 100
+    # Each message, the row of its group and the one that follows it: a few times each.
+    assert rows_read(sql) - before <= 100 * 8
+    assert orders.metrics().ready >= 5_000 - 100
+
+
+def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -> None:
+    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+    messages = crowded.read_grouped(qty=20)
+    assert {message.group for message in messages} == {"blocked"}
+    sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+    crowded.set_vt(messages[0], 60)
+
+    with watched(connection) as plans:
+        crowded.read(qty=20)
+
+    set_back = [plan for plan in plans if "back they go into the line" in plan.statement]
+    assert set_back
+    for plan in set_back:
+        plan.check(rows=250, buffers=2_500)
+
+
+# Dead letters, the archive, keys and topics
+
+
+@pytest.fixture
+def dead(db: None, sql: Sql) -> BoundQueue:
+    """20,000 dead letters of "orders", which has as many in flight and as many archived."""
+    sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    orders, dead = BoundQueue("orders"), BoundQueue("dead")
+    source = {"x-dead-letter": {"source": "orders"}}
+    orders.archive(orders.send_batch([{"n": n} for n in range(20_000)]))
+    orders.send_batch([{"n": n} for n in range(20_000)])
+    orders.read(qty=20_000, vt=3600)
+    dead.send_batch([{"n": n} for n in range(20_000)], headers=source)
+    return dead
+
+
+class Enough(Exception):
+    """What ends a long operation after a few of its batches."""
+
+
+def stop_after(batches: int) -> Callable[[int], None]:
+    left = list(range(batches))
+
+    def progress(done: int) -> None:
+        left.pop()
+        if not left:
+            raise Enough
+
+    return progress
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("django_pgqueue.engine.redrive.redriving.BATCH", 100)
+    return 100
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("chosen", [{}, {"filter": {"n": 15_000}}, {"ids": range(1, 100)}])
+def test_a_batch_of_a_redrive_costs_that_batch(
+    dead: BoundQueue, sql: Sql, small_batches: int, analyzed: bool, chosen: dict[str, Any]
+) -> None:
+    if analyzed:
+        sql("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_message, pgqueue_waiting")
+
+    with watched(connection) as plans, suppress(Enough):
+        dead.redrive(progress=stop_after(3), **chosen)
+
+    assert [plan for plan in plans if "x-dead-letter" in plan.statement]
+    for plan in plans:
+        plan.check(rows=small_batches * 5, buffers=small_batches * 60)
+
+
+def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(
+    dead: BoundQueue, sql: Sql, small_batches: int
+) -> None:
+    with watched(connection) as plans:
+        dead.redrive(filter={"n": -1})
+
+    looks = [plan for plan in plans if "x-dead-letter" in plan.statement]
+    assert len(looks) == 20_000 / small_batches + 1
+    assert max(plan.buffers for plan in looks[-20:]) < 2 * max(plan.buffers for plan in looks[:20])
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_batch_of_a_replay_costs_that_batch(
+    dead: BoundQueue, sql: Sql, small_batches: int, analyzed: bool
+) -> None:
+    if analyzed:
+        sql("ANALYZE pgqueue_archive, pgqueue_message")
+
+    with watched(connection) as plans, pytest.raises(Enough):
+        BoundQueue("orders").replay(progress=stop_after(3))
+
+    for plan in plans:
+        plan.check(rows=small_batches * 5, buffers=small_batches * 60)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_dead_lettering_costs_what_dies(dead: BoundQueue, sql: Sql, analyzed: bool) -> None:
+    orders = BoundQueue("orders")
+    orders.send_batch(list(range(100)))
+    messages = orders.read(qty=100, vt=3600)
+    assert len(messages) == 100
+    if analyzed:
+        sql("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_message")
+
+    with watched(connection) as plans:
+        Message.objects.fail("orders", {message.receipt: "no" for message in messages})
+
+    assert sql("SELECT count(*) FROM pgqueue_ready WHERE id >= %s", [messages[0].id]) == [(100,)]
+    for plan in plans:
+        plan.check(rows=1000, buffers=8000)
+
+
+@pytest.mark.parametrize("analyzed", ["never", "when there was no key", "now"])
+def test_a_send_with_a_key_costs_the_same_with_many_keys(db: None, sql: Sql, analyzed: str) -> None:
+    sql("TRUNCATE pgqueue_dedup")
+    if analyzed == "when there was no key":
+        sql("ANALYZE pgqueue_dedup")
+    for name in ("mails", "orders"):
+        Message.objects.create_queue(name)
+        keys = [f"k{n}" for n in range(20_000)]
+        Message.objects.send_batch(name, keys, dedup_key=keys)
+    orders = BoundQueue("orders")
+    if analyzed == "now":
+        sql("ANALYZE pgqueue_dedup")
+
+    with watched(connection) as plans:
+        new = orders.send(1, dedup_key="new")
+        assert orders.send(1, dedup_key="new") == new
+        assert orders.send(1, dedup_key="k7") < new
+
+    for plan in plans:
+        plan.check(rows=10, buffers=150)
+
+    sql("UPDATE pgqueue_dedup SET until = statement_timestamp() - interval '1 second'")
+    with watched(connection) as plans:
+        assert orders.send(1, dedup_key="k7") > new
+
+    for plan in plans:
+        plan.check(rows=10, buffers=400)
+
+
+def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(
+    db: None, sql: Sql
+) -> None:
+    queues = [Message.objects.create_queue(f"q{n}") for n in range(20)]
+    Binding.objects.bulk_create(
+        Binding(pattern=f"orders.{n}.#", queue=queues[n % 20]) for n in range(5_000)
+    )
+    Message.objects.publish("orders.0.new", 1)
+
+    with watched(connection) as plans:
+        sent = Message.objects.publish("orders.7.new", 1)
+
+    assert list(sent) == ["q7"]
+    aggregate, *_ = [plan for plan in plans if "pgqueue_binding" in plan.statement]
+    aggregate.check(rows=5_000, buffers=128)
+    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- One message")]
+    assert len(sends) == 1
+    sends[0].check(rows=10, buffers=150)

@@ -1,0 +1,149 @@
+"""What retention costs does not grow with what lives, nor with what is young."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import pytest_django
+from django.db import connections, transaction
+
+from django_pgqueue import ddl
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.operations.retention import _Work
+from tests.conftest import run_sql
+from tests.engine.plans.plans import Plan, watched
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(databases=["default", "other"])]
+
+USING = "other"
+MANY = 100_000
+DAY = dt.timedelta(days=1)
+PAGES = 8
+#: At most so many outcomes lie on those pages.
+ROWS = PAGES * 120
+
+
+def run(statement: str, *params: Any) -> list[tuple[Any, ...]]:
+    return run_sql(statement, params, using=USING)
+
+
+def fill(queue: Queue, count: int, *, sent: dt.timedelta, archived: dt.timedelta | None) -> None:
+    """Messages that were sent so long ago, and archived so long ago if they were."""
+    run(
+        f"INSERT INTO {queue.tables['message']} (queue_id, enqueued_at, priority, scheduled_at, "
+        "group_key, body) SELECT %s, now() - %s::interval, n %% 3, "
+        "CASE n %% 4 WHEN 0 THEN now() + interval '1 hour' END, "
+        "CASE n %% 4 WHEN 1 THEN 'g' || n %% 100 END, 'null' FROM generate_series(1, %s) n",
+        queue.pk,
+        sent,
+        count,
+    )
+    if archived is None:
+        return
+    for hot in ("ready", "deferred", "waiting"):
+        run(
+            f"DELETE FROM {queue.tables[hot]} WHERE queue_id = %s AND enqueued_at = now() - %s",
+            queue.pk,
+            sent,
+        )
+    run(
+        f"INSERT INTO {queue.tables['archive']} (id, enqueued_at, archived_at, queue_id, read_ct, "
+        "attempts, state) SELECT id, enqueued_at, now() - %s::interval, queue_id, 1, 1, "
+        f"'COMPLETED' FROM {queue.tables['message']} WHERE enqueued_at = now() - %s",
+        archived,
+        sent,
+    )
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    with transaction.atomic(using=USING):
+        yield
+        transaction.set_rollback(True, using=USING)
+
+
+@pytest.fixture(scope="module", params=["analyzed", "without statistics"])
+def queue(
+    request: pytest.FixtureRequest,
+    django_db_setup: None,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> Iterator[Queue]:
+    """An old leaf behind a large backlog, and young outcomes beside old ones."""
+    with django_db_blocker.unblock():
+        with rolled_back():
+            queue = Message.objects.create_queue(
+                "daily", partition_interval=DAY, retention=7 * DAY, using=USING
+            )
+            start = ddl.time_slices(dt.datetime.now(dt.timezone.utc), DAY)[0][0] - 9 * DAY
+            with connections[USING].cursor() as cursor:
+                ddl.create_slice(cursor, queue.pk, start, start + 2 * DAY)
+            fill(queue, 20_000, sent=8 * DAY, archived=8 * DAY)
+            fill(queue, 20_000, sent=30 * DAY, archived=20 * DAY)
+            fill(queue, MANY, sent=29 * DAY, archived=DAY)
+            fill(queue, MANY, sent=dt.timedelta(0), archived=None)
+            if request.param == "analyzed":
+                run("ANALYZE")
+            yield queue
+        connections[USING].close()
+
+
+def work(queue: Queue) -> _Work:
+    return _Work(queue, 1, 1, lambda removed: None)
+
+
+def leaves(queue: Queue) -> list[ddl.Leaf]:
+    with connections[USING].cursor() as cursor:
+        return ddl.leaves(cursor, queue.pk)
+
+
+def scanned(plans: list[Plan]) -> list[str]:
+    return [node.relation for plan in plans for node in plan.scanned]
+
+
+def test_a_look_for_what_lives_in_a_leaf_passes_the_backlog_by(queue: Queue, db: None) -> None:
+    [old, *_] = leaves(queue)
+
+    with rolled_back():
+        run("SET LOCAL enable_seqscan = off")  # as under the lock
+        with watched(connections[USING]) as plans:
+            assert not work(queue)._lives_in(old)
+
+    assert scanned(plans) == []
+    for plan in plans:
+        # A few pages for each of the priorities there can be, and the index of what waits in
+        # groups: of the backlog a quarter, and as much that is dead.
+        assert plan.buffers < 201 * 6 + 2 * 1000, "\n".join(map(str, plan.nodes))
+
+
+def test_a_batch_reads_so_many_pages_wherever_it_is(queue: Queue, db: None) -> None:
+    default = leaves(queue)[-1]
+    page = {"before": dt.datetime.now(dt.timezone.utc) - 7 * DAY, "exported_below": None}
+
+    for first, expected in ((0, True), (700, False)):
+        params = {**page, "batch": 100, "first": f"({first},0)", "end": f"({first + PAGES},0)"}
+        with rolled_back(), watched(connections[USING]) as plans:
+            [(gone, *_)] = work(queue)._query("expire", default, params)
+
+        assert (gone > 0) is expected
+        for plan in plans:
+            plan.check(rows=ROWS, buffers=ROWS * 10)
+
+
+def test_keys_are_swept_in_the_order_in_which_they_run_out(queue: Queue, db: None) -> None:
+    with rolled_back():
+        run(
+            f"INSERT INTO {queue.tables['dedup']} SELECT n, now() + (n - 50) * interval '1 s', "
+            "%s, n::text FROM generate_series(1, 50000) n",
+            queue.pk,
+        )
+        run("ANALYZE pgqueue_dedup")
+        with watched(connections[USING]) as plans:
+            run("SELECT FROM pgqueue_ready LIMIT 0")  # so that something is watched
+            swept = work(queue)._query("sweep_keys", None, {"batch": 20})
+
+    assert len(swept) == 20
+    assert scanned(plans) == []

@@ -1,0 +1,233 @@
+"""Reads that begin behind what this process claimed last: nothing is forgotten before it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_pgqueue.engine.statements import Part
+from django_pgqueue.models import BoundQueue, Deferred, Message, Queue
+from django_pgqueue.engine.read import claims
+from tests.actors import Actor, begin, call, commit, execute
+from tests.engine.plans.plans import watched
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QTY = 10
+
+
+def bodies(messages: list[Message]) -> list[Any]:
+    return [message.body for message in messages]
+
+
+@pytest.fixture
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read from the start because time has passed."""
+    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """What was run: read_ready begins behind a bound, read looks everywhere."""
+    ran: list[str] = []
+
+    def note(execute: Any, statement: str, *rest: Any) -> Any:
+        if "SKIP LOCKED" in statement:
+            ran.append("read" if "exhausted" in statement else "read_ready")
+        return execute(statement, *rest)
+
+    with connection.execute_wrapper(note):
+        yield ran
+
+
+@pytest.fixture
+def claimed(committed_orders: BoundQueue, never: None) -> BoundQueue:
+    """A queue with a backlog, of which this process has claimed the first few batches."""
+    committed_orders.send_batch(range(100))
+    for _ in range(3):
+        assert len(committed_orders.read(qty=QTY)) == QTY
+    return committed_orders
+
+
+def test_batches_from_a_backlog_come_in_order_and_complete(
+    committed_orders: BoundQueue, statements: list[str]
+) -> None:
+    committed_orders.send_batch(range(95))
+
+    batches = []
+    while batch := committed_orders.read(qty=QTY):
+        batches.append(bodies(batch))
+
+    assert [len(batch) for batch in batches] == [10] * 9 + [5]
+    assert [body for batch in batches for body in batch] == list(range(95))
+    assert statements[:10] == ["read", *["read_ready"] * 9]
+
+
+def test_a_message_read_behind_a_claim_tells_what_any_other_does(claimed: BoundQueue) -> None:
+    [message] = claimed.read(qty=1, vt=60)
+
+    row = Deferred.objects.get(pk=message.id)
+    assert (message.read_ct, message.attempts, message.group) == (1, 0, None)
+    assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
+    assert (message.vt - message.first_read_at).total_seconds() == 60
+    assert claimed.archive(message) == [message.id]
+
+
+def test_without_time_zones_its_dates_are_as_django_reads_them(
+    claimed: BoundQueue, settings: Any
+) -> None:
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "Asia/Tokyo"
+
+    [message] = claimed.read(qty=1)
+
+    row = Deferred.objects.get(pk=message.id)
+    assert message.vt.tzinfo is None
+    assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
+
+
+def test_a_higher_priority_comes_first_though_lower_ones_were_claimed(claimed: BoundQueue) -> None:
+    claimed.send("urgent", priority=1)
+
+    assert bodies(claimed.read(qty=2)) == ["urgent", 30]
+    assert bodies(claimed.read(qty=1)) == [31]
+
+
+def test_a_lower_priority_comes_when_the_higher_ones_are_read(claimed: BoundQueue) -> None:
+    claimed.send_batch(["whenever"] * 5, priority=-1)
+
+    assert len(claimed.read(qty=70)) == 70
+    assert bodies(claimed.read(qty=10)) == ["whenever"] * 5
+
+
+def test_what_is_due_again_comes_before_what_is_ready(claimed: BoundQueue) -> None:
+    [message] = claimed.read()
+    claimed.set_vt(message, 0)
+
+    again = claimed.read(qty=2)
+
+    assert (again[0].id, again[0].read_ct) == (message.id, 2)
+    assert bodies(again) == [30, 31]
+
+
+def test_a_message_that_committed_late_is_found_when_a_read_comes_back_short(
+    committed_orders: BoundQueue, actor: Actor, never: None
+) -> None:
+    actor.do(begin)
+    late = actor.do(call, "send", "orders", "late")
+    committed_orders.send_batch(range(40))
+    for _ in range(3):
+        committed_orders.read(qty=QTY)
+    actor.do(commit)
+
+    fourth, fifth = committed_orders.read(qty=QTY), committed_orders.read(qty=QTY)
+
+    assert len(fourth) == QTY
+    assert [message.id for message in fifth] == [late]
+
+
+def test_a_message_that_committed_late_is_found_by_the_next_read_from_the_start(
+    committed_orders: BoundQueue, actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor.do(begin)
+    actor.do(call, "send", "orders", "late")
+    committed_orders.send_batch(range(100))
+    for _ in range(3):
+        committed_orders.read(qty=QTY)
+    actor.do(commit)
+
+    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 0)
+    monkeypatch.setattr(claims, "SWEEP_SHARE", 0)
+
+    assert bodies(committed_orders.read(qty=2)) == ["late", 30]
+
+
+def test_groups_are_read_in_order_beside_a_claim(claimed: BoundQueue) -> None:
+    claimed.send_batch(["a1", "a2"], group="a")
+
+    seen = []
+    while batch := claimed.read(qty=QTY):
+        seen += bodies(batch)
+        claimed.archive(batch)
+
+    assert [body for body in seen if body in ("a1", "a2")] == ["a1", "a2"]
+    assert len(seen) == 72
+
+
+def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
+    committed_orders: BoundQueue, never: None, statements: list[str]
+) -> None:
+    committed_orders.send_batch(["a1", "a2"], group="a")
+    committed_orders.send_batch(range(60), group=[f"g{n}" for n in range(60)])
+    first = committed_orders.read(qty=QTY)
+    assert bodies(first) == ["a1", *range(9)]
+    assert bodies(committed_orders.read(qty=QTY)) == [*range(9, 19)]
+    committed_orders.archive(first)
+    statements.clear()
+
+    assert bodies(committed_orders.read(qty=QTY)) == ["a2", *range(19, 28)]
+
+    assert statements == ["read_ready"]
+
+
+def test_a_read_that_is_rolled_back_claims_nothing(claimed: BoundQueue) -> None:
+    with rolled_back():
+        given_back = claimed.read(qty=QTY, in_transaction=True)
+
+    assert bodies(claimed.read(qty=QTY)) == bodies(given_back)
+
+
+def test_a_queue_that_is_made_anew_is_claimed_anew(claimed: BoundQueue) -> None:
+    before = claims.claim_on(Message.objects.resolve("orders").opened)
+    pk = Message.objects.resolve("orders").pk
+    claimed.drop()
+
+    Queue(id=pk, name="orders").save()
+
+    again = Message.objects.resolve("orders")
+    assert again.pk == pk
+    assert claims.claim_on(again.opened) is not before
+    assert claims.claim_on(again.opened) is claims.claim_on(Message.objects.resolve("orders").opened)
+
+
+def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
+    committed_orders: BoundQueue, actor: Actor, never: None
+) -> None:
+    committed_orders.send("read before the snapshot")
+    actor.do(begin)
+    actor.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    actor.do(execute, "SELECT pg_current_xact_id()")
+    committed_orders.send_batch(range(20_000))
+    assert len(committed_orders.read(qty=9000)) == 9000
+    for _ in range(3):
+        assert committed_orders.archive(committed_orders.read(qty=3000))
+
+    queue = Message.objects.resolve("orders")
+    behind = claims.claim_on(queue.opened).bounds()
+    assert behind
+
+    assert buffers(queue, behind) < 1000
+    # Without a bound it goes over the dead rows.
+    assert buffers(queue, claims._START) > 2 * buffers(queue, behind)
+
+
+def buffers(queue: Queue, bounds: dict[str, Any]) -> int:
+    """How many a read with these bounds touches."""
+    vt = dt.timedelta(seconds=30)
+    params = {"vt": vt, "qty": QTY, "process_id": None, "batched": False, **bounds}
+    with rolled_back(), watched(connection) as plans:
+        rows = queue.opened.run("read/read_ready", params, leased=Part("read/lease_each"))
+        assert len(rows) == QTY
+    return plans[0].buffers
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)

@@ -1,0 +1,3 @@
+"""Mirrors the package."""
+
+from __future__ import annotations

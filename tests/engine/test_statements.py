@@ -1,0 +1,53 @@
+"""The text of a statement, with the names of a queue's tables; and where it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import django_pgqueue.engine
+from django_pgqueue.engine.statements import Part, render
+
+ENGINE = Path(django_pgqueue.engine.__file__).parent
+
+
+def test_a_text_is_made_once_for_the_same_queue() -> None:
+    assert render("send/send", 7, False) is render("send/send", 7, False)
+
+
+def test_a_path_stands_for_the_text_of_a_file() -> None:
+    text = render("settle/archive", 7, False)
+
+    assert "FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[]" in text
+    assert "pgqueue_deferred.last_read_at" in text
+
+
+def test_a_name_can_stand_for_a_part() -> None:
+    each = render("read/read_ready", 7, False, (("leased", Part("read/lease_each")),))
+    batch = render("read/read_ready", 7, False, (("leased", Part("read/lease_batch")),))
+
+    assert "INSERT INTO pgqueue_deferred" in each
+    assert "INSERT INTO pgqueue_lease" in batch
+
+
+def test_each_queue_has_texts_of_its_own() -> None:
+    texts = {
+        render("read/peek", 7, False),
+        render("read/peek", 8, False),
+        render("read/peek", 7, True),
+        render("read/next_due", 7, False),
+    }
+
+    assert len(texts) == 4
+
+
+def test_every_statement_is_named_by_the_python_beside_it() -> None:
+    statements = sorted(ENGINE.rglob("*.sql"))
+    assert len(statements) > 30
+
+    for statement in statements:
+        folder = statement.parent
+        name = f"{folder.name}/{statement.stem}"
+        beside = "".join(file.read_text() for file in folder.glob("*.py"))
+        parts = "".join(file.read_text() for file in ENGINE.rglob("*.sql"))
+        family = f'f"{folder.name}/{{operation}}' in beside
+        assert f'"{name}"' in beside or f"{{{name}}}" in parts or family, name

@@ -1,0 +1,124 @@
+"""Every operation has an async twin of the same name with an "a" in front."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import models
+
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
+from django_pgqueue.models.message import MessageManager
+from django_pgqueue.types import Metrics, Receipt
+from tests.conftest import run_sql
+
+# What the core offers. Operations that work on no queue's messages are asked for in
+# `test_every_public_operation_has_a_twin` like all others.
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "create_queue": (("new",), {"visibility_timeout": 7}),
+    "list_queues": ((), {}),
+    "drop_queue": (("orders",), {}),
+    "purge": (("orders",), {}),
+    "send": (("orders", {"n": 1}), {"headers": {"h": 1}, "priority": 3, "group": "g"}),
+    "send_batch": (("orders", [1, 2]), {"delay": 60}),
+    "read": (("orders",), {"qty": 2, "vt": 7, "conditional": {"order": 7}}),
+    "read_with_poll": (("orders",), {"max_poll_seconds": 0, "qty": 2}),
+    "peek": (("orders",), {"qty": 2}),
+    "pop": (("orders",), {"qty": 2}),
+    "archive": (("orders", [1, Receipt(2, 9)]), {}),
+    "delete": (("orders", [1, Receipt(2, 9)]), {}),
+    "set_vt": (("orders", [1, Receipt(2, 9)], 60), {}),
+    "metrics": (("orders",), {}),
+    "metrics_all": ((), {}),
+}
+
+# Plumbing that a project does not call.
+HELPERS = {"erase", "lease", "next_due", "resolve"}
+
+
+def operations() -> list[str]:
+    inherited = set(dir(models.Manager))
+    return [
+        name
+        for name, member in inspect.getmembers(MessageManager, inspect.isfunction)
+        if not name.startswith("_") and name not in inherited and not is_twin(member)
+    ]
+
+
+def is_twin(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function)
+
+
+@pytest.mark.parametrize("name", sorted(set(operations()) - HELPERS))
+def test_every_public_operation_has_a_twin(name: str) -> None:
+    twin = getattr(MessageManager, f"a{name}")
+
+    assert is_twin(twin)
+    assert twin.__name__ == f"a{name}"
+    assert (
+        inspect.signature(twin).parameters
+        == inspect.signature(getattr(MessageManager, name)).parameters
+    )
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name in vars(BoundQueue) if not name.startswith(("_", "a")))
+)
+def test_every_operation_of_a_bound_queue_has_a_twin(name: str) -> None:
+    twin = getattr(BoundQueue, f"a{name}")
+
+    assert twin.__name__ == f"a{getattr(BoundQueue, name).__name__}"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_twin_gives_the_same_result(db: None, name: str) -> None:
+    Message.objects.create_queue("orders")
+    pks = Message.objects.send_batch("orders", [{"order": 7}] * 3, headers={"h": 1})
+    args, kwargs = CALLS[name]
+    # The parts that name messages, made to name these.
+    args = tuple(name_them(arg, pks) for arg in args)
+
+    by_sync = outcome(getattr(Message.objects, name), args, kwargs)
+    by_async = outcome(async_to_sync(getattr(Message.objects, f"a{name}")), args, kwargs)
+
+    assert by_async == by_sync
+
+
+def name_them(arg: Any, pks: list[int]) -> Any:
+    if isinstance(arg, list) and isinstance(arg[-1], Receipt):
+        return [pks[0], Receipt(pks[1], 9)]
+    return arg
+
+
+def outcome(operation: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation returns and what it leaves behind; then it is rolled back."""
+    run_sql("SAVEPOINT before")
+    highest = max(Message.objects.values_list("pk", flat=True))
+    result = plain(operation(*args, **kwargs), highest)
+    state = [
+        list(model.objects.order_by("pk").values_list(*columns))
+        for model, columns in (
+            (LiveMessage, ("queue__name", "state", "read_ct", "priority", "group_key")),
+            (ArchivedMessage, ("state", "read_ct")),
+        )
+    ]
+    run_sql("ROLLBACK TO SAVEPOINT before")
+    return result, state
+
+
+def plain(result: Any, highest: int) -> Any:
+    """A result without the ids and moments that differ from call to call."""
+    if isinstance(result, Message):
+        return (result.id, result.body, result.headers, result.read_ct, result.priority)
+    if isinstance(result, Metrics):
+        return (result.queue_name, result.length, result.ready, result.archived)
+    if isinstance(result, models.Model):
+        return (type(result).__name__, str(result))
+    if isinstance(result, list):
+        lost = getattr(result, "lost", None)
+        return ([plain(each, highest) for each in result], lost)
+    if type(result) is int and result > highest:
+        return "a new id"
+    return result

@@ -1,0 +1,376 @@
+"""create_queue, list_queues, drop_queue and purge."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.db.models import ProtectedError
+
+from django_pgqueue.errors import (
+    InvalidArgument,
+    InvalidQueueName,
+    QueueMismatch,
+    QueueNotFound,
+)
+from django_pgqueue.models import (
+    ArchivedMessage,
+    BoundQueue,
+    LiveMessage,
+    Message,
+    Queue,
+)
+from tests.conftest import run_sql
+from tests.factories import QueueFactory
+
+BAD_NAMES = [
+    "",
+    " ",
+    "a b",
+    "x" * 64,
+    "naïve",
+    "队列",
+    'say "hi"',
+    "it's",
+    "a;b",
+    "a/b",
+    "a$b",
+    "a\x00b",
+    "line\n",
+    "orders; DROP TABLE pgqueue_queue; --",
+    "'); DELETE FROM pgqueue_queue; --",
+    "%s",
+    "{message}",
+    None,
+    7,
+    b"orders",
+    ["orders"],
+]
+
+
+def relations() -> list[str]:
+    """What stands in the database under the package's name."""
+    return [
+        name
+        for (name,) in run_sql("SELECT relname FROM pg_class WHERE relname ~ 'pgqueue' ORDER BY 1")
+    ]
+
+
+# create_queue
+
+
+def test_a_new_queue_has_the_defaults(db: None) -> None:
+    queue = Message.objects.create_queue("orders")
+
+    queue.refresh_from_db()
+    assert (queue.name, queue.visibility_timeout, queue.notify) == ("orders", 30, True)
+    assert (queue.max_deliveries, queue.dead_letter_queue, queue.retention) == (20, None, None)
+    assert (queue.unlogged, queue.partition_interval, queue.paused) == (False, None, False)
+    assert queue.dedup_window is None
+    assert queue.created_at is not None
+
+
+def test_a_new_queue_takes_every_option(db: None) -> None:
+    dead = Message.objects.create_queue("dead")
+
+    Message.objects.create_queue(
+        "orders",
+        unlogged=True,
+        partition_interval=3600,
+        retention=dt.timedelta(days=7),
+        visibility_timeout=5,
+        max_deliveries=3,
+        dead_letter_queue="dead",
+        dedup_window=60.5,
+        notify=False,
+    )
+
+    queue = Queue.objects.get(name="orders")
+    assert (queue.unlogged, queue.partition_interval) == (True, dt.timedelta(hours=1))
+    assert queue.retention == dt.timedelta(days=7)
+    assert (queue.visibility_timeout, queue.max_deliveries) == (5, 3)
+    assert (queue.dead_letter_queue, queue.notify) == (dead, False)
+    assert queue.dedup_window == dt.timedelta(seconds=60.5)
+
+
+def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(db: None) -> None:
+    queue = Message.objects.create_queue("Orders", visibility_timeout=5)
+    pk = Message.objects.send("orders", 1)
+    before = relations()
+
+    again = Message.objects.create_queue("ORDERS", visibility_timeout=99)
+
+    assert again == queue
+    assert (again.name, again.visibility_timeout) == ("Orders", 5)
+    assert relations() == before
+    assert Message.objects.read("orders")[0].id == pk
+
+
+def test_a_queue_with_another_storage_than_asked_for_is_a_mismatch(db: None) -> None:
+    Message.objects.create_queue("plain")
+    Message.objects.create_queue("daily", partition_interval=86400, unlogged=True)
+
+    with pytest.raises(QueueMismatch, match="unlogged=False, not True"):
+        Message.objects.create_queue("plain", unlogged=True)
+    with pytest.raises(QueueMismatch, match="partition_interval"):
+        Message.objects.create_queue("plain", partition_interval=60)
+    with pytest.raises(QueueMismatch):
+        Message.objects.create_queue("daily", unlogged=False)
+    assert Message.objects.create_queue("daily").unlogged
+
+
+@pytest.mark.parametrize(
+    ("kind", "persistence"), [({}, {"p"}), ({"unlogged": True}, {"u"})], ids=str
+)
+def test_only_an_unlogged_queue_has_unlogged_tables(
+    db: None, kind: dict[str, Any], persistence: set[str]
+) -> None:
+    queue = Message.objects.create_queue("orders", **kind)
+
+    found = run_sql(
+        "SELECT relpersistence::text FROM pg_class WHERE relname IN (%s, %s)",
+        [queue.tables["message"], queue.tables["archive"]],
+    )
+
+    assert {row[0] for row in found} == persistence
+
+
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_a_partitioned_queue_puts_a_message_into_the_leaf_of_its_time(
+    db: None, unlogged: bool
+) -> None:
+    queue = Message.objects.create_queue(
+        "daily", partition_interval=dt.timedelta(days=1), unlogged=unlogged
+    )
+
+    pk = Message.objects.send("daily", 1)
+    old = Message.objects.create(
+        queue=queue, enqueued_at=dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
+    )
+
+    [(leaf,)] = run_sql("SELECT tableoid::regclass::text FROM pgqueue_message WHERE id = %s", [pk])
+    [(old_leaf,)] = run_sql(
+        "SELECT tableoid::regclass::text FROM pgqueue_message WHERE id = %s", [old.pk]
+    )
+    today = dt.datetime.now(dt.timezone.utc)
+    assert leaf in {
+        f"{queue.tables['message']}_p{day:%Y%m%d}000000"
+        for day in (today, today - dt.timedelta(hours=1))
+    }
+    assert old_leaf == f"{queue.tables['message']}_default"
+    assert [m.id for m in Message.objects.read("daily", qty=5)] == [pk, old.pk]
+
+
+def test_a_rolled_back_create_leaves_nothing(db: None) -> None:
+    before = relations()
+
+    with transaction.atomic():
+        Message.objects.create_queue("orders", partition_interval=60)
+        Message.objects.send("orders", 1)
+        transaction.set_rollback(True)
+
+    assert relations() == before
+    with pytest.raises(QueueNotFound):
+        Message.objects.send("orders", 1)
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 63, "a.b-c_D.9", "0", "-", ".", "--", "select", "_"])
+def test_a_name_has_1_to_63_letters_digits_dots_hyphens_and_underscores(
+    db: None, name: str
+) -> None:
+    Message.objects.create_queue(name)
+
+    pk = Message.objects.send(name, 1)
+
+    assert Message.objects.read(name)[0].id == pk
+    assert Message.objects.drop_queue(name)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_a_bad_name_is_refused_before_anything_is_asked_of_the_database(
+    db: None, name: Any, django_assert_num_queries: Any
+) -> None:
+    objects = Message.objects
+    operations = [
+        lambda: objects.create_queue(name),
+        lambda: objects.send(name, 1),
+        lambda: objects.send_batch(name, [1]),
+        lambda: objects.send_batch(name, [1] * 500),
+        lambda: objects.read(name),
+        lambda: objects.read_with_poll(name),
+        lambda: objects.peek(name),
+        lambda: objects.pop(name),
+        lambda: objects.archive(name, 1),
+        lambda: objects.delete(name, 1),
+        lambda: objects.set_vt(name, 1, 1),
+        lambda: objects.purge(name),
+        lambda: objects.metrics(name),
+        lambda: objects.drop_queue(name),
+        lambda: BoundQueue(name),
+    ]
+
+    with django_assert_num_queries(0):
+        for operation in operations:
+            with pytest.raises(InvalidQueueName, match="1 to 63"):
+                operation()
+
+    assert not Queue.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"visibility_timeout": 0},
+        {"visibility_timeout": -1},
+        {"visibility_timeout": 1.5},
+        {"visibility_timeout": True},
+        {"visibility_timeout": 2**31},
+        {"visibility_timeout": None},
+        {"max_deliveries": 0},
+        {"max_deliveries": "3"},
+        {"retention": 0.5},
+        {"retention": -1},
+        {"retention": float("nan")},
+        {"partition_interval": 0},
+        {"partition_interval": "1 day"},
+        {"partition_interval": True},
+        {"dedup_window": dt.timedelta(0)},
+        {"dead_letter_queue": "bad name"},
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_refused_and_no_queue_made(db: None, options: dict[str, Any]) -> None:
+    before = relations()
+
+    with pytest.raises(InvalidArgument):
+        Message.objects.create_queue("orders", **options)
+
+    assert relations() == before
+    assert not Queue.objects.exists()
+
+
+def test_an_unknown_dead_letter_queue_is_not_found(db: None) -> None:
+    with pytest.raises(QueueNotFound, match="'dead'"):
+        Message.objects.create_queue("orders", dead_letter_queue="dead")
+
+    assert not Queue.objects.exists()
+
+
+# list_queues
+
+
+def test_queues_are_listed_by_name(db: None) -> None:
+    for name in ("b", "a", "c"):
+        Message.objects.create_queue(name)
+
+    assert [queue.name for queue in Message.objects.list_queues()] == ["a", "b", "c"]
+
+
+# drop_queue
+
+
+@pytest.mark.parametrize(
+    "kind", [{}, {"unlogged": True}, {"partition_interval": dt.timedelta(days=1)}], ids=str
+)
+def test_dropping_a_queue_leaves_nothing_of_it_and_all_of_the_others(
+    db: None, kind: dict[str, Any]
+) -> None:
+    keep = QueueFactory()
+    kept = Message.objects.send(keep, "kept")
+    before = relations()
+    Message.objects.create_queue("orders", **kind)
+    _, archived, _ = Message.objects.send_batch("orders", [1, 2, 3])
+    Message.objects.send("orders", 4, delay=60)
+    Message.objects.archive("orders", archived)
+    Message.objects.read("orders")
+
+    assert Message.objects.drop_queue("ORDERS") is True
+
+    assert relations() == before
+    assert [m.pk for m in Message.objects.all()] == [kept]
+    assert [m.pk for m in LiveMessage.objects.all()] == [kept]
+    assert not ArchivedMessage.objects.exists()
+    assert [queue.name for queue in Message.objects.list_queues()] == [keep.name]
+    with pytest.raises(QueueNotFound):
+        Message.objects.read("orders")
+
+
+def test_dropping_a_queue_that_is_not_there_is_false(db: None) -> None:
+    assert Message.objects.drop_queue("orders") is False
+
+
+def test_a_rolled_back_drop_drops_nothing(orders: BoundQueue) -> None:
+    pk = orders.send(1)
+
+    with transaction.atomic():
+        orders.drop()
+        transaction.set_rollback(True)
+
+    assert [m.id for m in orders.read()] == [pk]
+
+
+def test_a_dropped_queue_can_be_made_again_and_is_empty(orders: BoundQueue) -> None:
+    first = orders.send(1)
+    orders.drop()
+
+    orders.create()
+
+    assert orders.metrics().length == 0
+    assert orders.send(2) > first
+
+
+def test_the_dead_letter_queue_of_another_cannot_be_dropped(db: None) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+
+    with pytest.raises(ProtectedError):
+        Message.objects.drop_queue("dead")
+
+    Message.objects.send("dead", "still works")
+    assert Message.objects.drop_queue("orders")
+    assert Message.objects.drop_queue("dead")
+
+
+# purge
+
+
+@pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=str)
+def test_purge_deletes_every_live_message_and_says_how_many(db: None, kind: dict[str, Any]) -> None:
+    other = QueueFactory()
+    kept = Message.objects.send(other, "kept")
+    Message.objects.create_queue("orders", **kind)
+    archived = Message.objects.send("orders", 0)
+    Message.objects.archive("orders", archived)
+    Message.objects.send_batch("orders", [1, 2, 3])
+    Message.objects.send("orders", 4, delay=60)
+    Message.objects.read("orders")
+
+    assert Message.objects.purge("orders") == 4
+
+    assert Message.objects.purge("orders") == 0
+    assert set(Message.objects.values_list("pk", flat=True)) == {archived, kept}
+    assert [m.pk for m in LiveMessage.objects.all()] == [kept]
+    assert ArchivedMessage.objects.get().pk == archived
+
+
+def test_purge_goes_in_batches(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_pgqueue.engine.settle.settling.PURGE_BATCH", 7)
+    orders.send_batch(range(20))
+    orders.read(qty=5)
+
+    assert orders.purge() == 20
+    assert Message.objects.count() == 0
+
+
+def test_a_purge_starts_no_ids_anew(orders: BoundQueue) -> None:
+    before = orders.send(1)
+    orders.purge()
+
+    assert orders.send(2) > before
+
+
+def test_purging_an_unknown_queue_says_so(db: None) -> None:
+    with pytest.raises(QueueNotFound):
+        Message.objects.purge("nowhere")
