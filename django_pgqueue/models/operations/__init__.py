@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from django_pgqueue.models.operations.base import MessageT
-from django_pgqueue.models.operations.conversion import Conversion
 from django_pgqueue.models.operations.dead_letters import DeadLetters
 from django_pgqueue.models.operations.exchanging import Exchanging
 from django_pgqueue.models.operations.groups import Groups
 from django_pgqueue.models.operations.lifecycle import Lifecycle
+from django_pgqueue.models.operations.maintaining import Maintaining
 from django_pgqueue.models.operations.measuring import Measuring
-from django_pgqueue.models.operations.retention import Retention
 from django_pgqueue.models.operations.topics import Topics
 
 __all__ = ["MessageManager"]
@@ -22,8 +21,7 @@ class MessageManager(
     Exchanging[MessageT],
     DeadLetters[MessageT],
     Measuring[MessageT],
-    Retention[MessageT],
-    Conversion[MessageT],
+    Maintaining[MessageT],
 ):
     """Every operation, by topic. Each takes ``using=`` to name a database, and has an async
     twin of the same name with an ``a`` in front.
