@@ -496,7 +496,7 @@ def test_who_listens_hears_what_was_done() -> None:
     assert maintained.as_dict()["queue_name"] == "plain"
 
 
-# Leaves ahead
+# Partitions ahead
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
