@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import pytest
@@ -325,6 +326,9 @@ STEPS = [
 ]
 
 
+#: All that an interrupted conversion may leave, by its names without numbers.
+BOUND = {"pgqueue_bound", "pgqueue_bound_"}
+
 Interrupted = tuple[BoundQueue, dt.timedelta | None]
 
 
@@ -341,6 +345,7 @@ def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
     interrupted: Interrupted,
 ) -> None:
     orders, wanted = interrupted
+    assert {re.sub("(_q)?[0-9]+$", "", name) for (name,) in run_sql(MADE)} <= BOUND
     works(orders)
     before = rows()
 
