@@ -144,7 +144,6 @@ def _change(queue: OpenQueue, interval: dt.timedelta | None, progress: Progress)
 
 def _into_partitions(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> None:
     """Bound, build and switch; all again should the bound have passed before the switch."""
-
     while True:
         until = _bound(queue, interval, progress)
         own = {"queue_id": queue.pk, "until": until, "interval": interval}
@@ -172,7 +171,7 @@ def _bound(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> dt.d
     """Make sure that all rows lie before a moment ahead, and return it.
 
     Adding a bound locks the queue's tables for the moment of a catalog change. Validating it reads
-    all rows and stops nobody; a validated bound stays so after an interruption.
+    all rows and blocks neither senders nor readers; a validated bound stays so after an interruption.
     """
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}

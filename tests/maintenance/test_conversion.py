@@ -293,7 +293,7 @@ def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     "made", [{}, {"partition_interval": DAY}], ids=["into partitions", "other partitions"]
 )
-def test_a_long_transaction_makes_it_give_up_and_nobody_wait(
+def test_a_long_transaction_makes_it_give_up_and_no_other_session_wait(
     made: dict[str, Any], actor: Actor, settings: Any
 ) -> None:
     settings.PGQUEUE = {"LOCK_SECONDS": 0.5}

@@ -41,7 +41,7 @@ def ledger(committed: None, sql: Sql) -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind", [{}, {"unlogged": True}, {"retention": 1}], ids=["logged", "unlogged", "short-lived"]
 )
-def test_no_message_is_lost_or_doubled_and_nobody_waits_for_long(
+def test_no_message_is_lost_or_doubled_and_no_wait_is_long(
     ledger: None,
     reachable: dict[str, dict[str, Any]],
     sql: Sql,

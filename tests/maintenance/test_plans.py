@@ -29,7 +29,7 @@ USING = "other"
 MANY = 100_000
 DAY = dt.timedelta(days=1)
 PAGES = 8
-#: At most so many outcomes lie on those pages.
+#: The most outcomes that lie on those pages.
 ROWS = PAGES * 120
 
 

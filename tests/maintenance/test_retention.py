@@ -64,7 +64,7 @@ def partitions(queue: Queue) -> list[Partition]:
 
 
 def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
-    """Messages that were sent so many days ago."""
+    """Messages that were sent this many days ago."""
     when = time_ranges(NOW, DAY)[0][0] - days_ago * DAY + DAY / 2
     return [
         row[0]
@@ -78,7 +78,7 @@ def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
 
 
 def done(queue: Queue, ids: list[int], days_ago: float) -> list[int]:
-    """Messages that were archived so many days ago."""
+    """Messages that were archived this many days ago."""
     assert Message.objects.archive(queue, ids) == ids
     # An outcome is never changed; only a test can set the clock back.
     run_sql(
@@ -699,7 +699,7 @@ def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
     assert len(Message.objects.read("daily", qty=5)) == 2
 
 
-def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nobody_else(actor: Actor) -> None:
+def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nothing_else(actor: Actor) -> None:
     queue = daily()
     old = partition(queue, 10)
     actor.do(begin)
@@ -862,7 +862,7 @@ def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor
 def test_a_send_waits_no_longer_than_the_stall(
     actors: Callable[[int], list[Actor]],
 ) -> None:
-    """An open reader keeps the lock away; whoever sends meanwhile stands behind it for a moment."""
+    """An open reader keeps the lock away; a sender waits behind the try for a moment."""
     queue = daily()
     partition(queue, 10)
     reader, maintainer = actors(2)
