@@ -171,7 +171,8 @@ def _bound(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> dt.d
     """Make sure that all rows lie before a moment ahead, and return it.
 
     Adding a bound locks the queue's tables for the moment of a catalog change. Validating it reads
-    all rows and blocks neither senders nor readers; a validated bound stays so after an interruption.
+    all rows and blocks neither senders nor readers. A validated bound stays so after an
+    interruption.
     """
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
