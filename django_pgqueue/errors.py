@@ -82,12 +82,12 @@ class QueueBusy(PgQueueError):
 
 
 class QueueConverting(QueueBusy):
-    """Somebody else converts the queue at this moment; nothing was changed."""
+    """Another process converts the queue at this moment; nothing was changed."""
 
     def __init__(self, name: str) -> None:
         PgQueueError.__init__(
             self,
-            f"Queue {name!r} is being converted by somebody else. Let that end, then try again.",
+            f"Queue {name!r} is being converted by another process. Let that end, then try again.",
         )
 
 

@@ -8,7 +8,8 @@ from django.apps.registry import Apps
 from django.db import router
 from django.db.migrations.operations.base import Operation
 
-from django_pgqueue import arguments, ddl
+from django_pgqueue import arguments
+from django_pgqueue.maintenance import tables
 
 __all__ = ["CreateQueue"]
 
@@ -55,7 +56,7 @@ class CreateQueue(Operation):
             settings["dead_letter_queue"] = queues.get(name__iexact=target)
         queue = queues.create(name=self.name, **settings)
         with schema_editor.connection.cursor() as cursor:
-            ddl.create_leaves(
+            tables.create_tables(
                 cursor,
                 queue.pk,
                 unlogged=queue.unlogged,
@@ -72,7 +73,7 @@ class CreateQueue(Operation):
         number = queue.pk
         queue.delete()
         with schema_editor.connection.cursor() as cursor:
-            ddl.drop_queue(cursor, number, unlogged=queue.unlogged)
+            tables.drop_tables(cursor, number, unlogged=queue.unlogged)
 
     @staticmethod
     def _queues(schema_editor: Any, apps: Apps) -> Any:

@@ -24,7 +24,7 @@ database_failed         an operation failed and will be retried     operation, e
 retention_due           archived messages of a queue are about      queue, before
                         to be removed; False refuses that, a
                         datetime keeps what was archived since
-queue_maintained        leaves were made, old messages removed      queue, upkeep
+queue_maintained        a round of maintenance is over              queue, maintained
 maintenance_failed      a consumer could not maintain a queue       queue, error
 preparing_stopped       prepared statements do not work on this     error
                         database, the sender

@@ -12,11 +12,11 @@ __all__ = [
     "Batch",
     "BatchReceipt",
     "Delay",
+    "Maintained",
     "Metrics",
     "Receipt",
     "Settled",
     "State",
-    "Upkeep",
 ]
 
 #: Seconds, a duration, or the aware moment itself.
@@ -141,29 +141,32 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class Maintained:
     """What :meth:`maintain` did to one queue.
 
     ``before`` is the moment before which archived messages were old enough to go; None without a
     retention, or when a listener of ``retention_due`` ``refused``. Archived messages went with
-    their leaves (``dropped``, in ``leaves_dropped`` of them) or one by one (``pruned``); so many
-    more were ``held`` until they are exported. ``stragglers`` counts leaves of which all is old
-    and something still lives; ``busy``, steps that were left to the next time because others used
-    the tables. ``spans_in_default`` counts spans ahead that stay in the default leaf. ``keys`` are
-    dedup keys whose window was over. ``error`` says why it failed, if it did.
+    their partitions (``dropped``, with ``partitions_dropped``) or row by row (``pruned``);
+    ``held`` is how many more wait for an export. ``foreign_lakes`` are the paths of lakes that were
+    exported from another server: as long as there is one, nothing is removed. ``stragglers`` counts
+    partitions of which all is old but for a message that is not archived; ``busy``, steps that were
+    left to the next time because others used the tables. ``stay_in_default`` counts ranges of time
+    whose messages stay in the default partition. ``keys`` are dedup keys whose window was over.
+    ``error`` says why it failed, if it did.
     """
 
     queue_name: str
     before: dt.datetime | None = None
     refused: bool = False
-    leaves_made: int = 0
-    leaves_dropped: int = 0
+    partitions_made: int = 0
+    partitions_dropped: int = 0
     dropped: int = 0
     pruned: int = 0
     held: int = 0
+    foreign_lakes: tuple[str, ...] = ()
     stragglers: int = 0
     busy: int = 0
-    spans_in_default: int = 0
+    stay_in_default: int = 0
     keys: int = 0
     seconds: float = 0.0
     error: str = ""

@@ -157,12 +157,10 @@ def until_empty(queue: str, qty: int, vt: float) -> list[int]:
 
 
 def convert_until(step: str, queue: str, interval: dt.timedelta | None) -> None:
-    """Convert a queue, and end right before a step of ddl.conversion, as Ctrl-C does."""
+    """Convert a queue, and end right before a step of the conversion, as Ctrl-C does."""
     from unittest.mock import patch
 
-    from django_pgqueue.ddl import conversion
-
-    with patch.object(conversion, step, side_effect=KeyboardInterrupt):
+    with patch(f"django_pgqueue.maintenance.conversion.{step}", side_effect=KeyboardInterrupt):
         try:
             call("repartition", queue, interval)
         except KeyboardInterrupt:

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 from django.db.migrations.state import ProjectState
 
-from django_pgqueue.ddl import conversion
 from django_pgqueue.errors import InvalidQueueName
+from django_pgqueue.maintenance import bounds
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.operations import CreateQueue
 from tests.conftest import run_sql
@@ -74,12 +74,13 @@ def test_backwards_drops_the_queue_and_its_messages(state):
 
 
 def test_backwards_drops_what_was_begun_with_the_queue_too(state):
-    operation = CreateQueue("orders", partition_interval=dt.timedelta(days=1))
+    operation = CreateQueue("orders")
     forwards(operation, state)
     for number in range(3):
         Message.objects.send("orders", number, group="g", dedup_key=str(number))
+    until = dt.datetime(2200, 1, 1, tzinfo=dt.timezone.utc)
     with connection.cursor() as cursor:
-        conversion.begin_copy(cursor, Queue.objects.get().pk, unlogged=False)
+        bounds.add_bound(cursor, Queue.objects.get().pk, "pgqueue_message", until)
 
     backwards(operation, state)
 

@@ -14,12 +14,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 
-from django_pgqueue import ddl
 from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.wording import EMPTY, age, amount, local
 from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.errors import PgQueueError, QueueBusy
+from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
 from django_pgqueue.types import State
 
@@ -103,7 +103,7 @@ class QueueAdmin(PageAdmin):
         "archived",
         "unlogged",
         "partition_interval",
-        "leaves",
+        "partitions",
         "last_removed",
         "created_at",
     ]
@@ -139,7 +139,7 @@ class QueueAdmin(PageAdmin):
                 "fields": [
                     "unlogged",
                     "partition_interval",
-                    "leaves",
+                    "partitions",
                     "last_removed",
                     "created_at",
                 ]
@@ -181,16 +181,16 @@ class QueueAdmin(PageAdmin):
     def archived(self, queue: Any) -> str:
         return self._messages(queue, "archived")
 
-    @admin.display(description="leaves of time")
-    def leaves(self, queue: Queue) -> str:
+    @admin.display(description="partitions by time")
+    def partitions(self, queue: Queue) -> str:
         with connections[queue.alias].cursor() as cursor:
-            slices = [leaf for leaf in ddl.leaves(cursor, queue.pk) if leaf.is_slice]
-        if not slices:
+            found = [each for each in find_partitions(cursor, queue.pk) if each.has_range]
+        if not found:
             return EMPTY
-        first, last = slices[0].start, slices[-1].end
+        first, last = found[0].start, found[-1].end
         since = f"from {local(first)} " if first else ""
         until = f"to {local(last)}" if last else "on"
-        return f"{len(slices)}, {since}{until}"
+        return f"{len(found)}, {since}{until}"
 
     @admin.display(description="retention last removed messages")
     def last_removed(self, queue: Queue) -> str:

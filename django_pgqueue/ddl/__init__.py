@@ -2,40 +2,7 @@
 
 from __future__ import annotations
 
-from django_pgqueue.ddl.dropping import drop_queue
-from django_pgqueue.ddl.partitions import (
-    AHEAD,
-    Leaf,
-    create_leaves,
-    create_slice,
-    drop_slice,
-    leaves,
-    lock_slice_alone,
-    lock_slices,
-    missing_slices,
-    moment,
-    own_table,
-    server_time,
-    shared_names,
-    table_names,
-    time_slices,
-)
+from django_pgqueue.ddl.names import own_table, shared_names, table_names
+from django_pgqueue.ddl.times import moment, server_time
 
-__all__ = [
-    "AHEAD",
-    "Leaf",
-    "create_leaves",
-    "create_slice",
-    "drop_queue",
-    "drop_slice",
-    "leaves",
-    "lock_slice_alone",
-    "lock_slices",
-    "missing_slices",
-    "moment",
-    "own_table",
-    "server_time",
-    "shared_names",
-    "table_names",
-    "time_slices",
-]
+__all__ = ["moment", "own_table", "server_time", "shared_names", "table_names"]

@@ -1,4 +1,4 @@
-"""Which consumer process looks after leaves and retention."""
+"""Which consumer process does maintenance: one at a time, by a lease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Caretaker",
+            name="MaintenanceLease",
             fields=[
                 ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ("token", models.UUIDField()),
@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                 ("until", models.DateTimeField()),
             ],
             options={
-                "db_table": "pgqueue_caretaker",
+                "db_table": "pgqueue_maintenance",
                 "required_db_vendor": "postgresql",
             },
         ),

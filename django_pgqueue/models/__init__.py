@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.bound import BoundQueue, queue
-from django_pgqueue.models.caretaker import Caretaker
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
+from django_pgqueue.models.maintenance import MaintenanceLease
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
@@ -17,11 +17,11 @@ __all__ = [
     "ArchivedMessage",
     "Binding",
     "BoundQueue",
-    "Caretaker",
     "Deferred",
     "ExportRun",
     "Lake",
     "LiveMessage",
+    "MaintenanceLease",
     "Message",
     "Process",
     "PurgeMark",

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.db import connections, models
+from django.db import models
 
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["ExportRun", "Lake", "PurgeMark"]
 
 _now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
-
-
-class LakeManager(models.Manager["Lake"]):
-    """Lakes, and how far they are."""
-
-    use_in_migrations = False
-
-    def exported_below(self, queue: Queue) -> int | None:
-        """Retention may take archived messages with a smaller ``archive_xid``; None: all of them.
-
-        That is how far the slowest of the lakes is which hold this queue back.
-        """
-        marks = [
-            lake.exported_below
-            for lake in self.using(queue.alias).filter(holds_retention=True)
-            if lake.takes(queue)
-        ]
-        return min(marks, default=None)
 
 
 class Lake(models.Model):
@@ -50,8 +30,6 @@ class Lake(models.Model):
     )
     created_at = models.DateTimeField(db_default=_now, editable=False)
 
-    objects = LakeManager()
-
     class Meta:
         db_table = "pgqueue_lake"
         ordering = ("path",)
@@ -59,10 +37,6 @@ class Lake(models.Model):
 
     def __str__(self) -> str:
         return self.path
-
-    def takes(self, queue: Queue) -> bool:
-        names = [str(name).lower() for name in self.queues]
-        return not names or queue.name.lower() in names
 
 
 class ExportRun(models.Model):
@@ -109,25 +83,6 @@ class ExportRun(models.Model):
         return f"{self.kind.lower()} {self.pk} of {self.lake}"
 
 
-class PurgeMarkManager(models.Manager["PurgeMark"]):
-    """What retention tells those who read the archive."""
-
-    use_in_migrations = False
-
-    def raise_to(self, queue: Queue, below_xid: int) -> None:
-        """Note that archived messages of transactions before that one may be gone.
-
-        In the transaction that removes them, so that a stream which has not read them stops.
-        """
-        with connections[queue.alias].cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid) VALUES (%s, %s) "
-                "ON CONFLICT (queue_id) DO UPDATE "
-                "SET below_xid = greatest(p.below_xid, excluded.below_xid), purged_at = DEFAULT",
-                [queue.pk, below_xid],
-            )
-
-
 class PurgeMark(models.Model):
     """Up to where archived messages of a queue may have been removed."""
 
@@ -141,15 +96,9 @@ class PurgeMark(models.Model):
     below_xid = models.BigIntegerField()
     purged_at = models.DateTimeField(db_default=_now)
 
-    objects = PurgeMarkManager()
-
     class Meta:
         db_table = "pgqueue_purge_mark"
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"{self.queue_id}: below {self.below_xid}"
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raise the mark; it never falls."""
-        type(self).objects.raise_to(self.queue, self.below_xid)

@@ -24,7 +24,7 @@ from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost
-from django_pgqueue.models import queues, topics
+from django_pgqueue.models import maintaining, queues, topics
 from django_pgqueue.models.operation import Operation, Twin, on_database, operation
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
@@ -82,6 +82,9 @@ class Operations:
 
     metrics, ametrics = operation(measuring.metrics)
 
+    maintain, amaintain = operation(maintaining.maintain)
+    repartition, arepartition = operation(maintaining.repartition)
+
 
 class MessageQuerySet(models.QuerySet["Message"]):
     """Messages by the ORM: for looking, bulk_create as a send, and delete."""
@@ -130,6 +133,7 @@ class MessageManager(Operations, models.Manager["Message"]):
     list_queues, alist_queues = on_database(queues.list_queues)
     drop_queue, adrop_queue = on_database(queues.drop_queue)
     metrics_all, ametrics_all = on_database(queues.metrics_all)
+    maintain_all, amaintain_all = on_database(maintaining.maintain_all)
 
     bind, abind = on_database(topics.bind)
     unbind, aunbind = on_database(topics.unbind)

@@ -1,4 +1,4 @@
-"""A queue: its settings, and the leaves that come and go with it."""
+"""A queue: its settings, and the tables that come and go with it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from django.utils.functional import cached_property
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
+from django_pgqueue.ddl import locks
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.models import locks
+from django_pgqueue.maintenance import tables
 
 __all__ = ["Queue", "database_key"]
 
@@ -100,18 +101,6 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
             found = queues.get(name.lower()) or self.using(alias).named(name).first()
         if found is None:
             raise QueueNotFound(name, alias)
-        return found
-
-    def reread(self, queue: Queue) -> Queue:
-        """The queue as it is now, for work that takes several transactions.
-
-        Raises QueueNotFound when it was dropped, and RuntimeError inside a transaction.
-        """
-        with transaction.atomic(using=queue.alias, durable=True):  # or Django refuses
-            found = self.using(queue.alias).filter(pk=queue.pk).first()
-        if found is None:
-            self.forget(queue.name, queue.alias)
-            raise QueueNotFound(queue.name, queue.alias)
         return found
 
     def forget(self, name: str, alias: str) -> None:
@@ -216,6 +205,19 @@ class Queue(models.Model):
         """What stands for this queue's tables in the text of its queries."""
         return ddl.table_names(self.pk, unlogged=self.unlogged)
 
+    def reread(self) -> Queue:
+        """The queue as it is now, for work that takes several transactions.
+
+        Raises QueueNotFound when it was dropped, and RuntimeError inside a transaction.
+        """
+        manager = type(self).objects
+        with transaction.atomic(using=self.alias, durable=True):  # or Django refuses
+            found = manager.using(self.alias).filter(pk=self.pk).first()
+        if found is None:
+            manager.forget(self.name, self.alias)
+            raise QueueNotFound(self.name, self.alias)
+        return found
+
     def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         arguments.queue_name(self.name)
         alias = using or self.alias
@@ -229,7 +231,7 @@ class Queue(models.Model):
             super().save(*args, using=alias, **kwargs)
             if is_new:
                 with connections[alias].cursor() as cursor:
-                    ddl.create_leaves(
+                    tables.create_tables(
                         cursor,
                         self.pk,
                         unlogged=self.unlogged,
@@ -285,7 +287,7 @@ class Queue(models.Model):
         ):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
-            ddl.drop_queue(cursor, pk, unlogged=self.unlogged)
+            tables.drop_tables(cursor, pk, unlogged=self.unlogged)
         return deleted
 
     @classmethod

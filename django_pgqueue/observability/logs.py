@@ -166,18 +166,39 @@ def preparing_stopped(sender: str, error: Exception, **kwargs: Any) -> None:
     )
 
 
-def maintained(sender: str, upkeep: Any, **kwargs: Any) -> None:
-    did = upkeep.removed or upkeep.leaves_made or upkeep.leaves_dropped
+def maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
+    if maintained.foreign_lakes:
+        _warn_of_foreign_lakes(sender, maintained.foreign_lakes)
+    did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
+    stay = maintained.stay_in_default
     logger.log(
-        logging.WARNING if upkeep.spans_in_default else logging.INFO if did else logging.DEBUG,
-        "%s: removed %s archived, %s leaves; made %s leaves%s, in %.1f s",
+        logging.WARNING if stay else logging.INFO if did else logging.DEBUG,
+        "%s: removed %s archived messages, %s partitions; made %s partitions%s, in %.1f s",
         sender,
-        upkeep.removed,
-        upkeep.leaves_dropped,
-        upkeep.leaves_made,
-        f"; {upkeep.spans_in_default} stay in the default leaf" if upkeep.spans_in_default else "",
-        upkeep.seconds,
-        extra={"queue": sender, **upkeep.as_dict()},
+        maintained.removed,
+        maintained.partitions_dropped,
+        maintained.partitions_made,
+        f"; the messages of {stay} stay in the default partition" if stay else "",
+        maintained.seconds,
+        extra={"queue": sender, **maintained.as_dict()},
+    )
+
+
+#: Queues and lakes that were warned of; rounds come again and again.
+_warned: set[tuple[str, tuple[str, ...]]] = set()
+
+
+def _warn_of_foreign_lakes(queue: str, lakes: tuple[str, ...]) -> None:
+    if (queue, lakes) in _warned:
+        return
+    _warned.add((queue, lakes))
+    logger.warning(
+        "%s: retention removes nothing, because it waits for %s, which was exported from another "
+        "server. Export to a new lake with --hold-retention, then let the old one go: unset its "
+        '"holds retention" in the admin',
+        queue,
+        ", ".join(lakes),
+        extra={"queue": queue, "lakes": list(lakes)},
     )
 
 

@@ -8,8 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from django_pgqueue.models import ExportRun, Lake, PurgeMark, Queue, Rollup, RollupRun
-from django_pgqueue.models.bound import BoundQueue
+from django_pgqueue.models import ExportRun, Lake, Rollup, RollupRun
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 
@@ -30,26 +29,3 @@ def test_list_and_page_show_what_a_job_wrote(admin_client: Client, model: type) 
 
     assert listed.status_code == page.status_code == 200
     assert listed.context["cl"].result_count == 1
-
-
-def test_lake_holds_back_the_retention_of_the_queues_it_takes(orders: BoundQueue) -> None:
-    found = Queue.objects.resolve("orders")
-    Lake.objects.create(path="/slow", holds_retention=True, exported_below=10, queues=["Orders"])
-    Lake.objects.create(path="/fast", holds_retention=True, exported_below=20)
-    Lake.objects.create(path="/free", holds_retention=False, exported_below=0)
-    Lake.objects.create(path="/other", holds_retention=True, exported_below=1, queues=["mails"])
-
-    assert Lake.objects.exported_below(found) == 10
-
-
-def test_nothing_holds_back_retention_where_no_lake_asks_for_it(orders: BoundQueue) -> None:
-    Lake.objects.create(path="/free", exported_below=5)
-
-    assert Lake.objects.exported_below(Queue.objects.resolve("orders")) is None
-
-
-def test_purge_mark_rises_and_never_falls(orders: BoundQueue) -> None:
-    PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), 7)
-    PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), 5)
-
-    assert PurgeMark.objects.get(queue=Queue.objects.resolve("orders")).below_xid == 7

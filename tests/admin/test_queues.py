@@ -15,8 +15,9 @@ from django.urls import reverse
 from django.utils.formats import localize
 from django.utils.timezone import localtime
 
-from django_pgqueue import ddl, queue
+from django_pgqueue import queue
 from django_pgqueue.errors import QueueBusy
+from django_pgqueue.maintenance.partitions import AHEAD
 from django_pgqueue.models import BoundQueue, Message, PurgeMark, Queue
 from tests.admin.conftest import act, page, rows
 
@@ -134,19 +135,19 @@ def test_form_shows_the_backlog(operator: Client, orders: BoundQueue) -> None:
     assert ">7</a>" in text
 
 
-def test_form_shows_the_leaves_and_when_something_was_removed(
+def test_form_shows_the_partitions_and_when_something_was_removed(
     operator: Client, orders: BoundQueue
 ) -> None:
     daily = Message.objects.create_queue("daily", partition_interval=86_400, retention=1)
-    PurgeMark.objects.raise_to(daily, 7)
+    PurgeMark.objects.create(queue=daily, below_xid=7)
 
     text = page(operator, "queue", "change", daily.pk)
     plain = page(operator, "queue", "change", Queue.objects.get(name="orders").pk)
 
     removed = PurgeMark.objects.get().purged_at
-    assert f"{ddl.AHEAD + 1}, from " in text
+    assert f"{AHEAD + 1}, from " in text
     assert localize(localtime(removed)) in text
-    assert "leaves of time" in plain.lower()
+    assert "partitions by time" in plain.lower()
     assert ", from " not in plain
 
 

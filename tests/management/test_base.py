@@ -29,7 +29,7 @@ COMMANDS = [
     ("pgqueue_replay", ["nothing"]),
     ("pgqueue_create", ["orders", "--dead-letter-queue", "nothing"]),
     ("pgqueue_maintain", ["nothing"]),
-    ("pgqueue_partition", ["nothing", "--off"]),
+    ("pgqueue_partition", ["nothing", "--cancel"]),
     ("pgqueue_health", ["nothing"]),
 ]
 

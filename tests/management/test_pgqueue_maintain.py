@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from django.core.management import CommandError
 
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue, queue
-from django_pgqueue.models.operations import retention
+from django_pgqueue.maintenance import pruning
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Lake, Message, Queue, queue
 from tests.actors import Actor, begin, commit
 from tests.actors import call as operate
 from tests.conftest import run_sql
+from tests.maintenance.test_retention import daily, done, partition, plain, sent
 from tests.management.calling import call, call_json
-from tests.models.operations.test_retention import daily, done, leaf, plain, sent
 
 pytestmark = pytest.mark.django_db
 
 
 def test_each_queue_is_a_line_with_what_was_done(orders: BoundQueue) -> None:
     found = daily()
-    leaf(found, 9)
+    partition(found, 9)
     done(found, sent(found, 3, 9), 8)
     old = plain()
     done(old, sent(old, 2, 9), 8)
 
     headings, *lines = call("pgqueue_maintain").out.splitlines()
 
-    assert " ".join(headings.split()) == "queue removed leaves dropped leaves made note"
+    assert " ".join(headings.split()) == "queue removed partitions dropped partitions made note"
     assert [line.split() for line in lines] == [
         ["daily", "3", "1", "0"],
         ["orders", "0", "0", "0"],
@@ -48,7 +49,7 @@ def test_the_same_can_be_had_as_json_for_some_queues(orders: BoundQueue) -> None
 
 def test_what_was_in_the_way_is_said(actor: Actor) -> None:
     found = daily()
-    leaf(found, 9)
+    partition(found, 9)
     actor.do(begin)
     actor.do(operate, "send", "daily", 1)
 
@@ -56,6 +57,21 @@ def test_what_was_in_the_way_is_said(actor: Actor) -> None:
 
     assert said.splitlines()[1].endswith("others use the tables, try later")
     actor.do(commit)
+
+
+def test_a_lake_of_another_server_is_said_with_what_to_do(orders: BoundQueue) -> None:
+    found = plain()
+    done(found, sent(found, 2, 9), 8)
+    Lake.objects.create(path="/old", holds_retention=True, exported_below=2**40, system="7000")
+
+    said = call("pgqueue_maintain").out
+    [of_orders, of_plain] = call_json("pgqueue_maintain")
+
+    assert "nothing removed: a lake is of another server" in said
+    assert "Exported from another server: /old." in said
+    assert "pgqueue_export PATH --hold-retention" in said
+    assert (of_orders["foreign_lakes"], of_plain["foreign_lakes"]) == ([], ["/old"])
+    assert ArchivedMessage.objects.count() == 2
 
 
 def test_a_queue_that_fails_lets_the_others_have_their_turn(
@@ -94,22 +110,23 @@ def test_waits_that_mean_nothing_are_refused(orders: BoundQueue, wrong: tuple[st
 
 
 def test_an_interrupt_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(pruning, "BATCH", 2)
     found = plain()
     done(found, sent(found, 6, 9), 8)
-    prune = retention._Work._query
-    batches: list[str] = []
+    prune = pruning._prune_batch
+    batches: list[int] = []
 
-    def query(work: retention._Work, name: str, *args: object) -> object:
-        if name == "expire":
-            batches.append(name)
-            if len(batches) == 3:
-                raise KeyboardInterrupt
-        return prune(work, name, *args)  # type: ignore[arg-type]
+    def interrupt(*args: Any) -> pruning.Pruned:
+        batches.append(1)
+        if len(batches) == 3:
+            raise KeyboardInterrupt
+        return prune(*args)
 
-    monkeypatch.setattr(retention._Work, "_query", query)
+    monkeypatch.setattr(pruning, "_prune_batch", interrupt)
 
-    with pytest.raises(CommandError, match=r"Interrupted. 4 messages went; say it again") as said:
+    with pytest.raises(
+        CommandError, match=r"Interrupted. 4 messages removed; run it again"
+    ) as said:
         call("pgqueue_maintain")
 
     assert said.value.returncode == 130

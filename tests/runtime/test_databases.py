@@ -10,7 +10,8 @@ from django.db import OperationalError
 
 from django_pgqueue.acks import Ack
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, Caretaker, Message, Process
+from django_pgqueue.maintenance import lease
+from django_pgqueue.models import ArchivedMessage, Message, Process
 from django_pgqueue.runtime import Consumer, Options
 from django_pgqueue.runtime.fetcher import Fetcher
 from django_pgqueue.runtime.leases import LeaseKeeper
@@ -146,14 +147,14 @@ def test_queues_are_maintained_where_they_can_be(monkeypatch: pytest.MonkeyPatch
     maintenance = Maintenance(["default", "other"])
     maintained: list[str] = []
     monkeypatch.setattr(maintenance, "_maintain", lambda queue: maintained.append(queue.alias))
-    operation = Caretaker.objects.hold
+    operation = lease.hold
 
     def hold(*args: Any, using: str) -> bool:
         if using == "default":
             raise OperationalError("the server is gone")
         return operation(*args, using=using)
 
-    monkeypatch.setattr(Caretaker.objects, "hold", hold)
+    monkeypatch.setattr(lease, "hold", hold)
     maintenance.tick()
 
     with pytest.raises(OperationalError):

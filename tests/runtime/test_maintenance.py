@@ -1,4 +1,4 @@
-"""One consumer of all looks after leaves and retention."""
+"""One consumer process of all maintains the queues."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 from django.test import override_settings
 
-from django_pgqueue import ddl, signals
-from django_pgqueue.models import BoundQueue, Caretaker, Message, Queue, queue
-from django_pgqueue.models.operations import retention
+from django_pgqueue import signals
+from django_pgqueue.maintenance import lease, retention
+from django_pgqueue.maintenance.partitions import AHEAD, find_partitions
+from django_pgqueue.models import BoundQueue, MaintenanceLease, Message, Queue, queue
 from django_pgqueue.runtime import maintenance
 from tests.conftest import run_sql
 from tests.runtime.consuming import InThread, outcomes
@@ -36,85 +37,69 @@ def nothing(message: Message) -> None:
     pass
 
 
-def caretakers() -> list[Any]:
-    return list(Caretaker.objects.values_list("token", flat=True))
+def holders() -> list[Any]:
+    return list(MaintenanceLease.objects.values_list("token", flat=True))
 
 
-def has_duty(consumer: InThread) -> bool:
+def holds_lease(consumer: InThread) -> bool:
     token = consumer.consumer.maintenance._token
     return bool(
-        run_sql("SELECT 1 FROM pgqueue_caretaker WHERE token = %s AND until > now()", [token])
+        run_sql("SELECT 1 FROM pgqueue_maintenance WHERE token = %s AND until > now()", [token])
     )
 
 
-def slices(name: str) -> int:
+def partitions(name: str) -> int:
     with connection.cursor() as cursor:
-        return len(ddl.leaves(cursor, Queue.objects.resolve(name).pk))
+        return len(find_partitions(cursor, Queue.objects.resolve(name).pk))
 
 
-def lose_leaves(name: str) -> None:
+def lose_partitions(name: str) -> None:
     found = Queue.objects.resolve(name)
     with connection.cursor() as cursor:
-        for leaf in ddl.leaves(cursor, found.pk):
-            if leaf.is_slice:
-                cursor.execute(f"DROP TABLE {leaf.message}, {leaf.archive}")
+        for each in find_partitions(cursor, found.pk):
+            if each.has_range:
+                cursor.execute(f"DROP TABLE {each.message}, {each.archive}")
 
 
-def test_a_consumer_looks_after_every_queue_of_its_database(
+def test_a_consumer_maintains_every_queue_of_its_database(
     committed_orders: BoundQueue, consume: Consume, often: None
 ) -> None:
     Message.objects.create_queue("daily", partition_interval=DAY)
     Message.objects.create_queue("short", retention=1)
-    lose_leaves("daily")
+    lose_partitions("daily")
     old = queue("short").send_batch([1, 2, 3])
     queue("short").archive(old)
 
     consume(nothing)
 
-    until(lambda: slices("daily") == ddl.AHEAD + 2)
+    until(lambda: partitions("daily") == AHEAD + 2)
     until(lambda: outcomes("short") == {})
 
 
-def test_one_of_many_has_the_duty_and_hands_it_over_when_it_stops(
+def test_one_of_many_holds_the_lease_and_hands_it_over_when_it_stops(
     committed_orders: BoundQueue, consume: Consume, often: None
 ) -> None:
     consumers = [consume(nothing) for _ in range(3)]
-    until(lambda: sum(map(has_duty, consumers)) == 1)
-    [first] = [each for each in consumers if has_duty(each)]
+    until(lambda: sum(map(holds_lease, consumers)) == 1)
+    [first] = [each for each in consumers if holds_lease(each)]
 
     first.stop()
 
-    assert not has_duty(first)
-    until(lambda: sum(map(has_duty, consumers)) == 1)
+    assert not holds_lease(first)
+    until(lambda: sum(map(holds_lease, consumers)) == 1)
 
 
-def test_the_duty_of_one_that_fell_silent_passes_on_when_its_time_is_over(
+def test_the_lease_of_one_that_fell_silent_passes_on_when_it_runs_out(
     committed_orders: BoundQueue, consume: Consume, often: None
 ) -> None:
     gone = uuid4()
-    assert Caretaker.objects.hold(gone, 1.0, using="default")
+    assert lease.hold(gone, 1.0, using="default")
 
     consumer = consume(nothing)
 
-    assert caretakers() == [gone]
-    until(lambda: has_duty(consumer))
-    assert not Caretaker.objects.hold(gone, 1.0, using="default")
-
-
-def test_the_duty_can_be_kept_and_left() -> None:
-    mine, other = uuid4(), uuid4()
-
-    assert Caretaker.objects.hold(mine, 60, using="default")
-    since = Caretaker.objects.get().since
-    assert Caretaker.objects.hold(mine, 60, using="default")
-    assert Caretaker.objects.get().since == since
-    assert not Caretaker.objects.hold(other, 60, using="default")
-
-    Caretaker.objects.leave(other, using="default")
-    assert not Caretaker.objects.hold(other, 60, using="default")
-    Caretaker.objects.leave(mine, using="default")
-    assert Caretaker.objects.hold(other, 60, using="default")
-    assert Caretaker.objects.get().since > since
+    assert holders() == [gone]
+    until(lambda: holds_lease(consumer))
+    assert not lease.hold(gone, 1.0, using="default")
 
 
 def test_consumers_that_are_not_to_maintain_do_not(
@@ -127,7 +112,7 @@ def test_consumers_that_are_not_to_maintain_do_not(
 
         assert not consumer.consumer.maintenance.is_alive()
         consumer.stop()
-    assert caretakers() == []
+    assert holders() == []
 
 
 @pytest.mark.parametrize("kind", [DatabaseError, OperationalError, ValueError])
@@ -148,7 +133,7 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
         raise kind("permission denied")
 
     Queue.objects.update(retention=dt.timedelta(seconds=1))  # often, that is
-    monkeypatch.setattr(retention._Work, "do", fail)
+    monkeypatch.setattr(retention, "run_round", fail)
     signals.maintenance_failed.connect(listen)
     try:
         consumer = consume(nothing)
@@ -165,7 +150,7 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
 def test_one_that_fails_lets_another_try(
     committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    does = retention._Work.do
+    does = retention.run_round
     unlucky: list[int] = []
     lucky: list[int] = []
 
@@ -178,7 +163,7 @@ def test_one_that_fails_lets_another_try(
         lucky.append(me)
         return does(work)
 
-    monkeypatch.setattr(retention._Work, "do", do)
+    monkeypatch.setattr(retention, "run_round", do)
     consume(nothing)
     consume(nothing)
 
@@ -196,7 +181,7 @@ def test_a_long_round_ends_when_the_consumer_stops(
             work.progress(0)
             connection.ensure_connection()
 
-    monkeypatch.setattr(retention._Work, "do", endless)
+    monkeypatch.setattr(retention, "run_round", endless)
     monkeypatch.setattr(maintenance, "_TERM", 0.3)
     consumer = consume(nothing)
     until(lambda: rounds)
@@ -216,26 +201,26 @@ def test_a_long_round_ends_when_the_consumer_stops(
         ({"partition_interval": dt.timedelta(hours=1)}, 900),
     ],
 )
-def test_a_queue_is_looked_after_as_often_as_its_times_ask_for(
+def test_a_queue_is_maintained_as_often_as_its_times_ask_for(
     settings: dict[str, Any], seconds: float
 ) -> None:
     assert maintenance.pause(Queue(**settings), 60) == seconds
 
 
-def test_a_consumer_that_drains_has_no_duty(
+def test_a_consumer_that_drains_takes_no_lease(
     committed_orders: BoundQueue, consume: Consume, often: None
 ) -> None:
     consumer = consume(nothing, options={"drain": True})
 
     consumer.wait()
 
-    assert caretakers() == []
+    assert holders() == []
 
 
 def test_a_lost_connection_is_made_anew(
     committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    does = retention._Work.do
+    does = retention.run_round
     pids: list[int] = []
 
     def do(work: Any) -> Any:
@@ -245,12 +230,12 @@ def test_a_lost_connection_is_made_anew(
             run_sql("SELECT pg_terminate_backend(pg_backend_pid())")
         return does(work)
 
-    monkeypatch.setattr(retention._Work, "do", do)
+    monkeypatch.setattr(retention, "run_round", do)
     Message.objects.create_queue("daily", partition_interval=DAY)
-    lose_leaves("daily")
+    lose_partitions("daily")
     consumer = consume(nothing)
 
-    until(lambda: slices("daily") == ddl.AHEAD + 2)
+    until(lambda: partitions("daily") == AHEAD + 2)
 
     assert pids[0] != pids[-1]
     assert consumer.consumer.report()["loops"]

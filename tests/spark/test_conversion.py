@@ -1,4 +1,4 @@
-"""Reads of the archive while a queue gets slices of time, or loses them."""
+"""Reads of the archive while a queue gets partitions by time, or other ones."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from tests.spark.test_streaming import Stream
 
 Finish = Callable[..., list[int]]
 
-DAY = dt.timedelta(days=1)
+DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
 
 
-@pytest.mark.parametrize("made", [None, DAY])
-def test_a_read_sees_all_before_and_during_and_after(
-    url: str, finish: Finish, made: dt.timedelta | None
-) -> None:
-    archived = finish("orders", 300, partition_interval=made)
+def test_a_read_sees_all_before_and_during_and_after(url: str, finish: Finish) -> None:
+    archived = finish("orders", 300)
     during: list[list[int]] = []
 
     Message.objects.repartition(
         "orders",
-        None if made else DAY,
+        DAY,
         progress=lambda *step: during.append(run(*planned(url))),
     )
 
@@ -40,14 +37,11 @@ def test_a_read_sees_all_before_and_during_and_after(
         assert found == sorted(archived)
 
 
-@pytest.mark.parametrize("made", [None, DAY])
-def test_a_read_that_was_planned_before_says_so(
-    url: str, finish: Finish, made: dt.timedelta | None
-) -> None:
-    finish("orders", 300, partition_interval=made)
+def test_a_read_that_was_planned_before_says_so(url: str, finish: Finish) -> None:
+    finish("orders", 300)
     options, tasks = planned(url)
 
-    Message.objects.repartition("orders", None if made else DAY)
+    Message.objects.repartition("orders", DAY)
 
     with pytest.raises(TableRewritten):
         run(options, tasks)
@@ -57,7 +51,7 @@ def test_a_stream_and_a_lake_go_on(spark: Any, url: str, finish: Finish, tmp_pat
     stream, lake = Stream(spark, url, tmp_path / "checkpoint"), str(tmp_path / "lake")
     archived: list[int] = []
 
-    for interval in (None, DAY, None):
+    for interval in (None, DAY, HOUR):
         Message.objects.create_queue("orders")
         Message.objects.repartition("orders", interval)
         archived += finish("orders", 20)

@@ -58,9 +58,9 @@ def test_retention_takes_what_is_exported_and_leaves_the_rest(
     export(spark, url, lake, holds_retention=True)
     second = finish_long_ago(20)
 
-    upkeep = Message.objects.maintain("orders")
+    maintained = Message.objects.maintain("orders")
 
-    assert (upkeep.pruned, upkeep.held) == (30, 20)
+    assert (maintained.pruned, maintained.held) == (30, 20)
     assert kept() == second
 
     wait_for_commits(url)

@@ -57,7 +57,7 @@ class Command(QueueCommand):
             "--partition-interval",
             type=duration,
             metavar="TIME",
-            help="a leaf for each such span, as 1d, so that old messages go at no cost",
+            help="a partition for each such interval, as 1d: old messages are removed at no cost",
         )
         parser.add_argument(
             "--dedup-window",

@@ -9,13 +9,13 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_pgqueue.management.base import QueueCommand, amount, table
 from django_pgqueue.models import Message
-from django_pgqueue.types import Upkeep
+from django_pgqueue.types import Maintained
 
 
 class Command(QueueCommand):
     help = (
-        "Remove archived messages whose queue's retention is over, and make leaves of time "
-        "ahead. Nothing that lives is touched."
+        "Remove archived messages whose queue's retention is over, and make partitions by time "
+        "ahead. A message that is not archived is never touched."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -40,51 +40,67 @@ class Command(QueueCommand):
         with self.progress("messages removed") as progress:
 
             def show(removed: int) -> None:
-                self.so_far = f"{amount(removed)} went; say it again for the rest."
+                self.so_far = f"{amount(removed)} removed; run it again for the rest."
                 progress.show(removed)
 
-            upkeeps = Message.objects.maintain_all(
+            done = Message.objects.using(alias).maintain_all(
                 options["queues"] or None,
                 patience=options["patience"],
                 stall=options["stall"],
                 progress=show,
-                using=alias,
             )
-        self.answer(options, [upkeep.as_dict() for upkeep in upkeeps], _lines(upkeeps))
-        failed = [upkeep for upkeep in upkeeps if upkeep.error]
+        self.answer(options, [each.as_dict() for each in done], [*_lines(done), *_advice(done)])
+        failed = [each for each in done if each.error]
         if failed:
             raise CommandError("\n".join(f"{each.queue_name}: {each.error}" for each in failed))
 
 
-def _lines(upkeeps: list[Upkeep]) -> list[str]:
-    columns = ["queue", "removed", "leaves dropped", "leaves made", "note"]
+def _lines(done: list[Maintained]) -> list[str]:
+    columns = ["queue", "removed", "partitions dropped", "partitions made", "note"]
     sides = ["<", ">", ">", ">", "<"]
     return table(
         dict(zip(columns, sides, strict=True)),
         [
             [
-                upkeep.queue_name,
-                f"{upkeep.removed:,}",
-                f"{upkeep.leaves_dropped}",
-                f"{upkeep.leaves_made}",
-                _note(upkeep),
+                each.queue_name,
+                f"{each.removed:,}",
+                f"{each.partitions_dropped}",
+                f"{each.partitions_made}",
+                _note(each),
             ]
-            for upkeep in upkeeps
+            for each in done
         ],
     )
 
 
-def _note(upkeep: Upkeep) -> str:
-    """What was not done, in words."""
+def _note(each: Maintained) -> str:
+    """In words: what was not done, and why."""
     notes = {
-        "failed": upkeep.error,
-        "refused by a listener": upkeep.refused,
-        f"{upkeep.held:,} wait for an export": upkeep.held,
-        f"{upkeep.stragglers} leaves have something that lives": upkeep.stragglers,
-        "others use the tables, try later": upkeep.busy,
-        f"{upkeep.spans_in_default} spans stay in the default leaf": upkeep.spans_in_default,
+        "failed": each.error,
+        "refused by a listener": each.refused,
+        "nothing removed: a lake is of another server": each.foreign_lakes,
+        f"{each.held:,} wait for an export": each.held,
+        f"{each.stragglers} old partitions have a message that is not archived": each.stragglers,
+        "others use the tables, try later": each.busy,
+        f"messages of {each.stay_in_default} ranges stay in the default partition": (
+            each.stay_in_default
+        ),
     }
     return ", ".join(note for note, applies in notes.items() if applies)
+
+
+def _advice(done: list[Maintained]) -> list[str]:
+    """The way on when retention is held by lakes that were exported from another server."""
+    lakes = sorted({path for each in done for path in each.foreign_lakes})
+    if not lakes:
+        return []
+    return [
+        "",
+        f"Exported from another server: {', '.join(lakes)}. What is there is not known to be here "
+        f"too, so nothing is removed.",
+        'Export to a new lake with pgqueue_export PATH --hold-retention, then unset "holds '
+        'retention" of the old one in the admin.',
+    ]
 
 
 def _seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_partition``: slices of time for a queue, or one leaf, while it is used."""
+"""``manage.py pgqueue_partition``: partition a queue by time, or change its interval, in use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management.base import QueueCommand, duration
 from django_pgqueue.models import Message, Queue
 
-DOING = {"check": "rows checked", "copy": "rows copied"}
-
 
 class Command(QueueCommand):
     help = (
-        "Partition a queue by time, change the length of its slices, or make it one leaf again, "
-        "while messages are sent and read."
+        "Partition a queue by time, or change the interval of its partitions, while messages are "
+        "sent and read."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,27 +21,28 @@ class Command(QueueCommand):
         parser.add_argument("queue")
         wanted = parser.add_mutually_exclusive_group(required=True)
         wanted.add_argument(
-            "--interval", type=duration, metavar="TIME", help="the span of one slice, as 1d"
+            "--interval", type=duration, metavar="TIME", help="length of a partition, as 1d"
         )
-        wanted.add_argument("--off", action="store_true", help="one leaf; copies all rows")
+        wanted.add_argument(
+            "--cancel", action="store_true", help="clear away what an interrupted run has begun"
+        )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         found = Message.objects.resolve(options["queue"], alias)
         queue = Queue.objects.using(alias).get(pk=found.pk)
         was, interval = queue.partition_interval, options["interval"]
-        with self.progress("rows") as progress:
+        with self.progress("rows checked") as progress:
 
             def show(step: str, done: int, total: int) -> None:
                 self.so_far = (
-                    f"The queue works as it did. Say it again to go on, or say what it is now "
-                    f"({'--off' if was is None else f'--interval {was.total_seconds():g}'}) to "
-                    f"clear away what was begun."
+                    "The queue works as before. Run the same command again to go on, or with "
+                    "--cancel to clear away what was begun."
                 )
-                progress.say(DOING[step], total)
+                progress.say("rows checked", total)
                 progress.show(done)
 
             changed = Message.objects.repartition(queue, interval, progress=show)
-        now = "one leaf" if interval is None else f"slices of {interval}"
+        now = "no partitions by time" if interval is None else f"partitions of {interval}"
         self.answer(
             options,
             {

@@ -1,7 +1,8 @@
-"""Leaves are made and dropped every second, by consumers that are killed while they do it.
+"""Partitions are made and dropped every second, by consumers that are killed while they do it.
 
-A leaf holds a second, and messages are kept for another one; so every message outlives its leaf's
-time, and those that failed, or whose consumer died, are often read from leaves that are due.
+A partition holds a second, and messages are kept for another one; so every message outlives its
+partition's time, and those that failed, or whose consumer died, are often read from partitions that
+are due.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 QUEUES = ["lease", "transactional", "locked", "batch"]
 OFTEN = json.dumps({"MAINTENANCE_SECONDS": 0.2, "CACHE_SECONDS": 0.5})
-SLICES = (
+PARTITIONS = (
     "SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r' AND relname ~ '_p\\d+$'"
 )
 
 
-def kill_the_caretaker(world: World) -> int:
-    """kill -9 whoever has the duty; whoever is dead is started again. How many were killed."""
+def kill_the_maintainer(world: World) -> int:
+    """kill -9 the process that holds the lease; start the dead ones again. How many were killed."""
     with world.connect() as connection:
-        row = connection.execute("SELECT process FROM pgqueue_caretaker").fetchone()
+        row = connection.execute("SELECT process FROM pgqueue_maintenance").fetchone()
     killed = 0
     for consumer in world.consumers:
         if row is not None and consumer.alive and row[0].endswith(f":{consumer.pid}"):
@@ -42,27 +43,29 @@ def kill_the_caretaker(world: World) -> int:
     return killed
 
 
-def read_for_a_while(world: World, stop: threading.Event, spans: list[tuple[float, float]]) -> None:
-    """Somebody leaves a transaction open that has read every leaf, again and again."""
+def read_for_a_while(
+    world: World, stop: threading.Event, stretches: list[tuple[float, float]]
+) -> None:
+    """Leave a transaction open that has read every partition, again and again."""
     with psycopg.connect(world.url) as connection:
         while not stop.is_set():
             connection.execute("SELECT count(*) FROM pgqueue_message")
             began = time.monotonic()
             stop.wait(1.5)
-            spans.append((began, time.monotonic()))
+            stretches.append((began, time.monotonic()))
             connection.rollback()
             stop.wait(0.7)
 
 
 @pytest.mark.parametrize("unlogged", [False, True], ids=["logged", "unlogged"])
-def test_leaves_come_and_go_under_load(world: World, unlogged: bool) -> None:
+def test_partitions_come_and_go_under_load(world: World, unlogged: bool) -> None:
     world.queues(*QUEUES, partition_interval=1, retention=1, unlogged=unlogged)
     with world.connect() as connection:
-        at_first = set(connection.execute(SLICES).fetchall())
+        at_first = set(connection.execute(PARTITIONS).fetchall())
     for _ in range(3):
         world.until_started(world.consume(WORKING_PGQUEUE=OFTEN))
-    stop, spans = threading.Event(), []
-    reader = threading.Thread(target=read_for_a_while, args=(world, stop, spans))
+    stop, stretches = threading.Event(), []
+    reader = threading.Thread(target=read_for_a_while, args=(world, stop, stretches))
     reader.start()
     world.produce(
         500,
@@ -79,7 +82,7 @@ def test_leaves_come_and_go_under_load(world: World, unlogged: bool) -> None:
     def fault() -> None:
         nonlocal killed
         world.pause(1.0, 2.0)
-        killed += kill_the_caretaker(world)
+        killed += kill_the_maintainer(world)
 
     world.while_producing(fault, least=4)
     assert killed
@@ -99,9 +102,9 @@ def test_leaves_come_and_go_under_load(world: World, unlogged: bool) -> None:
     assert {op for op in effects if outcome.get(op) == "fail"} == set(), "phantoms"
     in_transactions = [op for op in effects if queue_of[op] in ("transactional", "locked")]
     assert {op: effects[op] for op in in_transactions if effects[op] > 1} == {}
-    # Nobody waited for whoever held the leaves locked.
+    # No sender waited for the reader that held the partitions.
     sends = [e["at"] for e in events if e["event"] == "invoke"]
-    for began, ended in spans:
+    for began, ended in stretches:
         if min(sends) < began and ended < max(sends):
             assert any(e["event"] == "ok" and began < e["at"] < ended for e in events)
 
@@ -113,7 +116,7 @@ def test_leaves_come_and_go_under_load(world: World, unlogged: bool) -> None:
                 "FROM pgqueue_archive a JOIN pgqueue_queue q ON q.id = a.queue_id "
                 "WHERE q.name <> 'dead')"
             ).fetchall()
-            return left == 0 and not at_first & set(connection.execute(SLICES).fetchall())
+            return left == 0 and not at_first & set(connection.execute(PARTITIONS).fetchall())
 
     for consumer in world.consumers:
         if not consumer.alive:

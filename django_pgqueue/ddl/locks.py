@@ -1,4 +1,4 @@
-"""Locks that others wait behind: asked for briefly, and again after a pause."""
+"""Locks that other sessions wait behind: asked for briefly, and again after a pause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["KEPT", "briefly", "milliseconds", "set_locally", "settings_for"]
 
 R = TypeVar("R")
 
-#: What PostgreSQL says when others keep a lock.
+#: The errors by which PostgreSQL says that other sessions keep a lock.
 KEPT = (LOCK_NOT_AVAILABLE, DEADLOCK)
 
 
@@ -27,13 +27,13 @@ def briefly(
     seconds: float,
     kept: Container[str | None] = KEPT,
 ) -> R:
-    """Do what needs locks on a queue's tables, without standing in line for them for long.
+    """Do what needs locks on a queue's tables, and wait for them a moment at a time.
 
-    Everybody else would have to wait behind. ``act`` is a transaction, and is told for how long it
-    may wait. The tries, which have no end, say that, and how long the others have to themselves
-    after each, in seconds.
+    All other sessions wait behind one that waits for a lock. So ``act``, a transaction, is told for
+    how many seconds it may wait; between two tries is a pause, in which the others go first.
+    ``tries`` yields both, in seconds, without end.
 
-    Raises QueueBusy when the next try would come later than after so many seconds.
+    Raises QueueBusy when the next try would come later than after this many seconds.
     """
     until = time.monotonic() + seconds
     while True:
@@ -69,7 +69,7 @@ def set_locally(cursor: Any, **settings: str) -> None:
 
 
 def milliseconds(seconds: float) -> str:
-    """A span of time as the server's settings have it.
+    """A length of time as the server's settings have it.
 
     >>> milliseconds(0.05)
     '50ms'

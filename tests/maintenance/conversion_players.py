@@ -88,17 +88,20 @@ def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
 def convert_and_die(databases: dict[str, Any], interval: Any, step: str) -> None:
     """Convert, and die in the transaction of a step."""
     _enter(databases, {})
-    from django_pgqueue import queue
-    from django_pgqueue.ddl import conversion
+    from unittest.mock import patch
 
-    do = getattr(conversion, step)
+    from django_pgqueue import queue
+    from django_pgqueue.maintenance import bounds, conversion
+
+    module, _, name = step.rpartition(".")
+    do = getattr(bounds if module else conversion, name)
 
     def die(*args: Any, **kwargs: Any) -> None:
         do(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(conversion, step, die)
-    queue("orders").repartition(interval)
+    with patch(f"django_pgqueue.maintenance.conversion.{step}", die):
+        queue("orders").repartition(interval)
 
 
 def _note(table: str, ids: list[int]) -> None:

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from django_pgqueue.ddl import locks
 from django_pgqueue.errors import QueueBusy
-from django_pgqueue.models import locks
 from tests.conftest import run_sql
 
 

@@ -7,10 +7,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from django_pgqueue.models import Caretaker, Queue
+from django_pgqueue.maintenance import lease
+from django_pgqueue.models import Queue
 from tests.acceptance.test_transactions import pgbouncer
 from tests.actors import Actor, call, execute
-from tests.models.operations.test_retention import DAY, archived, done, leaf, leaves, sent
+from tests.maintenance.test_retention import DAY, archived, done, partition, partitions, sent
 
 __all__ = ["pgbouncer"]
 
@@ -20,33 +21,33 @@ LIMITS = "SELECT current_setting('lock_timeout'), current_setting('statement_tim
 
 
 def hold(token: UUID) -> bool:
-    return Caretaker.objects.hold(token, 60, using="default")
+    return lease.hold(token, 60, using="default")
 
 
 def leave(token: UUID) -> None:
-    Caretaker.objects.leave(token, using="default")
+    lease.leave(token, using="default")
 
 
-def test_leaves_are_made_and_dropped_behind_pgbouncer(
+def test_partitions_are_made_and_dropped_behind_pgbouncer(
     committed: None, pgbouncer: dict[str, Any]
 ) -> None:
     with Actor({"default": pgbouncer}) as pooled:
         pooled.do(call, "create_queue", "daily", partition_interval=DAY, retention=7 * DAY)
         queue = Queue.objects.get()
-        old = leaf(queue, 10)
+        old = partition(queue, 10)
         done(queue, sent(queue, 3, 10), 8)
         done(queue, sent(queue, 3, 40), 38)
         before = pooled.do(execute, LIMITS)
 
-        upkeep = pooled.do(call, "maintain", "daily")
+        maintained = pooled.do(call, "maintain", "daily")
 
-        assert (upkeep.dropped, upkeep.pruned) == (3, 3)
-        assert old not in leaves(queue)
+        assert (maintained.dropped, maintained.pruned) == (3, 3)
+        assert old not in partitions(queue)
         assert archived(queue) == []
         assert pooled.do(execute, LIMITS) == before
 
 
-def test_one_has_the_duty_behind_pgbouncer(committed: None, pgbouncer: dict[str, Any]) -> None:
+def test_one_holds_the_lease_behind_pgbouncer(committed: None, pgbouncer: dict[str, Any]) -> None:
     mine, other = uuid4(), uuid4()
     with Actor({"default": pgbouncer}) as one, Actor({"default": pgbouncer}) as two:
         assert one.do(hold, mine)

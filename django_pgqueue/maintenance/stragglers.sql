@@ -1,5 +1,5 @@
--- Whether a leaf holds a message that lives. Its ids say where to look: no index of the live ones
--- knows their times, and beside an old leaf there are few of its ids left to go through.
+-- Whether a partition has a message that is not archived. Its ids say where to look: no index of
+-- the live messages has their times, and few of the ids of an old partition are left among them.
 WITH ids AS MATERIALIZED (
     SELECT min(id) AS first, max(id) AS last FROM {message}
 )

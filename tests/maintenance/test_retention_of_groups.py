@@ -1,4 +1,4 @@
-"""FIFO groups keep their order, and lose nothing, while leaves are dropped under them."""
+"""FIFO groups keep their order, and lose nothing, while partitions are dropped under them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from django_pgqueue.models import Message, Queue
-from tests.acceptance import group_players, retention_players
+from tests.acceptance import group_players
 from tests.acceptance.test_groups_under_fire import notes
+from tests.maintenance import retention_players
 
 __all__ = ["notes"]
 
@@ -23,7 +24,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 GROUPS, MESSAGES, SECONDS = 20, 10, 120
 
 
-def test_groups_keep_their_order_while_leaves_are_dropped(
+def test_groups_keep_their_order_while_partitions_are_dropped(
     committed: None, notes: None, reachable: dict[str, dict[str, Any]], sql: Sql
 ) -> None:
     queue = Message.objects.create_queue("orders", partition_interval=1, retention=1)

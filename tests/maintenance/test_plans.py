@@ -11,9 +11,15 @@ import pytest
 import pytest_django
 from django.db import connections, transaction
 
-from django_pgqueue import ddl
+from django_pgqueue.maintenance.dropping import lives_in
+from django_pgqueue.maintenance.partitions import (
+    Partition,
+    create_partition,
+    find_partitions,
+    time_ranges,
+)
+from django_pgqueue.maintenance.round import Round
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.operations.retention import _Work
 from tests.conftest import run_sql
 from tests.engine.plans.plans import Plan, watched
 
@@ -23,7 +29,7 @@ USING = "other"
 MANY = 100_000
 DAY = dt.timedelta(days=1)
 PAGES = 8
-#: At most so many outcomes lie on those pages.
+#: The most outcomes that lie on those pages.
 ROWS = PAGES * 120
 
 
@@ -72,15 +78,15 @@ def queue(
     django_db_setup: None,
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[Queue]:
-    """An old leaf behind a large backlog, and young outcomes beside old ones."""
+    """An old partition behind a large backlog, and young outcomes beside old ones."""
     with django_db_blocker.unblock():
         with rolled_back():
             queue = Message.objects.create_queue(
                 "daily", partition_interval=DAY, retention=7 * DAY, using=USING
             )
-            start = ddl.time_slices(dt.datetime.now(dt.timezone.utc), DAY)[0][0] - 9 * DAY
+            start = time_ranges(dt.datetime.now(dt.timezone.utc), DAY)[0][0] - 9 * DAY
             with connections[USING].cursor() as cursor:
-                ddl.create_slice(cursor, queue.pk, start, start + 2 * DAY)
+                create_partition(cursor, queue.pk, start, start + 2 * DAY)
             fill(queue, 20_000, sent=8 * DAY, archived=8 * DAY)
             fill(queue, 20_000, sent=30 * DAY, archived=20 * DAY)
             fill(queue, MANY, sent=29 * DAY, archived=DAY)
@@ -91,26 +97,26 @@ def queue(
         connections[USING].close()
 
 
-def work(queue: Queue) -> _Work:
-    return _Work(queue, 1, 1, lambda removed: None)
+def work(queue: Queue) -> Round:
+    return Round(queue, 1, 1, lambda removed: None)
 
 
-def leaves(queue: Queue) -> list[ddl.Leaf]:
+def partitions(queue: Queue) -> list[Partition]:
     with connections[USING].cursor() as cursor:
-        return ddl.leaves(cursor, queue.pk)
+        return find_partitions(cursor, queue.pk)
 
 
 def scanned(plans: list[Plan]) -> list[str]:
     return [node.relation for plan in plans for node in plan.scanned]
 
 
-def test_a_look_for_what_lives_in_a_leaf_passes_the_backlog_by(queue: Queue, db: None) -> None:
-    [old, *_] = leaves(queue)
+def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue: Queue, db: None) -> None:
+    [old, *_] = partitions(queue)
 
     with rolled_back():
         run("SET LOCAL enable_seqscan = off")  # as under the lock
         with watched(connections[USING]) as plans:
-            assert not work(queue)._lives_in(old)
+            assert not lives_in(work(queue), old)
 
     assert scanned(plans) == []
     for plan in plans:
@@ -120,13 +126,13 @@ def test_a_look_for_what_lives_in_a_leaf_passes_the_backlog_by(queue: Queue, db:
 
 
 def test_a_batch_reads_so_many_pages_wherever_it_is(queue: Queue, db: None) -> None:
-    default = leaves(queue)[-1]
+    default = partitions(queue)[-1]
     page = {"before": dt.datetime.now(dt.timezone.utc) - 7 * DAY, "exported_below": None}
 
     for first, expected in ((0, True), (700, False)):
         params = {**page, "batch": 100, "first": f"({first},0)", "end": f"({first + PAGES},0)"}
         with rolled_back(), watched(connections[USING]) as plans:
-            [(gone, *_)] = work(queue)._query("expire", default, params)
+            [(gone, *_)] = work(queue).fetch("expire", params, default)
 
         assert (gone > 0) is expected
         for plan in plans:
@@ -143,7 +149,7 @@ def test_keys_are_swept_in_the_order_in_which_they_run_out(queue: Queue, db: Non
         run("ANALYZE pgqueue_dedup")
         with watched(connections[USING]) as plans:
             run("SELECT FROM pgqueue_ready LIMIT 0")  # so that something is watched
-            swept = work(queue)._query("sweep_keys", None, {"batch": 20})
+            swept = work(queue).fetch("sweep_keys", {"batch": 20})
 
     assert len(swept) == 20
     assert scanned(plans) == []

@@ -1,4 +1,4 @@
-"""Leaves of queues: made, attached, found again."""
+"""Partitions by time: made, attached, found again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import datetime as dt
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from django_pgqueue import ddl
+from django_pgqueue.maintenance.partitions import (
+    AHEAD,
+    Partition,
+    create_partition,
+    find_partitions,
+)
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 from tests.conftest import run_sql
 
@@ -17,21 +22,21 @@ DAY = dt.timedelta(days=1)
 PAST = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
 
 
-def make_slice(queue: Queue, start: dt.datetime, end: dt.datetime) -> ddl.Leaf:
+def make_partition(queue: Queue, start: dt.datetime, end: dt.datetime) -> Partition:
     with connection.cursor() as cursor:
-        return ddl.create_slice(cursor, queue.pk, start, end, unlogged=queue.unlogged)
+        return create_partition(cursor, queue.pk, start, end, unlogged=queue.unlogged)
 
 
-def leaves(queue: Queue) -> list[ddl.Leaf]:
+def partitions(queue: Queue) -> list[Partition]:
     with connection.cursor() as cursor:
-        return ddl.leaves(cursor, queue.pk)
+        return find_partitions(cursor, queue.pk)
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_slice_holds_the_messages_of_its_span_and_their_outcomes(unlogged: bool) -> None:
+def test_a_partition_holds_the_messages_of_its_range_and_their_outcomes(unlogged: bool) -> None:
     queue = Message.objects.create_queue("daily", partition_interval=DAY, unlogged=unlogged)
 
-    made = make_slice(queue, PAST, PAST + DAY)
+    made = make_partition(queue, PAST, PAST + DAY)
 
     message = Message.objects.create(queue=queue, enqueued_at=PAST + DAY / 2)
     assert Message.objects.archive(queue, message.pk) == [message.pk]
@@ -45,9 +50,9 @@ def test_a_slice_holds_the_messages_of_its_span_and_their_outcomes(unlogged: boo
     ) == [(kind,)]
 
 
-def test_an_insert_into_a_slice_by_its_name_is_a_send_too() -> None:
+def test_an_insert_into_a_partition_by_its_name_is_a_send_too() -> None:
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
-    made = make_slice(queue, PAST, PAST + DAY)
+    made = make_partition(queue, PAST, PAST + DAY)
 
     run_sql(
         f"INSERT INTO {made.message} (queue_id, enqueued_at, body) VALUES (%s, %s, '7')",
@@ -57,21 +62,23 @@ def test_an_insert_into_a_slice_by_its_name_is_a_send_too() -> None:
     assert [message.body for message in Message.objects.read("daily", qty=2)] == [7]
 
 
-def test_leaves_are_found_by_their_bounds() -> None:
+def test_partitions_are_found_by_their_bounds() -> None:
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
-    made = make_slice(queue, PAST, PAST + DAY)
+    made = make_partition(queue, PAST, PAST + DAY)
 
-    found = leaves(queue)
+    found = partitions(queue)
 
     assert found[0] == made
-    assert len(found) == 1 + ddl.AHEAD + 1 + 1
-    assert [leaf.end for leaf in found[1:-2]] == [leaf.start for leaf in found[2:-1]]
-    assert found[-1] == ddl.Leaf(
+    assert len(found) == 1 + AHEAD + 1 + 1
+    assert [partition.end for partition in found[1:-2]] == [
+        partition.start for partition in found[2:-1]
+    ]
+    assert found[-1] == Partition(
         f"{queue.tables['message']}_default", f"{queue.tables['archive']}_default"
     )
 
 
-def test_a_slice_without_a_beginning_is_a_slice() -> None:
+def test_a_partition_without_a_beginning_is_a_partition() -> None:
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     for parent in ("message", "archive"):
         table = queue.tables[parent]
@@ -80,34 +87,34 @@ def test_a_slice_without_a_beginning_is_a_slice() -> None:
             f"FOR VALUES FROM (MINVALUE) TO ('2001-01-01Z')"
         )
 
-    assert leaves(queue)[0] == ddl.Leaf(
+    assert partitions(queue)[0] == Partition(
         f"{queue.tables['message']}_old", f"{queue.tables['archive']}_old", True, None, PAST
     )
 
 
-def test_a_queue_without_slices_is_one_leaf(orders: object) -> None:
+def test_a_queue_without_partitions_is_one_partition(orders: object) -> None:
     queue = Queue.objects.resolve("orders")
 
-    assert leaves(queue) == [ddl.Leaf(queue.tables["message"], queue.tables["archive"])]
-    assert leaves(Queue(pk=queue.pk + 1000)) == []
+    assert partitions(queue) == [Partition(queue.tables["message"], queue.tables["archive"])]
+    assert partitions(Queue(pk=queue.pk + 1000)) == []
 
 
-def test_half_a_slice_is_left_out() -> None:
+def test_half_a_partition_is_left_out() -> None:
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     table = queue.tables["message"]
     run_sql(
         f"CREATE TABLE {table}_old PARTITION OF {table} FOR VALUES FROM (MINVALUE) TO ('1999-1-1')"
     )
 
-    assert f"{table}_old" not in [leaf.message for leaf in leaves(queue)]
+    assert f"{table}_old" not in [partition.message for partition in partitions(queue)]
 
 
-def test_a_span_with_rows_in_the_default_leaf_gets_no_slice() -> None:
+def test_a_range_with_rows_in_the_default_partition_gets_no_partition() -> None:
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     Message.objects.create(queue=queue, enqueued_at=PAST)
-    before = leaves(queue)
+    before = partitions(queue)
 
     with pytest.raises(IntegrityError), transaction.atomic():
-        make_slice(queue, PAST, PAST + DAY)
+        make_partition(queue, PAST, PAST + DAY)
 
-    assert leaves(queue) == before
+    assert partitions(queue) == before

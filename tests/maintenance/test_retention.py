@@ -10,8 +10,18 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import ddl, queue, signals
+from django_pgqueue import queue, signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.maintenance import ahead, lakes, pruning
+from django_pgqueue.maintenance import partitions as ddl
+from django_pgqueue.maintenance.partitions import (
+    AHEAD,
+    Partition,
+    create_partition,
+    find_partitions,
+    time_ranges,
+)
+from django_pgqueue.maintenance.round import Round
 from django_pgqueue.models import (
     ArchivedMessage,
     Lake,
@@ -21,7 +31,6 @@ from django_pgqueue.models import (
     PurgeMark,
     Queue,
 )
-from django_pgqueue.models.operations import retention
 from tests.actors import Actor, begin, call, commit, execute
 from tests.conftest import run_sql
 from tests.waiting import until
@@ -42,21 +51,21 @@ def plain(name: str = "plain", retention: dt.timedelta | None = 7 * DAY, **optio
     return Message.objects.create_queue(name, retention=retention, **options)
 
 
-def leaf(queue: Queue, days_ago: int) -> ddl.Leaf:
-    """A leaf for one of the last days."""
-    start = ddl.time_slices(NOW, DAY)[0][0] - days_ago * DAY
+def partition(queue: Queue, days_ago: int) -> Partition:
+    """A partition for one of the last days."""
+    start = time_ranges(NOW, DAY)[0][0] - days_ago * DAY
     with connection.cursor() as cursor:
-        return ddl.create_slice(cursor, queue.pk, start, start + DAY, unlogged=queue.unlogged)
+        return create_partition(cursor, queue.pk, start, start + DAY, unlogged=queue.unlogged)
 
 
-def leaves(queue: Queue) -> list[ddl.Leaf]:
+def partitions(queue: Queue) -> list[Partition]:
     with connection.cursor() as cursor:
-        return ddl.leaves(cursor, queue.pk)
+        return find_partitions(cursor, queue.pk)
 
 
 def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
-    """Messages that were sent so many days ago."""
-    when = ddl.time_slices(NOW, DAY)[0][0] - days_ago * DAY + DAY / 2
+    """Messages that were sent this many days ago."""
+    when = time_ranges(NOW, DAY)[0][0] - days_ago * DAY + DAY / 2
     return [
         row[0]
         for row in run_sql(
@@ -69,7 +78,7 @@ def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
 
 
 def done(queue: Queue, ids: list[int], days_ago: float) -> list[int]:
-    """Messages that were archived so many days ago."""
+    """Messages that were archived this many days ago."""
     assert Message.objects.archive(queue, ids) == ids
     # An outcome is never changed; only a test can set the clock back.
     run_sql(
@@ -91,9 +100,9 @@ def test_a_queue_without_retention_keeps_everything() -> None:
     queue = plain(retention=None)
     old = done(queue, sent(queue, 3, 100), 100)
 
-    upkeep = Message.objects.maintain("plain")
+    maintained = Message.objects.maintain("plain")
 
-    assert (upkeep.removed, upkeep.before) == (0, None)
+    assert (maintained.removed, maintained.before) == (0, None)
     assert archived(queue) == stored(queue) == old
 
 
@@ -104,28 +113,28 @@ def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged: bool) -> None:
     young = done(queue, sent(queue, 3, 20), 6)
     live = sent(queue, 2, 30)
 
-    upkeep = Message.objects.maintain("plain")
+    maintained = Message.objects.maintain("plain")
 
-    assert (upkeep.pruned, upkeep.dropped, upkeep.held) == (30, 0, 0)
+    assert (maintained.pruned, maintained.dropped, maintained.held) == (30, 0, 0)
     assert archived(queue) == young
     assert stored(queue) == young + live
     assert Message.objects.maintain("plain").removed == 0
 
 
 def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "BATCH", 7)
+    monkeypatch.setattr(pruning, "BATCH", 7)
     queue = plain()
     done(queue, sent(queue, 30, 20), 8)
     told: list[int] = []
 
-    upkeep = Message.objects.maintain("plain", progress=told.append)
+    maintained = Message.objects.maintain("plain", progress=told.append)
 
-    assert upkeep.pruned == 30
+    assert maintained.pruned == 30
     assert told == [7, 14, 21, 28, 30]
 
 
 def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "BATCH", 10)
+    monkeypatch.setattr(pruning, "BATCH", 10)
     queue = plain()
     old = done(queue, sent(queue, 30, 20), 8)
 
@@ -141,8 +150,8 @@ def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.Monke
 
 
 def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "PAGES", 2)
-    monkeypatch.setattr(retention, "BATCH", 50)
+    monkeypatch.setattr(pruning, "PAGES", 2)
+    monkeypatch.setattr(pruning, "BATCH", 50)
     queue = plain()
     ids = sent(queue, 3000, 20)
     done(queue, ids, 0)
@@ -153,43 +162,43 @@ def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPa
         [old],
     )
 
-    upkeep = Message.objects.maintain("plain")
+    maintained = Message.objects.maintain("plain")
 
-    assert upkeep.pruned == len(old)
+    assert maintained.pruned == len(old)
     assert archived(queue) == stored(queue) == sorted(set(ids) - set(old))
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_leaf_goes_as_a_whole_when_all_in_it_is_old(unlogged: bool) -> None:
+def test_a_partition_goes_as_a_whole_when_all_in_it_is_old(unlogged: bool) -> None:
     queue = daily(unlogged=unlogged)
-    old = leaf(queue, 10)
+    old = partition(queue, 10)
     done(queue, sent(queue, 30, 10), 9)
-    young = leaf(queue, 3)
+    young = partition(queue, 3)
     kept = done(queue, sent(queue, 3, 3), 2)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.leaves_dropped, upkeep.dropped, upkeep.pruned) == (1, 30, 0)
-    assert old not in leaves(queue)
-    assert young in leaves(queue)
+    assert (maintained.partitions_dropped, maintained.dropped, maintained.pruned) == (1, 30, 0)
+    assert old not in partitions(queue)
+    assert young in partitions(queue)
     assert archived(queue) == stored(queue) == kept
     assert run_sql("SELECT to_regclass(%s), to_regclass(%s)", [old.message, old.archive]) == [
         (None, None)
     ]
 
 
-def test_an_empty_leaf_goes_too() -> None:
+def test_an_empty_partition_goes_too() -> None:
     queue = daily()
-    leaf(queue, 10)
+    partition(queue, 10)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.leaves_dropped, upkeep.dropped) == (1, 0)
+    assert (maintained.partitions_dropped, maintained.dropped) == (1, 0)
 
 
-def test_what_was_sent_long_ago_and_archived_lately_keeps_its_leaf() -> None:
+def test_what_was_sent_long_ago_and_archived_lately_keeps_its_partition() -> None:
     queue = daily()
-    leaf(queue, 8)
+    partition(queue, 8)
     late, *early = sent(queue, 5, 8)
     done(queue, early, 7.5)
     done(queue, [late], 1)
@@ -199,24 +208,24 @@ def test_what_was_sent_long_ago_and_archived_lately_keeps_its_leaf() -> None:
     assert archived(queue) == [late, *early]
 
 
-def test_a_leaf_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> None:
+def test_a_partition_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> None:
     queue = daily()
-    leaf(queue, 30)
+    partition(queue, 30)
     late, *early = sent(queue, 5, 30)
     done(queue, early, 29)
     done(queue, [late], 1)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.leaves_dropped, upkeep.pruned) == (0, 4)
+    assert (maintained.partitions_dropped, maintained.pruned) == (0, 4)
     assert archived(queue) == stored(queue) == [late]
 
 
-def test_a_leaf_without_a_beginning_is_pruned_until_it_can_be_dropped() -> None:
-    """As the first leaf of a queue that was given slices later."""
+def test_a_partition_without_a_beginning_is_pruned_until_it_can_be_dropped() -> None:
+    """As the first partition of a queue that was partitioned later."""
     queue = daily()
     parents = queue.tables["message"], queue.tables["archive"]
-    end = ddl.time_slices(NOW, DAY)[0][0] - 3 * DAY
+    end = time_ranges(NOW, DAY)[0][0] - 3 * DAY
     for parent in parents:
         run_sql(
             f"CREATE TABLE {parent}_first PARTITION OF {parent} "
@@ -230,7 +239,7 @@ def test_a_leaf_without_a_beginning_is_pruned_until_it_can_be_dropped() -> None:
     assert archived(queue) == young
     run_sql(f"UPDATE {parents[1]} SET archived_at = archived_at - interval '5 days'")
     Queue.objects.update(retention=2 * DAY)
-    assert Message.objects.maintain("daily").leaves_dropped == 1
+    assert Message.objects.maintain("daily").partitions_dropped == 1
 
 
 STATES: dict[str, Callable[[Queue], list[int]]] = {
@@ -266,48 +275,48 @@ def behind(queue: Queue) -> list[int]:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_leaf_with_a_message_that_lives_is_kept(state: str, unlogged: bool) -> None:
+def test_a_partition_with_a_message_that_lives_is_kept(state: str, unlogged: bool) -> None:
     queue = daily(unlogged=unlogged)
-    kept = leaf(queue, 8)
+    kept = partition(queue, 8)
     live = STATES[state](queue)
     old = done(queue, sent(queue, 5, 8), 7.5)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.stragglers, upkeep.leaves_dropped) == (1, 0)
-    assert kept in leaves(queue)
+    assert (maintained.stragglers, maintained.partitions_dropped) == (1, 0)
+    assert kept in partitions(queue)
     assert stored(queue) == sorted(live + old)
     assert sorted(LiveMessage.objects.values_list("id", flat=True)) == sorted(live)
 
 
-def test_a_straggler_of_long_ago_keeps_its_leaf_and_not_its_old_neighbours() -> None:
+def test_a_straggler_of_long_ago_keeps_its_partition_and_not_its_old_neighbours() -> None:
     queue = daily()
-    leaf(queue, 30)
+    partition(queue, 30)
     live = sent(queue, 1, 30)
     done(queue, sent(queue, 5, 30), 20)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.stragglers, upkeep.pruned) == (1, 5)
+    assert (maintained.stragglers, maintained.pruned) == (1, 5)
     assert [message.id for message in Message.objects.read("daily", qty=9)] == live
     done(queue, live, 10)
-    assert Message.objects.maintain("daily").leaves_dropped == 1
+    assert Message.objects.maintain("daily").partitions_dropped == 1
 
 
-def test_dead_letters_stand_in_the_leaf_of_the_day_they_died() -> None:
+def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
     dead = daily("dead")
     queue = daily("daily", dead_letter_queue=dead)
-    old = leaf(queue, 30)
-    leaf(dead, 30)
+    old = partition(queue, 30)
+    partition(dead, 30)
     ids = sent(queue, 3, 30)
     died = Message.objects.read(queue, qty=1)
     Message.objects.fail(queue, {died[0].receipt: "no such customer"})
     done(queue, ids[1:], 20)
 
-    upkeeps = Message.objects.maintain_all()
+    rounds = Message.objects.maintain_all()
 
-    assert {u.queue_name: u.leaves_dropped for u in upkeeps} == {"daily": 1, "dead": 1}
-    assert old not in leaves(queue)
+    assert {u.queue_name: u.partitions_dropped for u in rounds} == {"daily": 1, "dead": 1}
+    assert old not in partitions(queue)
     assert [(m.id, m.body) for m in Message.objects.read("dead", vt=0)] == [(ids[0], 1)]
     assert Message.objects.redrive("dead") == 1
     assert Message.objects.maintain("daily").removed == 0
@@ -317,17 +326,31 @@ def test_dead_letters_stand_in_the_leaf_of_the_day_they_died() -> None:
 # What others wait for
 
 
+def lake_of_this_server(path: str = "/lake", **values: Any) -> Lake:
+    [(system,)] = run_sql("SELECT system_identifier::text FROM pg_control_system()")
+    return Lake.objects.create(path=path, system=system, **values)
+
+
+def archived_long_ago(queue: Queue) -> list[int]:
+    """Outcomes of a queue, in transactions before the 1000th, as a restored server has them."""
+    if queue.partition_interval:
+        partition(queue, 10)
+    ids = done(queue, sent(queue, 3, 10), 8)
+    run_sql(f"UPDATE {queue.tables['archive']} SET archive_xid = 900")
+    return ids
+
+
 @pytest.mark.parametrize("make", [daily, plain])
 def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
     queue = make()
     if queue.partition_interval:
-        leaf(queue, 10)
+        partition(queue, 10)
     done(queue, sent(queue, 3, 10), 8)
-    lake = Lake.objects.create(path="/lake", holds_retention=True)
+    lake = lake_of_this_server(holds_retention=True)
 
-    upkeep = Message.objects.maintain(queue.name)
+    maintained = Message.objects.maintain(queue.name)
 
-    assert (upkeep.removed, upkeep.held) == (0, 3)
+    assert (maintained.removed, maintained.held) == (0, 3)
     assert not PurgeMark.objects.filter(queue=queue).exists()
     newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
     Lake.objects.filter(pk=lake.pk).update(exported_below=newest + 1)
@@ -335,19 +358,71 @@ def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
     assert PurgeMark.objects.get(queue=queue).below_xid == newest + 1
 
 
-def test_only_what_is_not_exported_is_held_in_a_leaf_that_is_pruned() -> None:
+@pytest.mark.parametrize("make", [daily, plain])
+def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) -> None:
+    """As after a restore elsewhere: its mark is a transaction of the old server."""
+    queue = make()
+    ids = archived_long_ago(queue)
+    Lake.objects.create(path="/old", holds_retention=True, exported_below=1000, system="7000")
+    lake_of_this_server("/new", holds_retention=True, exported_below=901)
+
+    maintained = Message.objects.maintain(queue.name)
+
+    assert maintained.foreign_lakes == ("/old",)
+    assert (maintained.removed, maintained.partitions_dropped) == (0, 0)
+    assert archived(queue) == stored(queue) == ids
+    Lake.objects.filter(path="/old").update(holds_retention=False)
+    maintained = Message.objects.maintain(queue.name)
+    assert (maintained.removed, maintained.foreign_lakes) == (3, ())
+
+
+def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    archived_long_ago(plain("told"))
+    Lake.objects.create(path="/told", holds_retention=True, exported_below=1000, system="7000")
+
+    for _ in range(3):
+        Message.objects.maintain("told")
+
+    [line] = [line for line in caplog.messages if "/told" in line]
+    assert "exported from another server" in line
+    assert "--hold-retention" in line
+
+
+def test_the_slowest_of_the_lakes_that_take_a_queue_counts() -> None:
+    queue = plain("orders")
+    work = Round(queue, 1, 1, lambda removed: None)
+    lake_of_this_server("/free", holds_retention=False, exported_below=0)
+    assert lakes.exported_below(work) is None
+
+    lake_of_this_server("/slow", holds_retention=True, exported_below=10, queues=["Orders"])
+    lake_of_this_server("/fast", holds_retention=True, exported_below=20)
+    lake_of_this_server("/other", holds_retention=True, exported_below=1, queues=["mails"])
+
+    assert lakes.exported_below(work) == 10
+
+
+def test_a_purge_mark_never_falls() -> None:
+    work = Round(plain(), 1, 1, lambda removed: None)
+
+    for last in (6, 4, None):
+        lakes.note_removal(work, last)
+
+    assert PurgeMark.objects.get().below_xid == 7
+
+
+def test_only_what_is_not_exported_is_held_in_a_partition_that_is_pruned() -> None:
     queue = daily()
-    leaf(queue, 30)
+    partition(queue, 30)
     ids = done(queue, sent(queue, 4, 30), 20)
     run_sql(
         f"UPDATE {queue.tables['archive']} SET archive_xid = 100 + id - %s WHERE id = ANY(%s)",
         [ids[0], ids],
     )
-    Lake.objects.create(path="/lake", holds_retention=True, exported_below=102)
+    lake_of_this_server(holds_retention=True, exported_below=102)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.pruned, upkeep.held) == (2, 2)
+    assert (maintained.pruned, maintained.held) == (2, 2)
     assert archived(queue) == ids[2:]
     assert PurgeMark.objects.get(queue=queue).below_xid == 102
 
@@ -373,10 +448,10 @@ def test_a_listener_can_refuse(answer: object) -> None:
     old = done(queue, sent(queue, 3, 20), 9)
 
     with listening(answer) as asked:
-        upkeep = Message.objects.maintain("plain")
+        maintained = Message.objects.maintain("plain")
 
     assert [name for name, _ in asked] == ["plain"]
-    assert (upkeep.refused, upkeep.removed) == (True, 0)
+    assert (maintained.refused, maintained.removed) == (True, 0)
     assert archived(queue) == old
     assert Message.objects.maintain("plain").removed == 3
 
@@ -387,10 +462,10 @@ def test_a_listener_can_keep_what_was_archived_since_a_moment() -> None:
     kept = done(queue, sent(queue, 3, 20), 9)
 
     with listening(NOW - 10 * DAY):
-        upkeep = Message.objects.maintain("plain")
+        maintained = Message.objects.maintain("plain")
 
-    assert (upkeep.refused, upkeep.pruned) == (False, 3)
-    assert upkeep.before == NOW - 10 * DAY
+    assert (maintained.refused, maintained.pruned) == (False, 3)
+    assert maintained.before == NOW - 10 * DAY
     assert archived(queue) == kept
 
 
@@ -411,52 +486,52 @@ def test_who_listens_hears_what_was_done() -> None:
     heard = []
 
     def listen(sender: str, **kwargs: Any) -> None:
-        heard.append((sender, kwargs["queue"].name, kwargs["upkeep"]))
+        heard.append((sender, kwargs["queue"].name, kwargs["maintained"]))
 
     signals.queue_maintained.connect(listen)
-    upkeep = Message.objects.maintain("plain")
+    maintained = Message.objects.maintain("plain")
     signals.queue_maintained.disconnect(listen)
 
-    assert heard == [("plain", "plain", upkeep)]
-    assert upkeep.as_dict()["queue_name"] == "plain"
+    assert heard == [("plain", "plain", maintained)]
+    assert maintained.as_dict()["queue_name"] == "plain"
 
 
-# Leaves ahead
+# Partitions ahead
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_leaves_are_made_ahead(unlogged: bool) -> None:
+def test_partitions_are_made_ahead(unlogged: bool) -> None:
     queue = daily(unlogged=unlogged)
-    before = leaves(queue)
+    before = partitions(queue)
     with connection.cursor() as cursor:
         for gone in before[1:3]:
             cursor.execute(f"DROP TABLE {gone.message}, {gone.archive}")
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert upkeep.leaves_made == 2
-    assert leaves(queue) == before
-    assert Message.objects.maintain("daily").leaves_made == 0
+    assert maintained.partitions_made == 2
+    assert partitions(queue) == before
+    assert Message.objects.maintain("daily").partitions_made == 0
 
 
-def test_no_leaf_is_made_for_a_queue_without_an_interval() -> None:
+def test_no_partition_is_made_for_a_queue_without_an_interval() -> None:
     queue = plain()
 
-    assert Message.objects.maintain("plain").leaves_made == 0
+    assert Message.objects.maintain("plain").partitions_made == 0
 
-    assert len(leaves(queue)) == 1
+    assert len(partitions(queue)) == 1
 
 
-def test_a_send_without_a_leaf_lands_in_the_default_leaf_and_is_read_once() -> None:
-    """As when nobody maintained for a week: the present span gets a leaf for its rest only."""
+def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_once() -> None:
+    """As when nothing was maintained for a week: the present range gets its rest only."""
     queue = daily()
-    forget_slices(queue)
+    drop_all_partitions(queue)
     sent_before = queue_of(queue).send_batch([1, 2, 3])
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.leaves_made, upkeep.spans_in_default) == (ddl.AHEAD + 1, 0)
-    [first, second, *_] = leaves(queue)
+    assert (maintained.partitions_made, maintained.stay_in_default) == (AHEAD + 1, 0)
+    [first, second, *_] = partitions(queue)
     assert first.start is not None
     now = dt.datetime.now(dt.timezone.utc)
     assert NOW < first.start < now + dt.timedelta(minutes=5)
@@ -466,45 +541,45 @@ def test_a_send_without_a_leaf_lands_in_the_default_leaf_and_is_read_once() -> N
     read = Message.objects.read("daily", qty=10)
     assert [message.id for message in read] == sent_before
     assert Message.objects.archive("daily", read) == sent_before
-    assert Message.objects.maintain("daily").leaves_made == 0
+    assert Message.objects.maintain("daily").partitions_made == 0
 
 
 def queue_of(found: Queue) -> Any:
     return queue(found.name)
 
 
-def forget_slices(queue: Queue) -> None:
-    for gone in leaves(queue):
-        if gone.is_slice:
+def drop_all_partitions(queue: Queue) -> None:
+    for gone in partitions(queue):
+        if gone.has_range:
             run_sql(f"DROP TABLE {gone.message}, {gone.archive}")
 
 
-def test_a_span_ahead_with_messages_in_the_default_leaf_stays_there() -> None:
+def test_a_range_ahead_with_messages_in_the_default_partition_stays_there() -> None:
     queue = daily()
-    forget_slices(queue)
+    drop_all_partitions(queue)
     ahead = sent(queue, 2, -2)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.leaves_made, upkeep.spans_in_default) == (ddl.AHEAD, 1)
+    assert (maintained.partitions_made, maintained.stay_in_default) == (AHEAD, 1)
     assert [message.id for message in Message.objects.read("daily", qty=9)] == ahead
 
 
-def test_a_default_leaf_that_takes_long_to_read_is_left_alone(
+def test_a_default_partition_that_takes_long_to_read_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retention, "BYTES_A_SECOND", 1)
+    monkeypatch.setattr(ahead, "BYTES_A_SECOND", 1)
     queue = daily()
-    forget_slices(queue)
+    drop_all_partitions(queue)
     sent(queue, 2, 0)
 
-    upkeep = Message.objects.maintain("daily")
+    maintained = Message.objects.maintain("daily")
 
-    assert (upkeep.leaves_made, upkeep.spans_in_default) == (0, ddl.AHEAD + 1)
-    assert Message.objects.maintain("daily", stall=90_000).leaves_made > 0
+    assert (maintained.partitions_made, maintained.stay_in_default) == (0, AHEAD + 1)
+    assert Message.objects.maintain("daily", stall=90_000).partitions_made > 0
 
 
-def test_old_messages_in_the_default_leaf_are_pruned() -> None:
+def test_old_messages_in_the_default_partition_are_pruned() -> None:
     queue = daily()
     done(queue, sent(queue, 3, 100), 90)
     live = sent(queue, 1, 100)
@@ -514,26 +589,26 @@ def test_old_messages_in_the_default_leaf_are_pruned() -> None:
     assert stored(queue) == live
 
 
-def test_leaves_fill_the_gaps_beside_leaves_of_other_lengths() -> None:
+def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
     queue = daily()
-    forget_slices(queue)
-    present = ddl.time_slices(NOW, DAY)[0][0]
+    drop_all_partitions(queue)
+    present = time_ranges(NOW, DAY)[0][0]
     with connection.cursor() as cursor:
-        ddl.create_slice(cursor, queue.pk, present - DAY / 2, present + DAY / 2)
-        ddl.create_slice(cursor, queue.pk, present + DAY, present + 2.5 * DAY)
+        create_partition(cursor, queue.pk, present - DAY / 2, present + DAY / 2)
+        create_partition(cursor, queue.pk, present + DAY, present + 2.5 * DAY)
 
     Message.objects.maintain("daily")
 
-    slices = [found for found in leaves(queue) if found.is_slice]
-    assert [found.end for found in slices[:-1]] == [found.start for found in slices[1:]]
-    assert slices[-1].end == present + (ddl.AHEAD + 1) * DAY
+    timed = [found for found in partitions(queue) if found.has_range]
+    assert [found.end for found in timed[:-1]] == [found.start for found in timed[1:]]
+    assert timed[-1].end == present + (AHEAD + 1) * DAY
 
 
 # Beside it
 
 
 def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "KEYS", 2)
+    monkeypatch.setattr(pruning, "KEYS", 2)
     for name in ("logged", "unlogged"):
         found = plain(name, retention=None, unlogged=name == "unlogged")
         for number in range(5):
@@ -586,7 +661,7 @@ def test_a_retention_longer_than_history_is_no_error() -> None:
 
 def test_settings_of_the_session_stay_as_they_were() -> None:
     queue = daily()
-    leaf(queue, 10)
+    partition(queue, 10)
     names = "SELECT name, setting FROM pg_settings WHERE name ~ 'timeout|enable_' ORDER BY 1"
     before = run_sql(names)
 
@@ -610,23 +685,23 @@ def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
     actor: Actor,
 ) -> None:
     queue = daily()
-    old = leaf(queue, 10)
+    old = partition(queue, 10)
     actor.do(begin)
     actor.do(call, "send", "daily", 1)
 
-    upkeep = Message.objects.maintain("daily", patience=0.3)
+    maintained = Message.objects.maintain("daily", patience=0.3)
 
-    assert (upkeep.busy, upkeep.leaves_dropped) == (1, 0)
-    assert old in leaves(queue)
+    assert (maintained.busy, maintained.partitions_dropped) == (1, 0)
+    assert old in partitions(queue)
     Message.objects.send("daily", 2)
     actor.do(commit)
-    assert Message.objects.maintain("daily").leaves_dropped == 1
+    assert Message.objects.maintain("daily").partitions_dropped == 1
     assert len(Message.objects.read("daily", qty=5)) == 2
 
 
-def test_an_open_reader_of_the_leaf_holds_a_drop_up_and_nobody_else(actor: Actor) -> None:
+def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nothing_else(actor: Actor) -> None:
     queue = daily()
-    old = leaf(queue, 10)
+    old = partition(queue, 10)
     actor.do(begin)
     actor.do(execute, f"SELECT count(*) FROM {old.message}")
 
@@ -635,25 +710,25 @@ def test_an_open_reader_of_the_leaf_holds_a_drop_up_and_nobody_else(actor: Actor
     pk = Message.objects.send("daily", 2)
     assert [message.id for message in Message.objects.read("daily")] == [pk]
     actor.do(commit)
-    assert Message.objects.maintain("daily").leaves_dropped == 1
+    assert Message.objects.maintain("daily").partitions_dropped == 1
 
 
-def test_a_leaf_is_pruned_after_an_interval_even_beside_an_open_reader(actor: Actor) -> None:
+def test_a_partition_is_pruned_after_an_interval_even_beside_an_open_reader(actor: Actor) -> None:
     queue = daily()
-    leaf(queue, 20)
+    partition(queue, 20)
     done(queue, sent(queue, 5, 20), 15)
     actor.do(begin)
     actor.do(execute, f"SELECT count(*) FROM {queue.tables['message']}")
 
-    upkeep = Message.objects.maintain("daily", patience=0.1)
+    maintained = Message.objects.maintain("daily", patience=0.1)
 
-    assert (upkeep.busy, upkeep.pruned) == (1, 5)
+    assert (maintained.busy, maintained.pruned) == (1, 5)
     assert stored(queue) == []
 
 
 def between_look_and_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something after the look without a lock, before the lock is taken."""
-    lock = ddl.lock_slice_alone
+    lock = ddl.lock_for_drop
     acted = []
 
     def acts_first(*args: Any) -> bool:
@@ -661,36 +736,36 @@ def between_look_and_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], obj
             acted.append(act())
         return lock(*args)
 
-    monkeypatch.setattr(ddl, "lock_slice_alone", acts_first)
+    monkeypatch.setattr(ddl, "lock_for_drop", acts_first)
 
 
 def send_back_in_time(
-    actor: Actor, queue: Queue, old: ddl.Leaf, table: str = "pgqueue_message"
+    actor: Actor, queue: Queue, old: Partition, table: str = "pgqueue_message"
 ) -> int:
-    """Let another process send a message that it dates back into an old leaf; its id."""
+    """Let another process send a message that it dates back into an old partition; its id."""
     insert = f"INSERT INTO {table} (queue_id, enqueued_at, body) VALUES (%s, %s, '7') RETURNING id"
     [(pk,)] = actor.do(execute, insert, [queue.pk, old.start])
     return pk
 
 
-def test_a_message_that_comes_between_look_and_lock_keeps_the_leaf(
+def test_a_message_that_comes_between_look_and_lock_keeps_the_partition(
     actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = daily()
-    old = leaf(queue, 10)
+    old = partition(queue, 10)
     done(queue, sent(queue, 5, 10), 9)
     between_look_and_lock(monkeypatch, lambda: send_back_in_time(actor, queue, old))
 
-    assert Message.objects.maintain("daily").leaves_dropped == 0
+    assert Message.objects.maintain("daily").partitions_dropped == 0
 
     assert [message.body for message in Message.objects.read("daily")] == [7]
 
 
-def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_leaf(
+def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_partition(
     actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = daily()
-    old = leaf(queue, 8)
+    old = partition(queue, 8)
     done(queue, sent(queue, 5, 8), 7.5)
 
     def come_and_go() -> None:
@@ -699,16 +774,16 @@ def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_le
 
     between_look_and_lock(monkeypatch, come_and_go)
 
-    assert Message.objects.maintain("daily").leaves_dropped == 0
+    assert Message.objects.maintain("daily").partitions_dropped == 0
 
     assert len(archived(queue)) == 6
 
 
-def test_a_sender_that_is_not_done_with_an_old_leaf_is_waited_for(
+def test_a_sender_that_is_not_done_with_an_old_partition_is_waited_for(
     actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = daily()
-    old = leaf(queue, 10)
+    old = partition(queue, 10)
 
     def begin_and_send() -> None:
         actor.do(begin)
@@ -716,19 +791,19 @@ def test_a_sender_that_is_not_done_with_an_old_leaf_is_waited_for(
 
     between_look_and_lock(monkeypatch, begin_and_send)
 
-    upkeep = Message.objects.maintain("daily", patience=0.2)
+    maintained = Message.objects.maintain("daily", patience=0.2)
 
-    assert (upkeep.busy, upkeep.leaves_dropped) == (1, 0)
+    assert (maintained.busy, maintained.partitions_dropped) == (1, 0)
     actor.do(commit)
     assert Message.objects.maintain("daily").stragglers == 1
     assert [message.body for message in Message.objects.read("daily")] == [7]
 
 
-def test_a_lake_that_comes_between_look_and_lock_keeps_the_leaf(
+def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(
     actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = daily()
-    leaf(queue, 10)
+    partition(queue, 10)
     done(queue, sent(queue, 5, 10), 9)
     between_look_and_lock(
         monkeypatch,
@@ -739,7 +814,7 @@ def test_a_lake_that_comes_between_look_and_lock_keeps_the_leaf(
         ),
     )
 
-    assert Message.objects.maintain("daily").leaves_dropped == 0
+    assert Message.objects.maintain("daily").partitions_dropped == 0
 
     assert len(archived(queue)) == 5
     Lake.objects.all().delete()
@@ -749,26 +824,26 @@ def test_two_that_maintain_at_once_do_everything_once(
     actors: Callable[[int], list[Actor]],
 ) -> None:
     queue = daily()
-    before = leaves(queue)
-    forget_slices(queue)
+    before = partitions(queue)
+    drop_all_partitions(queue)
     for days in range(10, 20):
-        leaf(queue, days)
+        partition(queue, days)
         done(queue, sent(queue, 20, days), days - 1)
     done(queue, sent(queue, 500, 40), 30)
 
     rounds = [actor.start(call, "maintain", "daily", patience=20, stall=2) for actor in actors(2)]
-    upkeeps = [each.result(timeout=60) for each in rounds]
+    rounds = [each.result(timeout=60) for each in rounds]
 
-    assert sum(upkeep.leaves_made for upkeep in upkeeps) == len(before) - 1
-    assert leaves(queue)[1:] == before[1:]
-    assert sum(upkeep.removed for upkeep in upkeeps) == 700
+    assert sum(maintained.partitions_made for maintained in rounds) == len(before) - 1
+    assert partitions(queue)[1:] == before[1:]
+    assert sum(maintained.removed for maintained in rounds) == 700
     assert archived(queue) == stored(queue) == []
 
 
-def test_a_redrive_into_a_queue_whose_leaves_are_dropped_loses_nothing(actor: Actor) -> None:
+def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor: Actor) -> None:
     dead = plain("dead", retention=None)
     queue = daily("daily", dead_letter_queue=dead)
-    leaf(queue, 10)
+    partition(queue, 10)
     ids = sent(queue, 200, 10)
     for message in Message.objects.read(queue, qty=200):
         Message.objects.fail(queue, {message.receipt: "no"})
@@ -776,10 +851,10 @@ def test_a_redrive_into_a_queue_whose_leaves_are_dropped_loses_nothing(actor: Ac
     redrive = actor.start(call, "redrive", "dead", rate=400)
     dropped = 0
     while not redrive.done():
-        dropped += Message.objects.maintain("daily", patience=0.2).leaves_dropped
+        dropped += Message.objects.maintain("daily", patience=0.2).partitions_dropped
 
     assert redrive.result() == 200
-    dropped += Message.objects.maintain("daily").leaves_dropped
+    dropped += Message.objects.maintain("daily").partitions_dropped
     assert dropped == 1
     assert [message.id for message in Message.objects.read("daily", qty=300)] == ids
 
@@ -787,9 +862,9 @@ def test_a_redrive_into_a_queue_whose_leaves_are_dropped_loses_nothing(actor: Ac
 def test_a_send_waits_no_longer_than_the_stall(
     actors: Callable[[int], list[Actor]],
 ) -> None:
-    """An open reader keeps the lock away; whoever sends meanwhile stands behind it for a moment."""
+    """An open reader keeps the lock away; a sender waits behind the try for a moment."""
     queue = daily()
-    leaf(queue, 10)
+    partition(queue, 10)
     reader, maintainer = actors(2)
     reader.do(begin)
     reader.do(execute, f"SELECT count(*) FROM {queue.tables['message']}")
@@ -804,22 +879,22 @@ def test_a_send_waits_no_longer_than_the_stall(
     assert work.result().busy == 1
     assert longest < 0.5
     reader.do(commit)
-    until(lambda: Message.objects.maintain("daily").leaves_dropped == 1)
+    until(lambda: Message.objects.maintain("daily").partitions_dropped == 1)
 
 
 def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old() -> None:
-    """Rows of different leaves may lie at the same place."""
+    """Rows of different partitions may lie at the same place."""
     queue = daily()
-    leaf(queue, 20)
-    leaf(queue, 2)
+    partition(queue, 20)
+    partition(queue, 2)
     done(queue, sent(queue, 5, 20), 15)
     young = done(queue, sent(queue, 5, 2), 1)
     live = sent(queue, 5, 0)
-    parents = ddl.Leaf(queue.tables["message"], queue.tables["archive"])
-    work = retention._Work(queue, 1, 1, lambda removed: None)
+    parents = Partition(queue.tables["message"], queue.tables["archive"])
+    work = Round(queue, 1, 1, lambda removed: None)
 
     page = {"first": "(0,0)", "end": "(1024,0)", "before": NOW - 7 * DAY, "batch": 100}
-    [(gone, *_)] = work._query("expire", parents, {**page, "exported_below": None})
+    [(gone, *_)] = work.fetch("expire", {**page, "exported_below": None}, parents)
 
     assert gone == 5
     assert archived(queue) == young
@@ -832,13 +907,13 @@ def test_it_works_where_django_uses_no_time_zones(
     with Actor(reachable, USE_TZ=False) as actor:
         actor.do(call, "create_queue", "daily", partition_interval=1, retention=DAY)
         queue = Queue.objects.get(name="daily")
-        forget_slices(queue)
-        leaf(queue, 10)
+        drop_all_partitions(queue)
+        partition(queue, 10)
         done(queue, sent(queue, 3, 10), 8)
 
-        upkeep = actor.do(call, "maintain", "daily")
+        maintained = actor.do(call, "maintain", "daily")
 
-    assert (upkeep.leaves_made, upkeep.dropped) == (ddl.AHEAD + 1, 3)
+    assert (maintained.partitions_made, maintained.dropped) == (AHEAD + 1, 3)
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -850,8 +925,8 @@ def test_a_queue_of_another_database_is_maintained_there() -> None:
     run_sql(f"UPDATE {table} SET archived_at = archived_at - interval '1 day'", using="other")
 
     assert Message.objects.maintain_all() == []
-    [upkeep] = Message.objects.using("other").maintain_all()
+    [maintained] = Message.objects.using("other").maintain_all()
 
-    assert (upkeep.queue_name, upkeep.pruned) == ("orders", 3)
+    assert (maintained.queue_name, maintained.pruned) == ("orders", 3)
     assert PurgeMark.objects.using("other").get().queue_id == found.pk
     assert orders.maintain().pruned == 0

@@ -13,7 +13,7 @@ import pytest
 
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.models import BoundQueue, Message, Queue
-from tests.acceptance import conversion_players as players
+from tests.maintenance import conversion_players as players
 from tests.waiting import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
@@ -23,21 +23,9 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
 
 #: What the queue becomes, and in which steps on the way the converter is killed.
-WAY: list[tuple[dt.timedelta | None, list[str]]] = [
-    (DAY, ["add_bound", "check_bound", "build_slices", "switch_to_slices"]),
-    (HOUR, ["replace_slices"]),
-    (
-        None,
-        [
-            "begin_copy",
-            "copy_rows",
-            "analyze_copy",
-            "drop_strangers",
-            "forget_gone",
-            "switch_to_copy",
-            "drop_conversion",
-        ],
-    ),
+WAY: list[tuple[dt.timedelta, list[str]]] = [
+    (DAY, ["bounds.add_bound", "bounds.validate_bound", "build", "switch_tables"]),
+    (HOUR, ["replace_partitions"]),
 ]
 
 
@@ -53,7 +41,7 @@ def ledger(committed: None, sql: Sql) -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind", [{}, {"unlogged": True}, {"retention": 1}], ids=["logged", "unlogged", "short-lived"]
 )
-def test_no_message_is_lost_or_doubled_and_nobody_waits_for_long(
+def test_no_message_is_lost_or_doubled_and_no_wait_is_long(
     ledger: None,
     reachable: dict[str, dict[str, Any]],
     sql: Sql,
@@ -115,11 +103,10 @@ def die(databases: Any, interval: Any, step: str, spawn: Any) -> None:
     )
     converter.start()
     converter.join(60)
-    # Strangers are looked for in a copy that somebody else began.
     assert converter.exitcode == -signal.SIGKILL, step
 
 
-def convert(orders: BoundQueue, interval: dt.timedelta | None) -> None:
+def convert(orders: BoundQueue, interval: dt.timedelta) -> None:
     """As soon as the server has noticed that the one before is dead."""
     deadline = time.monotonic() + 30
     while True:

@@ -1,8 +1,9 @@
-"""Slices of time for a queue, other slices, and one leaf again."""
+"""Partitions by time for a queue in use, and partitions of another interval."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from django.db import connection, transaction
 
 from django_pgqueue import queue
 from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueConverting, QueueNotFound
+from django_pgqueue.maintenance import conversion
+from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
-from django_pgqueue.models.operations import conversion as operation
 from tests.actors import Actor, begin, call, convert_until, execute, rollback
 from tests.conftest import run_sql
 
@@ -23,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("committed")
 
 MADE = """
     SELECT relname::text FROM pg_class
-    WHERE relname ~ '^pgqueue_.*_(new|old|gone)$'
+    WHERE relname ~ '^pgqueue_.*_new$'
     UNION ALL SELECT proname::text FROM pg_proc WHERE proname ~ '^pgqueue_.*_q[0-9]+$'
-    UNION ALL SELECT conname::text FROM pg_constraint WHERE conname ~ '^pgqueue_(bound|copy)'
-    UNION ALL SELECT tgname::text FROM pg_trigger WHERE tgname ~ '^pgqueue_(bound|copy)'
+    UNION ALL SELECT conname::text FROM pg_constraint WHERE conname ~ '^pgqueue_bound'
+    UNION ALL SELECT tgname::text FROM pg_trigger WHERE tgname ~ '^pgqueue_bound'
 """
 
 
-def leaves(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]:
+def tables(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]:
     """The tables with rows of a queue, and what belongs in each."""
     return run_sql(
         "SELECT relname::text, pg_get_expr(relpartbound, oid) "
@@ -65,8 +67,10 @@ def works(orders: BoundQueue) -> None:
     pk = Queue.objects.named(orders.name).get().pk
     before = orders.metrics().ready
     sent = [orders.send({"n": 1}), *orders.send_batch([2, 3])]
-    [(leaf,)] = run_sql("SELECT tableoid::regclass FROM pgqueue_message WHERE id = %s", sent[:1])
-    for table in ("pgqueue_message", f"pgqueue_message_q{pk}", leaf):
+    [(partition,)] = run_sql(
+        "SELECT tableoid::regclass FROM pgqueue_message WHERE id = %s", sent[:1]
+    )
+    for table in ("pgqueue_message", f"pgqueue_message_q{pk}", partition):
         sent += run_sql(f"INSERT INTO {table} (queue_id) VALUES (%s) RETURNING id", [pk])[0]
     Message.objects.bulk_create([Message(queue_id=pk)])
     assert orders.metrics().ready == before + len(sent) + 1
@@ -81,19 +85,18 @@ def works(orders: BoundQueue) -> None:
     orders.delete(group)
 
 
-def test_a_queue_gets_slices_and_loses_them_where_django_uses_no_time_zones(settings: Any) -> None:
+def test_a_queue_is_partitioned_where_django_uses_no_time_zones(settings: Any) -> None:
     settings.USE_TZ = False
     orders = in_every_state()
 
     assert orders.repartition(DAY)
     assert orders.repartition(HOUR)
-    assert orders.repartition(None)
 
     works(orders)
 
 
 @pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
-def test_a_queue_gets_slices_and_keeps_every_message_where_it_was(kind: dict[str, Any]) -> None:
+def test_a_queue_is_partitioned_and_keeps_every_message_where_it_was(kind: dict[str, Any]) -> None:
     orders = in_every_state(**kind)
     before = rows()
 
@@ -102,86 +105,77 @@ def test_a_queue_gets_slices_and_keeps_every_message_where_it_was(kind: dict[str
     assert rows() == before
     assert Queue.objects.get().partition_interval == DAY
     for table in ("message", "archive"):
-        (first, bounds), *_ = leaves(kind=table)
+        (first, bounds), *_ = tables(kind=table)
         assert "_until_" in first
         assert bounds.startswith("FOR VALUES FROM (MINVALUE) TO ")
-        assert len(leaves(kind=table)) >= 6
+        assert len(tables(kind=table)) >= 6
     assert run_sql(MADE) == []
     works(orders)
 
 
-@pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
-def test_slices_become_one_leaf_with_the_same_messages(kind: dict[str, Any]) -> None:
-    orders = in_every_state(partition_interval=HOUR, **kind)
-    before = rows()
-
-    assert orders.repartition(None) is True
-
-    assert rows() == before
-    assert Queue.objects.get().partition_interval is None
-    [(leaf, bounds)] = leaves()
-    pk = Queue.objects.get().pk
-    assert (leaf, bounds) == (f"pgqueue_message_q{pk}", f"FOR VALUES IN ({pk})")
-    assert run_sql("SELECT relpersistence FROM pg_class WHERE relname = %s", [leaf]) == [
-        ("u" if kind else "p",)
-    ]
-    assert run_sql(MADE) == []
-    works(orders)
-
-
-def test_there_and_back_and_there_again() -> None:
+def test_a_queue_that_was_partitioned_can_be_dropped() -> None:
     orders = in_every_state()
-    before = rows()
-
-    for interval in (DAY, None, HOUR, DAY, None, 60):
+    for interval in (DAY, HOUR, DAY, 60):
         assert orders.repartition(interval) is True
-        assert rows() == before
 
-    works(orders)
     assert Message.objects.drop_queue("orders") is True
+
     assert run_sql("SELECT count(*) FROM pgqueue_message") == [(0,)]
 
 
-def test_new_slices_follow_the_first_without_a_gap() -> None:
+def test_partitions_are_for_good_and_the_error_tells_what_serves() -> None:
+    orders = in_every_state(partition_interval=DAY)
+    before = tables()
+
+    with pytest.raises(InvalidArgument, match=r"make a new one, .* redrive\('orders', to=...\)"):
+        orders.repartition(None)
+
+    assert tables() == before
+    # As it says:
+    waiting = orders.metrics()
+    Message.objects.create_queue("plain")
+    assert orders.redrive(to="plain") == waiting.length - waiting.in_flight
+    works(queue("plain"))
+
+
+def test_new_partitions_follow_the_first_without_a_gap() -> None:
     orders = in_every_state()
 
     orders.repartition(DAY)
 
     with connection.cursor() as cursor:
-        found = [
-            leaf for leaf in operation.ddl.leaves(cursor, Queue.objects.get().pk) if leaf.is_slice
-        ]
-    assert [leaf.end for leaf in found[:-1]] == [leaf.start for leaf in found[1:]]
+        found = [each for each in find_partitions(cursor, Queue.objects.get().pk) if each.has_range]
+    assert [each.end for each in found[:-1]] == [each.start for each in found[1:]]
     assert found[0].start is None
     now = run_sql("SELECT statement_timestamp()")[0][0]
     assert now + dt.timedelta(minutes=9) < found[0].end <= now + dt.timedelta(minutes=70)
     assert found[-1].end > now + 3 * DAY
 
 
-def test_upkeep_goes_on_with_the_slices() -> None:
+def test_maintenance_goes_on_with_the_partitions() -> None:
     orders = in_every_state(retention=DAY)
     orders.repartition(HOUR)
     orders.purge()
 
-    upkeep = Message.objects.maintain("orders")
+    maintained = Message.objects.maintain("orders")
 
-    assert upkeep.queue_name == "orders"
+    assert maintained.queue_name == "orders"
     works(orders)
 
 
-def test_what_is_in_a_slice_stays_there_when_the_interval_changes() -> None:
+def test_what_is_in_a_partition_stays_there_when_the_interval_changes() -> None:
     orders = in_every_state(partition_interval=DAY)
-    before, (today, *_rest) = rows(), [leaf for leaf, bounds in leaves() if "FROM" in bounds]
+    before, (today, *_rest) = rows(), [table for table, bounds in tables() if "FROM" in bounds]
 
     assert orders.repartition(HOUR) is True
 
     assert rows() == before
     assert Queue.objects.get().partition_interval == HOUR
-    assert today in [leaf for leaf, _ in leaves()]
+    assert today in [table for table, _ in tables()]
     works(orders)
 
 
-def test_slices_with_messages_of_the_future_stay_when_the_interval_changes() -> None:
+def test_partitions_with_messages_of_the_future_stay_when_the_interval_changes() -> None:
     orders = in_every_state(partition_interval=DAY)
     pk = Queue.objects.get().pk
     run_sql(
@@ -199,10 +193,10 @@ def test_slices_with_messages_of_the_future_stay_when_the_interval_changes() -> 
 
 def test_what_is_so_already_changes_nothing() -> None:
     orders = in_every_state(partition_interval=DAY)
-    before = leaves()
+    before = tables()
 
     assert orders.repartition(86400) is False
-    assert leaves() == before
+    assert tables() == before
     assert in_every_state("plain").repartition(None) is False
 
 
@@ -217,13 +211,13 @@ def test_the_async_twin_does_the_same() -> None:
 def test_progress_tells_what_is_done() -> None:
     orders = in_every_state()
     said: list[tuple[str, int, int]] = []
+    run_sql("SELECT pg_stat_force_next_flush()")
 
     orders.repartition(DAY, progress=lambda *step: said.append(step))
-    orders.repartition(None, progress=lambda *step: said.append(step))
 
-    assert [step for step, _, _ in said] == sorted(step for step, _, _ in said)
+    assert said == sorted(said)
     step, done, total = said[-1]
-    assert (step, done, total) == ("copy", done, done)
+    assert (step, done, total) == ("check", done, done)
     assert done == Message.objects.count() + ArchivedMessage.objects.count()
 
 
@@ -237,7 +231,7 @@ def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
     with pytest.raises(InvalidArgument, match="partition_interval"):
         orders.repartition(interval)
 
-    assert len(leaves()) == 1
+    assert len(tables()) == 1
 
 
 def test_a_queue_that_is_not_there_is_not_found() -> None:
@@ -251,7 +245,7 @@ def test_it_is_refused_inside_a_transaction() -> None:
     with pytest.raises(RuntimeError, match="durable"), transaction.atomic():
         orders.repartition(DAY)
 
-    assert len(leaves()) == 1
+    assert len(tables()) == 1
 
 
 def test_messages_dated_in_the_future_are_named_and_nothing_is_changed() -> None:
@@ -261,10 +255,10 @@ def test_messages_dated_in_the_future_are_named_and_nothing_is_changed() -> None
         [Queue.objects.get().pk],
     )
 
-    with pytest.raises(InvalidArgument, match="dated"):
+    with pytest.raises(InvalidArgument, match="enqueued_at is"):
         orders.repartition(DAY)
 
-    assert len(leaves()) == 1
+    assert len(tables()) == 1
     assert run_sql(MADE) == []
 
 
@@ -272,9 +266,9 @@ def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
     orders = in_every_state()
     pk = Queue.objects.get().pk
     actor.do(begin)
-    actor.do(execute, "SELECT pg_advisory_xact_lock(%s, %s)", [operation._CONVERTING, pk])
+    actor.do(execute, "SELECT pg_advisory_xact_lock(%s, %s)", [conversion._CONVERTING, pk])
 
-    with pytest.raises(QueueConverting, match="converted by somebody else"):
+    with pytest.raises(QueueConverting, match="being converted"):
         orders.repartition(DAY)
 
     actor.do(rollback)
@@ -282,13 +276,13 @@ def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
 
 
 def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
-    orders = in_every_state(partition_interval=DAY)
+    orders = in_every_state()
 
     def drop(step: str, done: int, total: int) -> None:
         Message.objects.drop_queue("orders")
 
     with pytest.raises(QueueNotFound):
-        orders.repartition(None, progress=drop)
+        orders.repartition(DAY, progress=drop)
 
     assert run_sql(MADE) == []
 
@@ -296,8 +290,10 @@ def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
 # Others at work
 
 
-@pytest.mark.parametrize("made", [{}, {"partition_interval": DAY}], ids=["into slices", "back"])
-def test_a_long_transaction_makes_it_give_up_and_nobody_wait(
+@pytest.mark.parametrize(
+    "made", [{}, {"partition_interval": DAY}], ids=["into partitions", "other partitions"]
+)
+def test_a_long_transaction_makes_it_give_up_and_no_other_session_wait(
     made: dict[str, Any], actor: Actor, settings: Any
 ) -> None:
     settings.PGQUEUE = {"LOCK_SECONDS": 0.5}
@@ -307,95 +303,31 @@ def test_a_long_transaction_makes_it_give_up_and_nobody_wait(
     actor.do(execute, "SELECT count(*) FROM pgqueue_message")
 
     with pytest.raises(QueueBusy, match="pg_stat_activity"):
-        orders.repartition(None if made else DAY)
+        orders.repartition(HOUR if made else DAY)
 
     assert rows() == before
     sent = orders.send("on it goes")
     actor.do(rollback)
-    assert orders.repartition(None if made else DAY) is True
+    assert orders.repartition(HOUR if made else DAY) is True
     assert Message.objects.filter(pk=sent).exists()
     assert run_sql(MADE) == []
     works(orders)
-
-
-def test_messages_sent_and_deleted_while_rows_are_copied_are_right_afterwards(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(operation, "BATCH", 2)
-    orders = in_every_state(partition_interval=DAY)
-    kept, gone = [], []
-
-    def meddle(step: str, done: int, total: int) -> None:
-        kept.append(orders.send("kept"))
-        orders.delete(gone)
-        gone.append(orders.send("gone"))
-        orders.delete(Message.objects.filter(headers={"h": 1}).order_by("pk")[:1].get().pk)
-        with transaction.atomic():
-            orders.send("never")
-            transaction.set_rollback(True)
-
-    orders.repartition(None, progress=meddle)
-
-    orders.delete(gone)
-    ids = {row[0] for row in rows()["Message"]}
-    assert set(kept) <= ids
-    assert not ids & set(gone)
-    live = {row[0] for row in rows()["LiveMessage"]} | {row[0] for row in rows()["ArchivedMessage"]}
-    assert live == ids
-    works(orders)
-
-
-def test_a_slice_that_is_dropped_while_rows_are_copied_does_not_come_back() -> None:
-    orders = in_every_state(partition_interval=DAY)
-    orders.archive(orders.read(qty=None))
-    pk = Queue.objects.get().pk
-
-    def drop(step: str, done: int, total: int) -> None:
-        if done == total and done:
-            with connection.cursor() as cursor:
-                for leaf in operation.ddl.leaves(cursor, pk):
-                    if leaf.is_slice and ArchivedMessage.objects.exists():
-                        operation.ddl.drop_slice(cursor, leaf)
-
-    orders.repartition(None, progress=drop)
-
-    assert ArchivedMessage.objects.count() == 0
-    assert Message.objects.count() == 0
-
-
-def test_a_row_that_is_put_elsewhere_while_rows_are_copied_stays() -> None:
-    in_every_state(partition_interval=DAY)
-    archive = f"pgqueue_archive_q{Queue.objects.get().pk}"
-    before = rows()
-
-    def move(step: str, done: int, total: int) -> None:
-        with transaction.atomic():
-            run_sql(f"CREATE TEMP TABLE moving ON COMMIT DROP AS SELECT * FROM {archive}")
-            run_sql(f"DELETE FROM {archive}")
-            run_sql(f"INSERT INTO {archive} SELECT * FROM moving")
-
-    queue("orders").repartition(None, progress=move)
-
-    assert rows() == before
 
 
 # Interrupted
 
 
 STEPS = [
-    (None, DAY, "add_bound"),
-    (None, DAY, "check_bound"),
-    (None, DAY, "build_slices"),
-    (None, DAY, "switch_to_slices"),
-    (DAY, None, "begin_copy"),
-    (DAY, None, "copy_rows"),
-    (DAY, None, "analyze_copy"),
-    (DAY, None, "forget_gone"),
-    (DAY, None, "switch_to_copy"),
-    (DAY, None, "drop_conversion"),
-    (DAY, HOUR, "replace_slices"),
+    (None, DAY, "bounds.add_bound"),
+    (None, DAY, "bounds.validate_bound"),
+    (None, DAY, "build"),
+    (None, DAY, "switch_tables"),
+    (DAY, HOUR, "replace_partitions"),
 ]
 
+
+#: All that an interrupted conversion may leave, by its names without numbers.
+BOUND = {"pgqueue_bound", "pgqueue_bound_"}
 
 Interrupted = tuple[BoundQueue, dt.timedelta | None]
 
@@ -413,6 +345,7 @@ def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
     interrupted: Interrupted,
 ) -> None:
     orders, wanted = interrupted
+    assert {re.sub("(_q)?[0-9]+$", "", name) for (name,) in run_sql(MADE)} <= BOUND
     works(orders)
     before = rows()
 
@@ -445,10 +378,10 @@ def test_a_queue_whose_conversion_was_interrupted_can_be_dropped() -> None:
 def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(operation, "MARGIN", dt.timedelta(0))
-    monkeypatch.setattr(operation, "LONGEST_STEP", dt.timedelta(seconds=1))
+    monkeypatch.setattr(conversion, "MARGIN", dt.timedelta(0))
+    monkeypatch.setattr(conversion, "LONGEST_STEP", dt.timedelta(seconds=1))
     orders = in_every_state()
-    convert_until("switch_to_slices", "orders", DAY)
+    convert_until("switch_tables", "orders", DAY)
     [(bound,)] = run_sql(
         "SELECT substring(conname FROM '[0-9]+')::text FROM pg_constraint "
         "WHERE conname ~ '^pgqueue_bound' LIMIT 1"
@@ -476,7 +409,7 @@ def test_who_may_use_the_queue_may_use_it_afterwards() -> None:
     try:
         table = f"pgqueue_message_q{Queue.objects.get().pk}"
         run_sql(f"GRANT SELECT, INSERT ON {table} TO pgqueue_sender")
-        for interval in (DAY, None):
+        for interval in (DAY, HOUR):
             orders.repartition(interval)
             for right in ("SELECT", "INSERT"):
                 assert run_sql(
@@ -511,7 +444,7 @@ def test_other_processes_go_on_with_what_they_remember_of_the_queue(actor: Actor
         actor.do(call, "send", "orders", 1)
         actor.do(call, "read", "orders")
 
-    for interval in (DAY, None):
+    for interval in (DAY, HOUR):
         orders.repartition(interval)
         for _ in range(8):
             sent = actor.do(call, "send", "orders", 1)

@@ -1,0 +1,112 @@
+"""A bound on the times of a table's rows, by which it can become a partition without a copy.
+
+PostgreSQL attaches a table as a partition at once when a validated CHECK constraint says that all
+its rows belong there; without one it would look through them under ACCESS EXCLUSIVE. A conversion
+that was interrupted is known by its bound: it leaves nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, NamedTuple
+
+from django_pgqueue.ddl.names import MESSAGE, PARENTS, own_table
+
+__all__ = [
+    "Bound",
+    "add_bound",
+    "constraint_name",
+    "drop_bounds",
+    "drop_function",
+    "find_bounds",
+    "validate_bound",
+]
+
+_PREFIX = "pgqueue_bound_"
+SECONDS = "%Y%m%d%H%M%S"
+
+
+class Bound(NamedTuple):
+    """All rows of a table lie before ``until``; known for old rows too once ``validated``."""
+
+    until: dt.datetime
+    validated: bool
+
+
+def find_bounds(cursor: Any, queue_id: int) -> dict[str, Bound]:
+    """The bounds that a conversion has put on the queue's tables, by parent."""
+    found = {}
+    for parent in PARENTS:
+        cursor.execute(
+            "SELECT conname, convalidated FROM pg_constraint "
+            "WHERE conrelid = to_regclass(%s) AND starts_with(conname, %s)",
+            [own_table(parent, queue_id), _PREFIX],
+        )
+        for name, validated in cursor.fetchall():
+            until = dt.datetime.strptime(name.removeprefix(_PREFIX), SECONDS)
+            found[parent] = Bound(until.replace(tzinfo=dt.timezone.utc), validated)
+    return found
+
+
+def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
+    """Allow no new row of a table to be as late as the bound. Old rows are not looked at.
+
+    Takes ACCESS EXCLUSIVE on the table for the moment of a catalog change. Should the conversion
+    end here and never go on, sends must not fail once that moment has come: a trigger then dates
+    messages right before it.
+    """
+    table, number = own_table(parent, queue_id), int(queue_id)
+    if parent == MESSAGE:
+        cursor.execute(
+            f"CREATE OR REPLACE FUNCTION {_function(number)}() RETURNS trigger "
+            f"LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$ BEGIN "
+            f"NEW.enqueued_at := '{until.isoformat()}'::timestamptz - interval '1 us'; "
+            f"RETURN NEW; END $$"
+        )
+        cursor.execute(
+            f"CREATE TRIGGER pgqueue_bound BEFORE INSERT ON {table} FOR EACH ROW "
+            f"WHEN (NEW.enqueued_at >= '{until.isoformat()}') "
+            f"EXECUTE FUNCTION {_function(number)}()"
+        )
+    cursor.execute(
+        f"ALTER TABLE {table} ADD CONSTRAINT {constraint_name(until)} "
+        f"CHECK (queue_id = {number} AND enqueued_at < '{until.isoformat()}') NOT VALID"
+    )
+
+
+def validate_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
+    """Look through all rows of a table, which stops neither senders nor readers.
+
+    Raises CheckViolation when a row is as late as the bound.
+    """
+    cursor.execute(
+        f"ALTER TABLE {own_table(parent, queue_id)} VALIDATE CONSTRAINT {constraint_name(until)}"
+    )
+
+
+def drop_bounds(cursor: Any, queue_id: int) -> None:
+    """Take the bounds away. Takes ACCESS EXCLUSIVE on both tables for a catalog change."""
+    for parent, bound in find_bounds(cursor, queue_id).items():
+        cursor.execute(
+            f"ALTER TABLE {own_table(parent, queue_id)} "
+            f"DROP CONSTRAINT {constraint_name(bound.until)}"
+        )
+    drop_function(cursor, queue_id)
+
+
+def drop_function(cursor: Any, queue_id: int) -> None:
+    """Drop the bound's function, and its trigger where the table still exists."""
+    cursor.execute(f"DROP FUNCTION IF EXISTS {_function(queue_id)}() CASCADE")
+
+
+def constraint_name(until: dt.datetime) -> str:
+    """The constraint's name says the bound.
+
+    >>> constraint_name(dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc))
+    'pgqueue_bound_20261121150000'
+    """
+    return f"{_PREFIX}{until.astimezone(dt.timezone.utc):{SECONDS}}"
+
+
+def _function(queue_id: int) -> str:
+    return f"pgqueue_bound_q{int(queue_id)}"

@@ -1,0 +1,11 @@
+-- The lakes that hold a queue's retention back: up to which transaction each has what was
+-- archived, and whether that is a transaction of this server. After a dump was restored elsewhere
+-- it is one of the old server, as for an export, which refuses such a lake too.
+SELECT path, exported_below,
+       system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
+FROM pgqueue_lake
+WHERE holds_retention
+  AND (queues = '[]' OR EXISTS (
+      SELECT FROM jsonb_array_elements_text(queues) AS q (name)
+      WHERE lower(q.name) = lower(%(name)s)))
+ORDER BY path

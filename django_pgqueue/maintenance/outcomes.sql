@@ -1,0 +1,11 @@
+-- A partition's outcomes in figures: their number, whether all are old, the last transaction, and
+-- the number not exported. Besides, the number of those from transactions of which this snapshot
+-- may not show all: another count of them tells whether any were added since.
+SELECT count(a.id) AS total,
+       coalesce(bool_and(a.archived_at < %(before)s), true) AS all_old,
+       max(a.archive_xid) AS last_xid,
+       count(a.id) FILTER (WHERE a.archive_xid >= %(exported_below)s::bigint) AS not_exported,
+       count(a.id) FILTER (WHERE a.archive_xid >= s.xmin) AS unsettled,
+       max(s.xmin) AS xmin
+FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin) s
+LEFT JOIN {archive} a ON true

@@ -1,0 +1,249 @@
+"""Partitions by time of a queue's messages and outcomes: made, found, locked, dropped.
+
+A queue's tables are themselves partitions, by queue, of ``pgqueue_message`` and
+``pgqueue_archive``. With a ``partition_interval`` they are partitioned once more, by
+``enqueued_at``. A partition is made as a table and then attached: ``PARTITION OF`` would take
+ACCESS EXCLUSIVE on the parent, and one long reader would make every queue wait.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgqueue.ddl.names import MESSAGE, own_table, own_tables
+from django_pgqueue.ddl.times import EPOCH, as_microseconds, moment
+
+__all__ = [
+    "AHEAD",
+    "Partition",
+    "Range",
+    "add_send_trigger",
+    "create_partition",
+    "drop_partition",
+    "find_partitions",
+    "is_partitioned",
+    "lock_for_change",
+    "lock_for_drop",
+    "make_partitioned",
+    "make_table",
+    "missing_ranges",
+    "time_ranges",
+]
+
+#: The first moment of a partition, and the first one after it.
+Range = tuple[dt.datetime, dt.datetime]
+
+#: How many intervals after the present one have a partition already.
+AHEAD = 4
+
+# Rows of these tables are inserted and deleted, never updated.
+_STORAGE = "WITH (fillfactor = 100, autovacuum_vacuum_insert_scale_factor = 0.2)"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A table of messages and the table of their outcomes, with no partitions below.
+
+    It ``has_range`` when it is one of time, from ``start`` to before ``end`` (None: without end).
+    The default partition of a queue, and the only one of a queue without partitions by time, has
+    none.
+    """
+
+    message: str
+    archive: str
+    has_range: bool = False
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
+
+
+def time_ranges(now: dt.datetime, interval: dt.timedelta, ahead: int = AHEAD) -> list[Range]:
+    """The ranges, each one interval long and aligned to the epoch, from now's to ``ahead`` on.
+
+    >>> now = dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc)
+    >>> [start.day for start, _ in time_ranges(now, dt.timedelta(days=1), ahead=2)]
+    [21, 22, 23]
+    """
+    first = EPOCH + (now - EPOCH) // interval * interval
+    starts = [first + step * interval for step in range(ahead + 1)]
+    return [(start, start + interval) for start in starts]
+
+
+def missing_ranges(
+    found: list[Partition],
+    now: dt.datetime,
+    interval: dt.timedelta,
+    not_before: dt.datetime | None = None,
+) -> list[Range]:
+    """The ranges from now's on that have no partition; parts of them where others overlap."""
+    taken = [(partition.start, partition.end) for partition in found if partition.has_range]
+    return [
+        free
+        for start, end in time_ranges(now, interval)
+        for free in _free_parts(max(start, not_before or start), end, taken)
+    ]
+
+
+def _free_parts(
+    start: dt.datetime,
+    end: dt.datetime,
+    taken: list[tuple[dt.datetime | None, dt.datetime | None]],
+) -> list[Range]:
+    """The parts of a range outside others, which are in order and do not overlap."""
+    free = []
+    for first, last in taken:
+        if first is not None and start < first:
+            free.append((start, min(first, end)))
+        start = max(start, last) if last is not None else end
+        if start >= end:
+            break
+    else:
+        free.append((start, end))
+    return [(first, last) for first, last in free if first < last]
+
+
+def make_table(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
+    """Make a table for rows of a queue, to be attached."""
+    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
+    cursor.execute(f"CREATE {kind} {name} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
+
+
+def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged: bool) -> None:
+    """Make a table partitioned by time, to be attached, with a default partition only.
+
+    The default partition takes what no other does: a missing partition never fails a send.
+    """
+    default = f"{own_table(parent, queue_id)}_default"
+    cursor.execute(
+        f"CREATE TABLE {name} (LIKE {parent} INCLUDING ALL) PARTITION BY RANGE (enqueued_at)"
+    )
+    make_table(cursor, default, parent, unlogged=unlogged)
+    if parent == MESSAGE:
+        add_send_trigger(cursor, default, queue_id, unlogged=unlogged)
+        add_send_trigger(cursor, name, queue_id, unlogged=unlogged)
+    cursor.execute(f"ALTER TABLE {name} ATTACH PARTITION {default} DEFAULT")
+
+
+def add_send_trigger(cursor: Any, table: str, queue_id: int, *, unlogged: bool) -> None:
+    """Make an INSERT into a table of messages a send: they become ready, and wake consumers.
+
+    A statement fires the triggers of the table it names, and of no other: each needs its own.
+    """
+    cursor.execute(
+        f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {table} "
+        f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
+        f"EXECUTE FUNCTION pgqueue_message_inserted('{int(queue_id)}', '{unlogged}')"
+    )
+
+
+def create_partition(
+    cursor: Any,
+    queue_id: int,
+    start: dt.datetime,
+    end: dt.datetime,
+    *,
+    unlogged: bool = False,
+    parents: tuple[str, str] | None = None,
+) -> Partition:
+    """Make and attach the partition of one range of time, for messages and for their outcomes.
+
+    Inside the caller's transaction, so that there are both or none. ``parents`` are the queue's
+    two partitioned tables, where they have other names than usual. Attaching takes SHARE UPDATE
+    EXCLUSIVE on them, which stops neither senders nor readers, and ACCESS EXCLUSIVE on the default
+    partitions while it looks through those: set ``lock_timeout``, and see to it that they are
+    small.
+
+    Raises what PostgreSQL does: CheckViolation when a default partition has rows of that range,
+    InvalidObjectDefinition when another partition overlaps it.
+    """
+    own, attach_to = own_tables(queue_id), parents or own_tables(queue_id)
+    message, archive = (
+        f"{table}_p{start.astimezone(dt.timezone.utc):%Y%m%d%H%M%S}" for table in own
+    )
+    pairs = list(zip(attach_to, (message, archive), strict=True))
+    # All tables are made first: attaching is what locks the default partitions.
+    for parent, table in pairs:
+        make_table(cursor, table, parent, unlogged=unlogged)
+    add_send_trigger(cursor, message, queue_id, unlogged=unlogged)
+    for parent, table in pairs:
+        cursor.execute(
+            f"ALTER TABLE {parent} ATTACH PARTITION {table} "
+            f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
+        )
+    return Partition(message, archive, True, start, end)
+
+
+def lock_for_change(cursor: Any, queue_id: int) -> None:
+    """Let one transaction at a time change the partitions of a queue; others use them on."""
+    message, archive = own_tables(queue_id)
+    cursor.execute(f"LOCK TABLE ONLY {message}, ONLY {archive} IN SHARE UPDATE EXCLUSIVE MODE")
+
+
+def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
+    """Take every lock that dropping a partition needs; False when the queue has it no more.
+
+    Until the end of the transaction no other session can use the queue's tables: set
+    ``lock_timeout``, and be quick.
+    """
+    message, archive = own_tables(queue_id)
+    tables = [f"ONLY {message}", f"ONLY {archive}"]
+    found = find_partitions(cursor, queue_id)
+    default = [each for each in found if not each.has_range]
+    for each in [*default, *(each for each in found if each == partition)]:
+        tables += [each.message, each.archive]
+    cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
+    return partition in find_partitions(cursor, queue_id)
+
+
+def drop_partition(cursor: Any, partition: Partition) -> None:
+    """Drop one partition, its messages and its outcomes."""
+    cursor.execute(f"DROP TABLE {partition.message}, {partition.archive}")
+
+
+def is_partitioned(cursor: Any, queue_id: int) -> bool:
+    """Whether a queue's tables are partitioned by time; False when there are none."""
+    cursor.execute(
+        "SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relkind = 'p')",
+        [own_table(MESSAGE, queue_id)],
+    )
+    (found,) = cursor.fetchone()
+    return bool(found)
+
+
+def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
+    """The partitions that a queue has now: those by time in order, and its default one.
+
+    They are known by their bounds and not by their names. A partition of messages without one of
+    outcomes for the same range, as in the midst of a change, is left out.
+    """
+    message, archive = own_tables(queue_id)
+    start, end = (as_microseconds(_bound(side)) for side in ("FROM", "TO"))
+    cursor.execute(
+        f"SELECT parent.relname, child.relname, bound = 'DEFAULT', {start}, {end} "
+        "FROM pg_class parent "
+        "LEFT JOIN (pg_inherits i JOIN pg_class child ON child.oid = i.inhrelid "
+        "CROSS JOIN LATERAL pg_get_expr(child.relpartbound, child.oid) AS b (bound)) "
+        "ON i.inhparent = parent.oid "
+        # One that is dropped at this moment has no bound any more.
+        "WHERE parent.oid IN (to_regclass(%s), to_regclass(%s)) "
+        "AND (child.oid IS NULL OR bound IS NOT NULL)",
+        [message, archive],
+    )
+    found: dict[str, dict[tuple[Any, ...], str]] = {message: {}, archive: {}}
+    for parent, child, is_default, *limits in cursor.fetchall():
+        first, last = (None if limit is None else moment(limit) for limit in limits)
+        if child is None:
+            found[parent][True, None, None] = parent
+        else:
+            found[parent][is_default, first, last] = child
+    both = found[message].keys() & found[archive].keys()
+    beginning = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
+    return [
+        Partition(found[message][key], found[archive][key], not key[0], key[1], key[2])
+        for key in sorted(both, key=lambda key: (key[0], key[1] or beginning))
+    ]
+
+
+def _bound(side: str) -> str:
+    return f"substring(bound FROM $${side} \\('([^']+)'\\)$$)::timestamptz"

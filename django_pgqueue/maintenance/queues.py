@@ -1,0 +1,31 @@
+"""What maintenance needs to know of a queue. It imports no model: the models offer it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+__all__ = ["OpenQueue"]
+
+
+class OpenQueue(Protocol):
+    """A queue in a database, as the model ``Queue`` is one."""
+
+    partition_interval: Any
+
+    @property
+    def pk(self) -> Any: ...
+    @property
+    def name(self) -> Any: ...
+    @property
+    def alias(self) -> str: ...
+    @property
+    def unlogged(self) -> Any: ...
+    @property
+    def retention(self) -> dt.timedelta | None: ...
+    @property
+    def tables(self) -> Mapping[str, Any]: ...
+
+    def reread(self) -> OpenQueue:
+        """The queue as it is now. Raises QueueNotFound, and RuntimeError in a transaction."""

@@ -1,0 +1,73 @@
+"""The tables that a queue has of its own: made with it, and dropped with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django_pgqueue.ddl.names import ARCHIVE, MESSAGE, PARENTS, own_table, table_names
+from django_pgqueue.ddl.times import server_time
+from django_pgqueue.maintenance import bounds
+from django_pgqueue.maintenance.partitions import (
+    add_send_trigger,
+    create_partition,
+    make_partitioned,
+    make_table,
+    time_ranges,
+)
+
+__all__ = ["create_tables", "drop_tables"]
+
+
+def create_tables(
+    cursor: Any,
+    queue_id: int,
+    *,
+    unlogged: bool = False,
+    partition_interval: dt.timedelta | None = None,
+) -> None:
+    """Make and attach the tables of one queue, inside the caller's transaction.
+
+    With a ``partition_interval`` they have a partition for the present interval and for the next
+    ``AHEAD``. Tables that an earlier queue of this id left (after a TRUNCATE of the queue table,
+    as test suites do) are dropped first. Attaching locks the parents in SHARE UPDATE EXCLUSIVE
+    mode, which neither senders nor readers wait for.
+    """
+    number = int(queue_id)
+    _drop(cursor, number)
+    cursor.execute(f"CREATE UNLOGGED SEQUENCE pgqueue_wake_q{number} AS bigint")
+    message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
+    if partition_interval is None:
+        make_table(cursor, message, MESSAGE, unlogged=unlogged)
+        make_table(cursor, archive, ARCHIVE, unlogged=unlogged)
+        add_send_trigger(cursor, message, number, unlogged=unlogged)
+    else:
+        make_partitioned(cursor, message, MESSAGE, number, unlogged=unlogged)
+        make_partitioned(cursor, archive, ARCHIVE, number, unlogged=unlogged)
+        for start, end in time_ranges(server_time(cursor), partition_interval):
+            create_partition(cursor, number, start, end, unlogged=unlogged)
+    for parent in PARENTS:
+        cursor.execute(
+            f"ALTER TABLE {parent} ATTACH PARTITION {own_table(parent, number)} "
+            f"FOR VALUES IN ({number})"
+        )
+
+
+def drop_tables(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
+    """Drop all that a queue has but its own row, inside the caller's transaction.
+
+    Takes ACCESS EXCLUSIVE on both parents until the end of the transaction: no other session can
+    use any queue meanwhile, so set ``lock_timeout``.
+    """
+    _drop(cursor, queue_id)
+    tables = table_names(queue_id, unlogged=unlogged)
+    # The groups first: what is left of them must not bring up new heads.
+    for hot in ("group", "recheck", "waiting", "ready", "deferred", "lease", "dedup"):
+        cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [queue_id])
+
+
+def _drop(cursor: Any, queue_id: int) -> None:
+    for parent in PARENTS:
+        cursor.execute(f"DROP TABLE IF EXISTS {own_table(parent, queue_id)}")
+    cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_wake_q{int(queue_id)}")
+    bounds.drop_function(cursor, queue_id)

@@ -1,0 +1,69 @@
+"""Maintenance as operations; :mod:`django_pgqueue.maintenance` does it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+
+from django_pgqueue import maintenance, signals
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.models.process import Process
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.types import Maintained
+
+__all__ = ["maintain", "maintain_all", "repartition"]
+
+#: A consumer without a heartbeat for this long is gone, whatever its settings say.
+DEAD_AFTER = dt.timedelta(minutes=10)
+
+
+def maintain(
+    queue: OpenQueue,
+    *,
+    patience: float = 1.0,
+    stall: float = 0.1,
+    progress: Callable[[int], None] | None = None,
+) -> Maintained:
+    return maintenance.maintain(queue.source, patience=patience, stall=stall, progress=progress)
+
+
+def maintain_all(
+    alias: str,
+    queues: Iterable[str | Queue] | None = None,
+    *,
+    patience: float = 1.0,
+    stall: float = 0.1,
+    progress: Callable[[int], None] | None = None,
+) -> list[Maintained]:
+    """``maintain`` every queue, by name, or those named.
+
+    Besides, messages that consumers held which are dead for ten minutes are given back. A queue that
+    fails does not keep the others from their turn: its ``error`` says why.
+
+    >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
+    ['mails', 'orders']
+
+    Raises QueueNotFound, before anything is done, InvalidArgument, and RuntimeError inside a
+    transaction.
+    """
+    chosen = (
+        list(Queue.objects.using(alias).order_by("name"))
+        if queues is None
+        else [Queue.objects.resolve(queue, alias) for queue in queues]
+    )
+    for process, count in Process.objects.bury_dead(DEAD_AFTER, using=alias).items():
+        signals.leases_rescued.send_robust("maintain", count=count, worker=process)
+    return maintenance.maintain_all(chosen, patience=patience, stall=stall, progress=progress)
+
+
+def repartition(
+    queue: OpenQueue,
+    partition_interval: dt.timedelta | float | None,
+    *,
+    progress: maintenance.Progress | None = None,
+) -> bool:
+    return maintenance.repartition(queue.source, partition_interval, progress=progress)
+
+
+maintain.__doc__ = maintenance.maintain.__doc__
+repartition.__doc__ = maintenance.repartition.__doc__

@@ -1,0 +1,30 @@
+"""The lease of the consumer process that does maintenance, one at a time in a database."""
+
+from __future__ import annotations
+
+from django.db import models
+
+__all__ = ["MaintenanceLease"]
+
+_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+
+
+class MaintenanceLease(models.Model):
+    """One row: which process holds the lease, since when, and until when if it falls silent.
+
+    ``process`` is the host and process id, as ``web1:4711``. Written by
+    :mod:`django_pgqueue.maintenance.lease`.
+    """
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    token = models.UUIDField()
+    process = models.TextField()
+    since = models.DateTimeField(db_default=_now)
+    until = models.DateTimeField()
+
+    class Meta:
+        db_table = "pgqueue_maintenance"
+        required_db_vendor = "postgresql"
+
+    def __str__(self) -> str:
+        return self.process
