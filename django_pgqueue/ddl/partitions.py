@@ -182,7 +182,8 @@ def create_leaves(
     """
     drop_leaves(cursor, queue_id)
     number = int(queue_id)
-    cursor.execute(f"CREATE UNLOGGED SEQUENCE pgqueue_wake_q{number} AS bigint")
+    # Logged, whatever the queue is: an unlogged one is unusable on a promoted standby.
+    cursor.execute(f"CREATE SEQUENCE pgqueue_wake_q{number} AS bigint")
     for parent in PARENTS:
         if partition_interval is None:
             make_leaf(cursor, own_table(parent, number), parent, unlogged=unlogged)
@@ -333,10 +334,11 @@ def _own_tables(queue_id: int) -> tuple[str, str]:
 
 def make_inserts_sends(cursor: Any, leaf: str, queue_id: int, *, unlogged: bool) -> None:
     """Let an INSERT into a table of messages make them ready, and wake consumers."""
+    twin = "_unlogged" if unlogged else ""
     cursor.execute(
         f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {leaf} "
         f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted('{int(queue_id)}', '{unlogged}')"
+        f"EXECUTE FUNCTION pgqueue_message_inserted{twin}('{int(queue_id)}')"
     )
 
 
