@@ -131,10 +131,11 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
     if parent == MESSAGE:
         cursor.execute(
             f"CREATE OR REPLACE FUNCTION pgqueue_bound_q{number}() RETURNS trigger "
-            f"LANGUAGE plpgsql AS $$ BEGIN "
+            f"LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$ BEGIN "
             f"NEW.enqueued_at := '{until.isoformat()}'::timestamptz - interval '1 us'; "
             f"RETURN NEW; END $$"
         )
+        cursor.execute(f"REVOKE EXECUTE ON FUNCTION pgqueue_bound_q{number}() FROM PUBLIC")
         cursor.execute(
             f"CREATE TRIGGER pgqueue_bound BEFORE INSERT ON {leaf} FOR EACH ROW "
             f"WHEN (NEW.enqueued_at >= '{until.isoformat()}') "
@@ -239,6 +240,8 @@ def begin_copy(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
     """
     number = int(queue_id)
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
+    cursor.execute("SELECT quote_ident(current_schema())")
+    (schema,) = cursor.fetchone()
     for parent in PARENTS:
         table = own_table(parent, number)
         make_leaf(cursor, f"{table}_new", parent, unlogged=unlogged)
@@ -246,15 +249,19 @@ def begin_copy(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
             f"ALTER TABLE {table}_new ADD CONSTRAINT pgqueue_copy CHECK (queue_id = {number})"
         )
         cursor.execute(f"CREATE {kind} {table}_gone (id bigint, enqueued_at timestamptz)")
-        # Whoever may write to the queue may do so now: the rights are its maker's.
+        # It has no key: a publication FOR ALL TABLES would refuse to delete from it.
+        cursor.execute(f"ALTER TABLE {table}_gone REPLICA IDENTITY FULL")
+        # A sender has no rights on the copy: the function runs with those of its maker. Names are
+        # qualified, or a sender's temporary table would come first, with a trigger of its own.
         cursor.execute(
             f"CREATE OR REPLACE FUNCTION {parent}_copy_q{number}() RETURNS trigger "
-            f"LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN "
+            f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ BEGIN "
             f"IF TG_OP = 'INSERT' THEN "
-            f"INSERT INTO {table}_new SELECT NEW.* ON CONFLICT DO NOTHING; "
-            f"ELSE INSERT INTO {table}_gone VALUES (OLD.id, OLD.enqueued_at); END IF; "
+            f"INSERT INTO {schema}.{table}_new SELECT NEW.* ON CONFLICT DO NOTHING; "
+            f"ELSE INSERT INTO {schema}.{table}_gone VALUES (OLD.id, OLD.enqueued_at); END IF; "
             f"RETURN NULL; END $$"
         )
+        cursor.execute(f"REVOKE EXECUTE ON FUNCTION {parent}_copy_q{number}() FROM PUBLIC")
         cursor.execute(
             f"CREATE TRIGGER pgqueue_copy AFTER INSERT OR DELETE ON {table} FOR EACH ROW "
             f"EXECUTE FUNCTION {parent}_copy_q{number}()"

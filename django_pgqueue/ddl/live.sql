@@ -44,7 +44,9 @@ CREATE TABLE pgqueue_deferred (
     group_key text,
     PRIMARY KEY (id, queue_id, enqueued_at)
 ) WITH (
-    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    -- Room for updates; and after a peak, when nearly all rows are dead, a scan of the table must
+    -- not look cheaper to the planner than its key.
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 

@@ -48,6 +48,11 @@ BYTES_A_SECOND = 500_000_000
 #: Seconds; a timeout has to fit into an integer of milliseconds.
 LONGEST = 100_000
 
+REPAIR_WAKE = (
+    "SELECT pgqueue_repair_wake(%s) "
+    "WHERE has_function_privilege('pgqueue_repair_wake(integer)', 'EXECUTE')"
+)
+
 SUMMARIZE = """
     SELECT brin_summarize_new_values(i.indexrelid)
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
@@ -168,6 +173,8 @@ class _Work:
     def do(self) -> Upkeep:
         began = time.monotonic()
         before, refused = None, False
+        # Wake-ups work without its sequence, but are not spaced.
+        self._rows(REPAIR_WAKE, [self.queue.pk])
         if self.queue.partition_interval is not None:
             self._make_slices(self.queue.partition_interval)
         if self.queue.retention is not None:

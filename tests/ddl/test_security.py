@@ -1,0 +1,184 @@
+"""What a role that may only send can not do: act with the rights of others."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.ddl import conversion
+from django_pgqueue.models import BoundQueue, Message
+from tests.conftest import run_sql
+
+SENDER = "pgqueue_test_sender"
+
+
+@pytest.fixture
+def as_sender(db: None) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+    """Run statements as a role that has the rights of the schema page, and no others."""
+    # Schemas in the database that anyone may create things in, as they were before PostgreSQL 15.
+    run_sql(f"CREATE ROLE {SENDER}; GRANT USAGE, CREATE ON SCHEMA public TO {SENDER}")
+
+    def run(statement: str, params: Any = None) -> list[tuple[Any, ...]]:
+        run_sql(f"SET LOCAL ROLE {SENDER}")
+        try:
+            return run_sql(statement, params)
+        finally:
+            if not connection.needs_rollback:
+                run_sql("RESET ROLE")
+
+    yield run
+
+
+def let_send(queue: BoundQueue) -> str:
+    """Grant what a sender needs; the queue's table of messages."""
+    tables = Message.objects.resolve(queue.name).tables
+    run_sql(
+        f"GRANT INSERT, SELECT ON pgqueue_message, {tables['message']} TO {SENDER};"
+        f"GRANT SELECT ON pgqueue_queue TO {SENDER};"
+        f"GRANT INSERT ON pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_recheck "
+        f"TO {SENDER};"
+        f"GRANT USAGE ON pgqueue_message_id_seq TO {SENDER};"
+        f"GRANT USAGE, UPDATE ON {tables['wake']} TO {SENDER}"
+    )
+    return str(tables["message"])
+
+
+def leave_conversion(queue: BoundQueue) -> int:
+    """Begin to copy a queue's rows, and leave it at that."""
+    number = Message.objects.resolve(queue.name).pk
+    with connection.cursor() as cursor:
+        conversion.begin_copy(cursor, number, unlogged=False)
+    return number
+
+
+def test_a_sender_needs_no_more_than_the_documented_rights(
+    orders: BoundQueue, as_sender: Callable[..., Any]
+) -> None:
+    message = let_send(orders)
+    number = Message.objects.resolve("orders").pk
+
+    as_sender(f"INSERT INTO {message} (queue_id, body) VALUES (%s, '1')", [number])
+    as_sender("INSERT INTO pgqueue_message (queue_id, group_key) VALUES (%s, 'g')", [number])
+
+    assert orders.metrics().length == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("pgqueue_message_q{}_new", "LIKE pgqueue_message"),
+        ("pgqueue_message_q{}_gone", "id bigint, enqueued_at timestamptz"),
+    ],
+)
+def test_a_temporary_table_of_a_sender_gets_no_rights_from_a_conversion(
+    orders: BoundQueue, as_sender: Callable[..., Any], table: str, columns: str
+) -> None:
+    message = let_send(orders)
+    number = leave_conversion(orders)
+    run_sql(f"GRANT DELETE ON {message} TO {SENDER}; GRANT TEMPORARY ON DATABASE test_queue TO {SENDER}")
+    as_sender(f"CREATE TEMPORARY TABLE {table.format(number)} ({columns})")
+    as_sender(
+        f"CREATE FUNCTION pg_temp.take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"ALTER ROLE {SENDER} SUPERUSER; RETURN NULL; END $$"
+    )
+    as_sender(
+        f"CREATE TRIGGER take_over AFTER INSERT ON pg_temp.{table.format(number)} "
+        f"FOR EACH ROW EXECUTE FUNCTION pg_temp.take_over()"
+    )
+
+    as_sender(f"INSERT INTO {message} (queue_id, body) VALUES (%s, '1')", [number])
+    as_sender(f"DELETE FROM {message} WHERE queue_id = %s", [number])
+
+    assert run_sql("SELECT rolsuper FROM pg_roles WHERE rolname = %s", [SENDER]) == [(False,)]
+    assert run_sql(f"SELECT count(*) FROM public.pgqueue_message_q{number}_gone") == [(1,)]
+
+
+def test_a_function_of_a_sender_is_not_called_by_a_superuser_who_sends(
+    orders: BoundQueue, as_sender: Callable[..., Any]
+) -> None:
+    """Operators for types that ours do not fit exactly would be found in the caller's schemas."""
+    takes_over = f"ALTER ROLE {SENDER} SUPERUSER"
+    for left, operator, right, result in [
+        ("double precision", "*", "integer", "double precision"),
+        ("bigint", "-", "numeric", "bigint"),
+        ("text", "||", "integer", "text"),
+        ("timestamptz", "<=", "timestamptz", "boolean"),
+        ("integer", "=", "integer", "boolean"),
+        ("bigint", "=", "bigint", "boolean"),
+    ]:
+        name = f"evil_{left.split()[0]}_{right.split()[0]}"
+        as_sender(
+            f"CREATE FUNCTION public.{name}({left}, {right}) RETURNS {result} LANGUAGE plpgsql "
+            f"AS $$ BEGIN {takes_over}; RETURN NULL; END $$"
+        )
+        as_sender(
+            f"CREATE OPERATOR public.{operator} "
+            f"(LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = public.{name})"
+        )
+    run_sql("SET LOCAL search_path = public")
+
+    orders.send(1)
+    orders.send(2, delay=60)
+    orders.send_batch([3, 4], group="g")
+    [*messages] = orders.read(qty=9, in_transaction=True)
+    orders.archive([message.receipt for message in messages])
+
+    assert run_sql("SELECT rolsuper FROM pg_roles WHERE rolname = %s", [SENDER]) == [(False,)]
+
+
+def test_sending_works_whatever_the_search_path(orders: BoundQueue) -> None:
+    number = Message.objects.resolve("orders").pk
+    run_sql("SET LOCAL search_path = pg_temp")
+
+    run_sql(f"INSERT INTO public.pgqueue_message (queue_id) VALUES ({number})")
+    run_sql(f"INSERT INTO public.pgqueue_message_q{number} (queue_id) VALUES ({number})")
+    run_sql(
+        "INSERT INTO public.pgqueue_message (queue_id, group_key) VALUES (%s, 'g')", [number]
+    )
+
+    run_sql("SET LOCAL search_path = public")
+    assert orders.metrics().length == 3
+
+
+def test_a_temporary_table_of_a_sender_is_no_live_table(orders: BoundQueue) -> None:
+    run_sql("CREATE TEMPORARY TABLE pgqueue_ready (LIKE public.pgqueue_ready)")
+
+    Message.objects.create(queue_id=Message.objects.resolve("orders").pk, body=1)
+
+    assert run_sql("SELECT count(*) FROM public.pgqueue_ready") == [(1,)]
+    run_sql("DROP TABLE pg_temp.pgqueue_ready")
+
+
+def test_functions_that_run_with_other_rights_pin_their_search_path(orders: BoundQueue) -> None:
+    leave_conversion(orders)
+    functions = run_sql(
+        "SELECT proname, prosecdef, proconfig, has_function_privilege('public', oid, 'EXECUTE') "
+        "FROM pg_proc WHERE proname LIKE 'pgqueue%'"
+    )
+
+    assert functions
+    for name, is_definer, config, is_public in functions:
+        if is_definer:
+            assert "search_path=pg_catalog, pg_temp" in config, name
+            assert not is_public, name
+    public = {name for name, _, _, is_public in functions if is_public}
+    twins = {f"pgqueue_{name}{twin}" for name in ("go_on", "next_heads") for twin in ("", "_unlogged")}
+    assert public == {"pgqueue_wake", "pgqueue_bodies", *twins}
+
+
+def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders: BoundQueue) -> None:
+    number = Message.objects.resolve("orders").pk
+    until = dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
+    with connection.cursor() as cursor:
+        conversion.add_bound(cursor, number, "pgqueue_message", until)
+
+    late = run_sql(
+        f"INSERT INTO pgqueue_message_q{number} (queue_id, enqueued_at) "
+        f"VALUES ({number}, '2031-01-01Z') RETURNING enqueued_at"
+    )
+
+    assert late == [(until - dt.timedelta(microseconds=1),)]
