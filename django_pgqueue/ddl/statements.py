@@ -11,7 +11,7 @@ __all__ = ["RunPostgreSQL", "run", "run_twice"]
 
 
 class RunPostgreSQL(RunSQL):
-    """RunSQL that leaves databases of other vendors alone, as models with ``required_db_vendor`` do.
+    """RunSQL for PostgreSQL only, as models with ``required_db_vendor`` are.
 
     ``{schema}`` stands for the schema that the migration creates its tables in. With every name
     qualified, neither the search path of a caller nor its temporary tables matter.

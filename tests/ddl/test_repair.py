@@ -1,4 +1,4 @@
-"""What an operator repairs with: lost sequences, ids that were left behind, messages without a place."""
+"""Repairs for operators: lost sequences, ids left behind, messages without a place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, transaction
 
+from django_pgqueue import queue
 from django_pgqueue.models import BoundQueue, Message
 from tests.conftest import run_sql
 
@@ -67,9 +68,8 @@ def test_a_sequence_that_cannot_be_read_is_made_anew_with_its_rights(orders: Bou
     assert run_sql("SELECT pgqueue_repair_wake(%s)", [tables["queue_id"]]) == [(True,)]
 
     assert run_sql(rights) == before
-    assert run_sql(f"SELECT relpersistence::text FROM pg_class WHERE relname = '{tables['wake']}'") == [
-        ("p",)
-    ]
+    kind = f"SELECT relpersistence::text FROM pg_class WHERE relname = '{tables['wake']}'"
+    assert run_sql(kind) == [("p",)]
 
 
 def test_a_queue_that_is_gone_gets_no_sequence(db: None) -> None:
@@ -134,8 +134,6 @@ def place(orders: BoundQueue, batch: int = 10_000) -> tuple[int, int]:
 
 @pytest.fixture(params=["logged", "unlogged"])
 def kinds(db: None, request: pytest.FixtureRequest) -> Callable[[], BoundQueue]:
-    from django_pgqueue import queue
-
     Message.objects.create_queue("orders", unlogged=request.param == "unlogged")
     return lambda: queue("orders")
 
@@ -170,7 +168,8 @@ def test_what_has_a_place_is_left_alone(kinds: Callable[[], BoundQueue]) -> None
     orders.read(qty=1, in_transaction=True)
     batch = orders.read(qty=20, in_transaction=True)
     orders.archive(orders.read(qty=3, in_transaction=True)[0].receipt)
-    run_sql(f"DELETE FROM {names(orders)['ready']} WHERE id = (SELECT max(id) FROM {names(orders)['ready']} WHERE group_key IS NULL)")
+    ready = names(orders)["ready"]
+    run_sql(f"DELETE FROM {ready} WHERE id = (SELECT max(id) FROM {ready} WHERE group_key IS NULL)")
     before = run_sql("SELECT id, state FROM pgqueue_live ORDER BY id")
 
     assert place(orders, batch=7) == (64, 1)

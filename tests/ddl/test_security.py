@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ SENDER = "pgqueue_test_sender"
 
 
 @pytest.fixture
-def as_sender(db: None) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+def as_sender(db: None) -> Callable[..., list[tuple[Any, ...]]]:
     """Run statements as a role that has the rights of the schema page, and no others."""
     # Schemas in the database that anyone may create things in, as they were before PostgreSQL 15.
     run_sql(f"CREATE ROLE {SENDER}; GRANT USAGE, CREATE ON SCHEMA public TO {SENDER}")
@@ -30,7 +30,7 @@ def as_sender(db: None) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
             if not connection.needs_rollback:
                 run_sql("RESET ROLE")
 
-    yield run
+    return run
 
 
 def let_send(queue: BoundQueue) -> str:
@@ -79,7 +79,9 @@ def test_a_temporary_table_of_a_sender_gets_no_rights_from_a_conversion(
 ) -> None:
     message = let_send(orders)
     number = leave_conversion(orders)
-    run_sql(f"GRANT DELETE ON {message} TO {SENDER}; GRANT TEMPORARY ON DATABASE test_queue TO {SENDER}")
+    run_sql(
+        f"GRANT DELETE ON {message} TO {SENDER}; GRANT TEMPORARY ON DATABASE test_queue TO {SENDER}"
+    )
     as_sender(f"CREATE TEMPORARY TABLE {table.format(number)} ({columns})")
     as_sender(
         f"CREATE FUNCTION pg_temp.take_over() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -136,9 +138,7 @@ def test_sending_works_whatever_the_search_path(orders: BoundQueue) -> None:
 
     run_sql(f"INSERT INTO public.pgqueue_message (queue_id) VALUES ({number})")
     run_sql(f"INSERT INTO public.pgqueue_message_q{number} (queue_id) VALUES ({number})")
-    run_sql(
-        "INSERT INTO public.pgqueue_message (queue_id, group_key) VALUES (%s, 'g')", [number]
-    )
+    run_sql("INSERT INTO public.pgqueue_message (queue_id, group_key) VALUES (%s, 'g')", [number])
 
     run_sql("SET LOCAL search_path = public")
     assert orders.metrics().length == 3
@@ -166,7 +166,9 @@ def test_functions_that_run_with_other_rights_pin_their_search_path(orders: Boun
             assert "search_path=pg_catalog, pg_temp" in config, name
             assert not is_public, name
     public = {name for name, _, _, is_public in functions if is_public}
-    twins = {f"pgqueue_{name}{twin}" for name in ("go_on", "next_heads") for twin in ("", "_unlogged")}
+    twins = {
+        f"pgqueue_{name}{twin}" for name in ("go_on", "next_heads") for twin in ("", "_unlogged")
+    }
     assert public == {"pgqueue_wake", "pgqueue_bodies", *twins}
 
 
