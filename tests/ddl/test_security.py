@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 
 from django_pgqueue.ddl import conversion
 from django_pgqueue.models import BoundQueue, Message
@@ -184,3 +184,22 @@ def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders: Bound
     )
 
     assert late == [(until - dt.timedelta(microseconds=1),)]
+
+
+def test_a_sender_may_be_kept_from_choosing_ids_and_times(
+    orders: BoundQueue, as_sender: Callable[..., Any]
+) -> None:
+    message = let_send(orders)
+    number = Message.objects.resolve("orders").pk
+    run_sql(
+        f"REVOKE INSERT, SELECT ON pgqueue_message, {message} FROM {SENDER};"
+        f"GRANT INSERT (queue_id, scheduled_at, priority, group_key, dedup_key, headers, body) "
+        f"ON {message} TO {SENDER}"
+    )
+
+    as_sender(f"INSERT INTO {message} (queue_id, body) VALUES (%s, '1')", [number])
+
+    assert orders.metrics().length == 1
+    for column, value in {"id": "7", "enqueued_at": "now()", "enqueued_xid": "7"}.items():
+        with pytest.raises(DatabaseError, match="permission denied"), transaction.atomic():
+            as_sender(f"INSERT INTO {message} (queue_id, {column}) VALUES ({number}, {value})")
