@@ -24,11 +24,9 @@ def as_sender(db: None) -> Callable[..., list[tuple[Any, ...]]]:
 
     def run(statement: str, params: Any = None) -> list[tuple[Any, ...]]:
         run_sql(f"SET LOCAL ROLE {SENDER}")
-        try:
-            return run_sql(statement, params)
-        finally:
-            if not connection.needs_rollback:
-                run_sql("RESET ROLE")
+        rows = run_sql(statement, params)
+        run_sql("RESET ROLE")
+        return rows
 
     return run
 
