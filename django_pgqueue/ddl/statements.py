@@ -1,4 +1,4 @@
-"""The released DDL files, as migrations run them."""
+"""The SQL files of this package, as migrations run them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ from typing import Any
 
 from django.db.migrations import RunSQL
 
-__all__ = [
-    "BODIES_V1",
-    "BODIES_V1_REVERSE",
-    "GROUPS_V1",
-    "GROUPS_V1_REVERSE",
-    "PIPELINE_V1",
-    "PIPELINE_V1_REVERSE",
-    "TABLES_V1",
-    "TABLES_V1_REVERSE",
-    "TRIGGER_V1",
-    "TRIGGER_V1_REVERSE",
-    "RunPostgreSQL",
-]
+__all__ = ["RunPostgreSQL", "run", "run_twice"]
 
 
 class RunPostgreSQL(RunSQL):
-    """RunSQL that leaves the databases of other vendors alone, as models with
-    ``required_db_vendor`` do."""
+    """RunSQL for PostgreSQL only, as models with ``required_db_vendor`` are.
+
+    ``{schema}`` stands for the schema that the migration creates its tables in. With every name
+    qualified, neither the search path of a caller nor its temporary tables matter.
+    """
 
     def database_forwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
@@ -38,33 +29,31 @@ class RunPostgreSQL(RunSQL):
         if schema_editor.connection.vendor == "postgresql":
             super().database_backwards(app_label, schema_editor, from_state, to_state)
 
+    def _run_sql(self, schema_editor: Any, sqls: Any) -> None:
+        with schema_editor.connection.cursor() as cursor:
+            cursor.execute("SELECT quote_ident(current_schema())")
+            (schema,) = cursor.fetchone()
+        super()._run_sql(schema_editor, sqls.replace("{schema}", schema))  # type: ignore[misc]
 
-def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+def run(name: str) -> RunPostgreSQL:
+    """The operation that runs ``<name>.sql``, and back, the part of it after ``-- Reverse``."""
+    return RunPostgreSQL(*_read(name))
 
 
-PIPELINE_V1 = _read("pipeline_v1.sql")
-PIPELINE_V1_REVERSE = _read("pipeline_v1_reverse.sql")
-TABLES_V1 = _read("tables_v1.sql")
-TABLES_V1_REVERSE = _read("tables_v1_reverse.sql")
-TRIGGER_V1 = _read("trigger_v1.sql")
-TRIGGER_V1_REVERSE = """
-DROP FUNCTION IF EXISTS pgqueue_message_inserted() CASCADE;
-DROP FUNCTION IF EXISTS pgqueue_queues_truncated() CASCADE;
-"""
+def run_twice(name: str) -> RunPostgreSQL:
+    """The same for a file that is run once for each set of the live tables."""
+    forward, reverse = _read(name)
+    return RunPostgreSQL(_for_both(forward), _for_both(reverse))
 
-BODIES_V1 = _read("bodies_v1.sql")
-BODIES_V1_REVERSE = (
-    "DROP FUNCTION IF EXISTS pgqueue_bodies(integer, bigint[], timestamptz, timestamptz)"
-)
 
-# Once for each set of the hot tables.
-GROUPS_V1 = "".join(_read("groups_v1.sql").replace("{twin}", twin) for twin in ("", "_unlogged"))
-GROUPS_V1_REVERSE = """
-DROP FUNCTION IF EXISTS pgqueue_members_gone() CASCADE;
-DROP FUNCTION IF EXISTS pgqueue_members_gone_unlogged() CASCADE;
-DROP FUNCTION IF EXISTS pgqueue_go_on(boolean, bigint[], integer[], text[]);
-DROP FUNCTION IF EXISTS pgqueue_go_on_unlogged(boolean, bigint[], integer[], text[]);
-DROP FUNCTION IF EXISTS pgqueue_next_heads(tid[]);
-DROP FUNCTION IF EXISTS pgqueue_next_heads_unlogged(tid[]);
-"""
+def _read(name: str) -> tuple[str, str]:
+    text = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    forward, _, reverse = text.partition("\n-- Reverse\n")
+    return forward, reverse
+
+
+def _for_both(text: str) -> str:
+    logged = text.replace("{twin}", "").replace("{unlogged}", "false")
+    unlogged = text.replace("{twin}", "_unlogged").replace("{unlogged}", "true")
+    return logged + unlogged

@@ -63,6 +63,7 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
             f"NEW.enqueued_at := '{until.isoformat()}'::timestamptz - interval '1 us'; "
             f"RETURN NEW; END $$"
         )
+        cursor.execute(f"REVOKE EXECUTE ON FUNCTION {_function(number)}() FROM PUBLIC")
         cursor.execute(
             f"CREATE TRIGGER pgqueue_bound BEFORE INSERT ON {table} FOR EACH ROW "
             f"WHEN (NEW.enqueued_at >= '{until.isoformat()}') "

@@ -130,10 +130,11 @@ def add_send_trigger(cursor: Any, table: str, queue_id: int, *, unlogged: bool) 
 
     A statement fires the triggers of the table it names, and of no other: each needs its own.
     """
+    twin = "_unlogged" if unlogged else ""
     cursor.execute(
         f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {table} "
         f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted('{int(queue_id)}', '{unlogged}')"
+        f"EXECUTE FUNCTION pgqueue_message_inserted{twin}('{int(queue_id)}')"
     )
 
 

@@ -27,6 +27,11 @@ __all__ = ["is_lost", "maintain", "maintain_all", "run_round"]
 #: Seconds; a timeout has to fit into an integer of milliseconds.
 LONGEST = 100_000
 
+REPAIR_WAKE = (
+    "SELECT pgqueue_repair_wake(%s) "
+    "WHERE has_function_privilege('pgqueue_repair_wake(integer)', 'EXECUTE')"
+)
+
 
 def maintain(
     queue: OpenQueue,
@@ -108,6 +113,8 @@ def run_round(work: Round) -> Maintained:
     began = time.monotonic()
     queue = work.queue
     before, refused = None, False
+    # Without its sequence a queue's consumers are woken too often.
+    work.value(REPAIR_WAKE, [queue.pk])
     foreign: tuple[str, ...] = ()
     if queue.partition_interval is not None:
         make_partitions(work, queue.partition_interval)

@@ -35,7 +35,8 @@ def create_tables(
     """
     number = int(queue_id)
     _drop(cursor, number)
-    cursor.execute(f"CREATE UNLOGGED SEQUENCE pgqueue_wake_q{number} AS bigint")
+    # Logged, whatever the queue is: an unlogged one is unusable on a promoted standby.
+    cursor.execute(f"CREATE SEQUENCE pgqueue_wake_q{number} AS bigint")
     message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
     if partition_interval is None:
         make_table(cursor, message, MESSAGE, unlogged=unlogged)

@@ -1,4 +1,12 @@
-"""The queues, and the tables of their messages."""
+"""Queues and their messages: all that sending, reading and settling need.
+
+``pgqueue_queue`` has the settings of each queue. Its messages are in ``pgqueue_message`` and their
+outcomes in ``pgqueue_archive``, both append-only and partitioned by queue. Narrow rows beside them
+say where each live message stands: ``pgqueue_ready``, ``pgqueue_deferred``, ``pgqueue_lease``, and
+for FIFO groups ``pgqueue_waiting``, ``pgqueue_group`` and ``pgqueue_recheck``. ``pgqueue_dedup``
+has the dedup keys. Triggers make an INSERT a send, and give a group its next head. The SQL is in
+``ddl/``, one idea a file.
+"""
 
 from __future__ import annotations
 
@@ -121,10 +129,13 @@ class Migration(migrations.Migration):
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
-                statements.RunPostgreSQL(statements.TABLES_V1, statements.TABLES_V1_REVERSE),
-                statements.RunPostgreSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
-                statements.RunPostgreSQL(statements.GROUPS_V1, statements.GROUPS_V1_REVERSE),
-                statements.RunPostgreSQL(statements.BODIES_V1, statements.BODIES_V1_REVERSE),
+                statements.run("messages"),
+                statements.run("live"),
+                statements.run("wake"),
+                statements.run_twice("send"),
+                statements.run_twice("groups"),
+                statements.run("truncate"),
+                statements.run("repair"),
             ],
             state_operations=[
                 migrations.CreateModel(
@@ -142,6 +153,16 @@ class Migration(migrations.Migration):
                             ),
                         ),
                         ("scheduled_at", models.DateTimeField(blank=True, null=True)),
+                        (
+                            "enqueued_xid",
+                            models.BigIntegerField(
+                                db_default=models.Func(
+                                    output_field=models.BigIntegerField(),
+                                    template="pg_current_xact_id()::text::bigint",
+                                ),
+                                editable=False,
+                            ),
+                        ),
                         ("priority", models.SmallIntegerField(default=0)),
                         ("group_key", models.TextField(blank=True, null=True)),
                         ("dedup_key", models.TextField(blank=True, null=True)),

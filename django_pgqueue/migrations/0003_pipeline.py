@@ -1,4 +1,10 @@
-"""Lakes and their runs, roll-ups, and what the pipeline keeps besides."""
+"""The pipeline to a lake, and roll-ups.
+
+``pgqueue_lake`` and ``pgqueue_export_run`` record what was exported where, ``pgqueue_rollup`` and
+``pgqueue_rollup_run`` the history of queues in buckets of time. ``pgqueue_purge_mark`` tells readers
+of the archive what retention removed. ``pgqueue_staging`` and ``pgqueue_spark_txn`` make a Spark
+write exactly-once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from django_pgqueue.ddl import statements
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("django_pgqueue", "0002_process"),
+        ("django_pgqueue", "0002_topics_processes_maintenance"),
     ]
 
     operations = [
@@ -68,7 +74,7 @@ class Migration(migrations.Migration):
         ),
         migrations.SeparateDatabaseAndState(
             database_operations=[
-                statements.RunPostgreSQL(statements.PIPELINE_V1, statements.PIPELINE_V1_REVERSE),
+                statements.run("pipeline"),
             ],
             state_operations=[
                 migrations.CreateModel(

@@ -186,6 +186,13 @@ class Message(models.Model):
         editable=False,
     )
     scheduled_at = models.DateTimeField(null=True, blank=True)
+    # The sending transaction: with it the table can be read as a log, without a gap.
+    enqueued_xid = models.BigIntegerField(
+        db_default=models.Func(
+            template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
+        ),
+        editable=False,
+    )
     queue = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="messages"
     )

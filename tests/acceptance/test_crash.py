@@ -107,10 +107,9 @@ def test_a_queue_wakes_its_readers_again_after_a_crash(
     fill(actor, "safe")
     actor.do(call, "purge", "safe")
     mark = "SELECT pg_sequence_last_value('pgqueue_wake_q1'::regclass)"
-    assert actor.do(execute, mark) != [(None,)]
+    before = actor.do(execute, mark)
 
     crash()
 
-    assert actor.do(execute, mark) == [(None,)]
     actor.do(call, "send", "safe", 1)
-    assert actor.do(execute, mark) != [(None,)]
+    assert actor.do(execute, mark) > before

@@ -630,7 +630,7 @@ def test_processes_that_are_long_gone_are_buried_and_their_leases_given_back() -
     dead = Process.objects.register(["plain"], version="1", using="default")
     alive = Process.objects.register(["plain"], version="1", using="default")
     pk = queue("plain").send(1)
-    Message.objects.lease(found, qty=1, vt=dt.timedelta(hours=1), worker=dead.pk)
+    Message.objects.lease(found, qty=1, vt=dt.timedelta(hours=1), process_id=dead.pk)
     Process.objects.filter(pk=dead.pk).update(heartbeat_at=NOW - DAY)
 
     Message.objects.maintain_all()

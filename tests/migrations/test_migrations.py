@@ -158,4 +158,4 @@ def test_the_sql_of_the_migrations_can_be_shown(empty: Actor) -> None:
     shown = empty.do(manage, "sqlmigrate", "django_pgqueue", "0001")
 
     assert "CREATE TABLE pgqueue_message" in shown
-    assert "CREATE FUNCTION pgqueue_message_inserted" in shown
+    assert "CREATE FUNCTION public.pgqueue_message_inserted()" in shown

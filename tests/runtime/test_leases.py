@@ -272,7 +272,7 @@ def test_a_dead_consumers_leases_come_back_before_their_timeout(
 ) -> None:
     pk = committed_orders.send(1)
     dead = Process.objects.register(["orders"], version="1", using="default")
-    Message.objects.lease(Message.objects.resolve("orders"), vt=3600, worker=dead.pk)
+    Message.objects.lease(Message.objects.resolve("orders"), vt=3600, process_id=dead.pk)
     silence(dead, seconds=60)
 
     consume(lambda message: None)

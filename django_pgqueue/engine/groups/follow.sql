@@ -12,7 +12,7 @@ WITH head AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT d.group_key, d.last_read_at FROM {deferred} d
         WHERE d.id = h.id AND d.queue_id + 0 = {queue_id} AND d.read_ct = h.read_ct
-          AND d.last_read_at = timestamptz 'epoch' + h.read_at * interval '1 microsecond'
+          AND d.last_read_at = timestamptz 'epoch' + h.read_at::float8 * interval '1 microsecond'
         FOR UPDATE SKIP LOCKED) d
     CROSS JOIN LATERAL (
         SELECT g.group_key, g.head, g.priority FROM {group} g
@@ -66,10 +66,10 @@ noted AS (
     GROUP BY h.group_key, h.head, h.priority
     ON CONFLICT (queue_id, group_key) DO UPDATE SET followers = excluded.followers
 )
-SELECT NULL::text, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 1000000)::bigint,
+SELECT NULL::text, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 1000000::numeric)::bigint,
        m.body, m.headers, l.enqueued_at, l.priority, l.group_key, l.attempts,
-       (extract(epoch FROM l.vt) * 1000000)::bigint,
-       (extract(epoch FROM l.first_read_at) * 1000000)::bigint
+       (extract(epoch FROM l.vt) * 1000000::numeric)::bigint,
+       (extract(epoch FROM l.first_read_at) * 1000000::numeric)::bigint
 FROM leased l CROSS JOIN LATERAL (
     SELECT body, headers FROM {message} m
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m

@@ -38,9 +38,9 @@ locked AS MATERIALIZED (
 looked_at AS MATERIALIZED (
     SELECT l.place, l.group_key,
            coalesce((SELECT true FROM {deferred} d
-                     WHERE d.id = l.head AND d.queue_id + 0 = {queue_id}),
+                     WHERE d.id = l.head AND d.queue_id + 0 = {queue_id} LIMIT 1),
                     (SELECT true FROM {ready} r WHERE r.queue_id = {queue_id}
-                     AND -r.priority = -l.priority AND r.id = l.head), false) AS alive
+                     AND -r.priority = -l.priority AND r.id = l.head LIMIT 1), false) AS alive
     FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
 ),
 replaced AS MATERIALIZED (

@@ -4,7 +4,7 @@ WITH gone AS (
     DELETE FROM {lease}
     WHERE head = ANY(ARRAY(SELECT unnest(%(heads)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND ((head, read_at, ids::text) IN (
-          SELECT g.head, timestamptz 'epoch' + g.read_at * interval '1 microsecond', g.ids
+          SELECT g.head, timestamptz 'epoch' + g.read_at::float8 * interval '1 microsecond', g.ids
           FROM unnest(%(heads)s::bigint[], %(read_ats)s::bigint[], %(members)s::text[])
               AS g (head, read_at, ids))) IS TRUE
     RETURNING ids, enqueued_ats, read_at

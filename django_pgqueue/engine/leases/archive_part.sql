@@ -7,7 +7,7 @@ WITH held AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT ctid AS place, head, ids, enqueued_ats, read_at FROM {lease}
         WHERE head = g.head AND queue_id + 0 = {queue_id}
-          AND read_at = timestamptz 'epoch' + g.read_at * interval '1 microsecond'
+          AND read_at = timestamptz 'epoch' + g.read_at::float8 * interval '1 microsecond'
         FOR UPDATE) l
 ),
 rest AS MATERIALIZED (

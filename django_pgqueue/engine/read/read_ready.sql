@@ -16,12 +16,12 @@ WITH taken AS (
         LIMIT CASE WHEN (SELECT true FROM {deferred}
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                            AND vt > (SELECT timestamptz 'epoch'
-                                            + %(due_after)s::bigint * interval '1 microsecond')
+                                            + %(due_after)s::float8 * interval '1 microsecond')
                          ORDER BY vt LIMIT 1)
                      OR (SELECT true FROM {lease}
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                            AND vt > (SELECT timestamptz 'epoch'
-                                            + %(due_after)s::bigint * interval '1 microsecond')
+                                            + %(due_after)s::float8 * interval '1 microsecond')
                          ORDER BY vt LIMIT 1)
                      OR (SELECT true FROM {recheck} WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
                      OR (SELECT %(batched)s::boolean) AND (
@@ -33,8 +33,8 @@ WITH taken AS (
 ),
 {leased}
 SELECT NULL::text, t.id, 1, now.us, m.body, m.headers, t.enqueued_at, t.priority, t.group_key, 0,
-       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000)::bigint), now.us
-FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS us) now
+       now.us + (SELECT (extract(epoch FROM %(vt)s::interval) * 1000000::numeric)::bigint), now.us
+FROM (SELECT (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint AS us) now
 CROSS JOIN taken t
 CROSS JOIN LATERAL (
     SELECT body, headers FROM {message} m

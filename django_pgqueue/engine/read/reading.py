@@ -175,8 +175,11 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
     with transaction.atomic(using=queue.alias):
         taken = lease(queue, qty=qty)
         delete(queue, [delivery.receipt for delivery in taken])
-    # Deleted, so the delivery counts for nothing.
-    return [delivery._replace(read_ct=delivery.read_ct - 1) for delivery in taken]
+    # Deleted, so that this delivery does not count.
+    return [
+        d._replace(read_ct=d.read_ct - 1, first_read_at=d.first_read_at if d.read_ct > 1 else None)
+        for d in taken
+    ]
 
 
 def next_due(queue: OpenQueue) -> float:

@@ -4,7 +4,7 @@ SELECT r.id
 FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])
     AS r (id, read_ct, read_at)
 CROSS JOIN LATERAL (
-    SELECT timestamptz 'epoch' + r.read_at * interval '1 microsecond' AS moment) at
+    SELECT timestamptz 'epoch' + r.read_at::float8 * interval '1 microsecond' AS moment) at
 CROSS JOIN LATERAL (
     (SELECT FROM {archive} a
      WHERE {to_archive} AND a.id = r.id AND a.last_read_at = at.moment AND a.read_ct = r.read_ct

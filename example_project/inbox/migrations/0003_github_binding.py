@@ -23,7 +23,7 @@ def unbind(apps: Any, schema_editor: Any) -> None:
 class Migration(migrations.Migration):
     dependencies = [
         ("inbox", "0002_github_queue"),
-        ("django_pgqueue", "0004_binding"),
+        ("django_pgqueue", "0002_topics_processes_maintenance"),
     ]
 
     operations = [migrations.RunPython(bind, unbind)]

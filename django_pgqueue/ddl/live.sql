@@ -1,59 +1,16 @@
--- The message, its narrow companions and the archive. Released: never edit, add a tables_v2.sql.
+-- Where each live message stands: a row in ready (may be read, never was), in deferred (scheduled,
+-- leased or waiting to retry), in lease (many leased together) or in waiting (behind the head of
+-- its FIFO group).
 --
--- A message row is written once and never rewritten. What happens to it is told by narrow rows
--- beside it: in ready (may be read, never was), in deferred (scheduled, leased or waiting to
--- retry) or in archive (done). Columns stand in order of alignment, widest first.
-
-CREATE SEQUENCE pgqueue_message_id_seq AS bigint;
-
-CREATE TABLE pgqueue_message (
-    id bigint NOT NULL DEFAULT nextval('pgqueue_message_id_seq'),
-    enqueued_at timestamptz NOT NULL DEFAULT statement_timestamp(),
-    scheduled_at timestamptz,
-    queue_id integer NOT NULL,
-    priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN -100 AND 100),
-    group_key text,
-    dedup_key text,
-    headers jsonb,
-    body jsonb,
-    -- id first: a look-up by id alone must not scan every leaf.
-    PRIMARY KEY (id, queue_id, enqueued_at)
-) PARTITION BY LIST (queue_id);
-
-ALTER SEQUENCE pgqueue_message_id_seq OWNED BY pgqueue_message.id;
-
--- Bodies are large and read once: lz4 costs a fraction of pglz, where the server has it.
-DO $$
-BEGIN
-    IF (SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression') THEN
-        ALTER TABLE pgqueue_message ALTER body SET COMPRESSION lz4, ALTER headers SET COMPRESSION lz4;
-    END IF;
-END
-$$;
-
-CREATE TABLE pgqueue_archive (
-    id bigint NOT NULL,
-    enqueued_at timestamptz NOT NULL,
-    first_read_at timestamptz,
-    last_read_at timestamptz,
-    archived_at timestamptz NOT NULL DEFAULT statement_timestamp(),
-    -- bigint, not xid8: PostgreSQL 15 has no BRIN operator class for xid8.
-    archive_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
-    queue_id integer NOT NULL,
-    read_ct integer NOT NULL,
-    attempts integer NOT NULL,
-    state text NOT NULL,
-    error text,
-    result jsonb,
-    PRIMARY KEY (id, queue_id, enqueued_at)
-) PARTITION BY LIST (queue_id);
-
-CREATE INDEX pgqueue_archive_xid_idx ON pgqueue_archive
-    USING brin (archive_xid) WITH (autosummarize = on);
-
--- The hot tables are shared by all queues: one small set of indexes led by queue_id, no DDL and
--- no plan that grows with the number of queues. Their twins for unlogged queues are emptied by
--- a crash together with the unlogged leaves, so that no row is left without its message.
+-- All queues share these tables: few indexes, no DDL and no plan that grows with the number of
+-- queues. Unlogged queues have twins of their own, which a crash empties together with the
+-- unlogged partitions, so that no row is left without its message.
+--
+-- A key ends with the whole key of the message, (id, queue_id, enqueued_at): a row of another
+-- queue with the same id, or the same id sent twice, must not make a read fail.
+--
+-- Every logged table has a replica identity: without one, a publication FOR ALL TABLES refuses each
+-- DELETE. The old row is only logged where wal_level is logical.
 
 CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
@@ -66,11 +23,14 @@ CREATE TABLE pgqueue_ready (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- In the order of reading, both ascending: so one comparison of rows tells what comes after.
-CREATE UNIQUE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
+-- In the order of reading, both ascending: so one comparison of rows tells what comes after. Not
+-- unique, see above; nor can an index with an expression be a replica identity.
+CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
+
+ALTER TABLE pgqueue_ready REPLICA IDENTITY FULL;
 
 CREATE TABLE pgqueue_deferred (
-    id bigint NOT NULL PRIMARY KEY,
+    id bigint NOT NULL,
     vt timestamptz NOT NULL,
     enqueued_at timestamptz NOT NULL,
     first_read_at timestamptz,
@@ -83,19 +43,22 @@ CREATE TABLE pgqueue_deferred (
     state text NOT NULL,
     group_key text,
     -- Of the last attempt that ended with one.
-    error text
+    error text,
+    PRIMARY KEY (id, queue_id, enqueued_at)
 ) WITH (
-    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    -- Room for updates; and after a peak, when nearly all rows are dead, a scan of the table must
+    -- not look cheaper to the planner than its key.
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
--- What one read took out of ready at once, as long as it is dealt with together: one row in place
--- of as many in deferred, each with two index entries. Whatever concerns a single message of it
--- first unfolds it into those. All of a lease were delivered once, at read_at.
+-- Messages that one read took out of ready, as long as they are settled together: one row in place
+-- of as many in deferred, each with two index entries. A statement on a single message of it first
+-- unfolds it into those. All of a lease were delivered once, at read_at.
 CREATE TABLE pgqueue_lease (
-    head bigint NOT NULL PRIMARY KEY,
+    head bigint NOT NULL,
     tail bigint NOT NULL,
     vt timestamptz NOT NULL,
     read_at timestamptz NOT NULL,
@@ -104,18 +67,19 @@ CREATE TABLE pgqueue_lease (
     priority smallint NOT NULL,
     -- What is left of it, in the order of ids, each with the time it was sent at.
     ids bigint[] NOT NULL,
-    enqueued_ats timestamptz[] NOT NULL
+    enqueued_ats timestamptz[] NOT NULL,
+    PRIMARY KEY (head, queue_id, read_at)
 ) WITH (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 100,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- They go as soon as they are done: no time is spent on making long ones shorter.
+-- Short-lived: not worth compressing.
 ALTER TABLE pgqueue_lease ALTER ids SET STORAGE EXTERNAL, ALTER enqueued_ats SET STORAGE EXTERNAL;
 
 CREATE INDEX pgqueue_lease_vt_idx ON pgqueue_lease (queue_id, vt);
 
--- Which one has a message of which nothing but the id is known.
+-- Finds the lease of a message by its id.
 CREATE INDEX pgqueue_lease_span_idx ON pgqueue_lease USING gist (int8range(head, tail, '[]'));
 
 -- FIFO groups. Only a group's head is in ready or deferred; the rest wait here, in order.
@@ -135,9 +99,11 @@ CREATE TABLE pgqueue_waiting (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
-CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key, id);
+CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key, id, enqueued_at);
 
--- One row a group that has a head: its lock, who the head is, and who was leased in one batch
+ALTER TABLE pgqueue_waiting REPLICA IDENTITY USING INDEX pgqueue_waiting_key;
+
+-- One row a group that has a head: its lock, the head, and the followers leased in one batch
 -- behind it.
 CREATE TABLE pgqueue_group (
     head bigint NOT NULL,
@@ -151,8 +117,8 @@ CREATE TABLE pgqueue_group (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- "Look whether this group has a head": left by every send and by whoever could not look itself,
--- taken up by the readers. Appended to without conflict, so that no sender waits for another.
+-- Groups to look at, whether they have a head: left by every send and by a settling statement that
+-- could not look itself, taken up by readers. Appended without conflict: no sender waits.
 CREATE TABLE pgqueue_recheck (
     id bigint NOT NULL,
     queue_id integer NOT NULL,
@@ -164,7 +130,9 @@ CREATE TABLE pgqueue_recheck (
 
 CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
--- Which message has which dedup key, and until when that counts.
+ALTER TABLE pgqueue_recheck REPLICA IDENTITY FULL;
+
+-- Which message has which dedup key, and until when.
 CREATE TABLE pgqueue_dedup (
     id bigint NOT NULL,
     until timestamptz NOT NULL,
@@ -183,7 +151,7 @@ CREATE UNLOGGED TABLE pgqueue_group_unlogged (LIKE pgqueue_group INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_recheck_unlogged (LIKE pgqueue_recheck INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_dedup_unlogged (LIKE pgqueue_dedup INCLUDING ALL);
 
--- Every live message with its state, whichever table says so: for people, not for the hot path.
+-- Every live message with its state: for people, not for the hot path.
 CREATE VIEW pgqueue_live AS
     SELECT id, queue_id, 'PENDING'::text AS state, enqueued_at AS vt, 0 AS read_ct, 0 AS attempts,
            priority, group_key, enqueued_at, NULL::timestamptz AS first_read_at,
@@ -219,3 +187,14 @@ CREATE VIEW pgqueue_live AS
                 THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
            priority, group_key, enqueued_at, first_read_at, last_read_at, NULL
     FROM pgqueue_waiting_unlogged;
+
+-- Reverse
+
+DROP VIEW IF EXISTS {schema}.pgqueue_live;
+DROP TABLE IF EXISTS {schema}.pgqueue_ready, {schema}.pgqueue_ready_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_deferred, {schema}.pgqueue_deferred_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_lease, {schema}.pgqueue_lease_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_waiting, {schema}.pgqueue_waiting_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_group, {schema}.pgqueue_group_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_recheck, {schema}.pgqueue_recheck_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_dedup, {schema}.pgqueue_dedup_unlogged;

@@ -1,8 +1,8 @@
--- What the pipeline keeps in the database. Released: never edit, add a pipeline_v2.sql.
+-- What the pipeline keeps in the database.
 
 -- Rows of a write that is not committed yet, under the token of the task that wrote them: pieces
 -- of text as COPY takes it, so that staging costs little beside sending. A crash of the server
--- empties it; the write sees that, sends nothing and runs again.
+-- empties it; the write notices, sends nothing and runs again.
 CREATE UNLOGGED TABLE pgqueue_staging (
     token uuid NOT NULL,
     place integer NOT NULL,
@@ -22,9 +22,13 @@ CREATE TABLE pgqueue_spark_txn (
     committed_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- Retention writes it: archived messages of transactions below it may be gone.
+-- Written by retention: archived messages of transactions below it may be gone.
 CREATE TABLE pgqueue_purge_mark (
     queue_id integer PRIMARY KEY,
     below_xid bigint NOT NULL,
     purged_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
+
+-- Reverse
+
+DROP TABLE IF EXISTS {schema}.pgqueue_staging, {schema}.pgqueue_spark_txn, {schema}.pgqueue_purge_mark;

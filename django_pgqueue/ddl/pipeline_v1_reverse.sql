@@ -1,1 +1,0 @@
-DROP TABLE IF EXISTS pgqueue_staging, pgqueue_spark_txn, pgqueue_purge_mark;

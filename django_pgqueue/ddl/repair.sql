@@ -1,0 +1,122 @@
+-- For operators: what a switch-over, a restore or an insert without triggers leaves behind.
+
+-- Puts the sequences of our tables ahead of the rows that are there. Logical replication copies rows
+-- and no sequences: without this, a promoted subscriber gives ids out again. Never moves one back.
+-- spare is how many message ids to skip besides, for messages that were sent and deleted again.
+CREATE FUNCTION {schema}.pgqueue_advance_ids(spare bigint DEFAULT 0)
+RETURNS TABLE (sequence_name text, reached bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    own record;
+    highest bigint;
+BEGIN
+    IF spare < 0 OR spare IS NULL THEN
+        RAISE EXCEPTION 'pgqueue: spare must be a number of ids, 0 or more';
+    END IF;
+    FOR own IN
+        SELECT a.attrelid::regclass AS owner, quote_ident(a.attname) AS column_name,
+               pg_get_serial_sequence(a.attrelid::regclass::text, a.attname) AS sequence,
+               c.relname = 'pgqueue_message' AS is_message
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        WHERE c.relnamespace = '{schema}'::regnamespace AND c.relname ~ '^pgqueue_'
+          AND (a.attidentity <> '' OR c.relname = 'pgqueue_message' AND a.attname = 'id')
+    LOOP
+        EXECUTE format('SELECT max(%s) FROM %s', own.column_name, own.owner) INTO highest;
+        IF own.is_message THEN
+            highest := greatest(highest, (SELECT max(id) FROM {schema}.pgqueue_archive)) + spare;
+        END IF;
+        IF highest > coalesce(pg_sequence_last_value(own.sequence::regclass), 0) THEN
+            PERFORM setval(own.sequence::regclass, highest);
+        END IF;
+        sequence_name := own.sequence;
+        reached := pg_sequence_last_value(own.sequence::regclass);
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_advance_ids(bigint) FROM PUBLIC;
+
+-- Finds messages without a place: in no live table and not in the archive, as those that are
+-- inserted with session_replication_role = replica, which fires no trigger. Each gets the place
+-- that a send would have given it. Looks at batch messages after an id; call it again with what it
+-- returns in last until looked is 0. Sends and reads go on meanwhile.
+CREATE FUNCTION {schema}.pgqueue_place_missing(
+    queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
+    OUT looked bigint, OUT placed bigint, OUT last bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    twin text := (SELECT CASE WHEN unlogged THEN '_unlogged' ELSE '' END
+                  FROM {schema}.pgqueue_queue WHERE id = queue_number);
+BEGIN
+    IF twin IS NULL THEN
+        RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number USING ERRCODE = 'PQ404';
+    END IF;
+    -- A second run must see what the first one placed.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'pgqueue_place_missing needs the isolation level READ COMMITTED';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('pgqueue.place_missing', queue_number));
+
+    -- One snapshot for all tables: a message moves from one to another in one commit.
+    EXECUTE format($query$
+        WITH looked AS MATERIALIZED (
+            SELECT id, enqueued_at, scheduled_at, priority, group_key
+            FROM {schema}.pgqueue_message_q%1$s WHERE id > $1
+            ORDER BY id FETCH FIRST ($2) ROWS WITH TIES
+        ),
+        missing AS MATERIALIZED (
+            SELECT * FROM looked m
+            WHERE (SELECT true FROM {schema}.pgqueue_ready%2$s r
+                   WHERE r.queue_id = %1$s AND -r.priority = -m.priority AND r.id = m.id
+                     AND r.enqueued_at = m.enqueued_at LIMIT 1) IS NULL
+              AND (SELECT true FROM {schema}.pgqueue_deferred%2$s d
+                   WHERE d.id = m.id AND d.queue_id = %1$s AND d.enqueued_at = m.enqueued_at) IS NULL
+              AND (SELECT true FROM {schema}.pgqueue_lease%2$s l
+                   WHERE int8range(l.head, l.tail, '[]') @> m.id AND l.queue_id + 0 = %1$s
+                     AND m.id = ANY(l.ids) LIMIT 1) IS NULL
+              AND (SELECT true FROM {schema}.pgqueue_waiting%2$s w
+                   WHERE w.queue_id = %1$s AND w.group_key = m.group_key AND w.id = m.id
+                     AND w.enqueued_at = m.enqueued_at) IS NULL
+              AND (SELECT true FROM {schema}.pgqueue_archive_q%1$s a
+                   WHERE a.id = m.id AND a.queue_id = %1$s AND a.enqueued_at = m.enqueued_at) IS NULL
+        ),
+        ready AS (
+            INSERT INTO {schema}.pgqueue_ready%2$s (id, enqueued_at, queue_id, priority)
+            SELECT id, enqueued_at, %1$s, priority FROM missing
+            WHERE group_key IS NULL
+              AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp())
+        ),
+        deferred AS (
+            INSERT INTO {schema}.pgqueue_deferred%2$s
+                (id, vt, enqueued_at, queue_id, priority, state)
+            SELECT id, scheduled_at, enqueued_at, %1$s, priority, 'SCHEDULED' FROM missing
+            WHERE group_key IS NULL AND scheduled_at > statement_timestamp()
+        ),
+        waiting AS (
+            INSERT INTO {schema}.pgqueue_waiting%2$s
+                (id, vt, enqueued_at, queue_id, priority, group_key)
+            SELECT id, scheduled_at, enqueued_at, %1$s, priority, group_key FROM missing
+            WHERE group_key IS NOT NULL
+        ),
+        recheck AS (
+            INSERT INTO {schema}.pgqueue_recheck%2$s (id, queue_id, group_key)
+            SELECT min(id), %1$s, group_key FROM missing
+            WHERE group_key IS NOT NULL GROUP BY group_key
+        )
+        SELECT (SELECT count(*) FROM looked), (SELECT count(*) FROM missing),
+               (SELECT max(id) FROM looked)
+        $query$, queue_number, twin) INTO looked, placed, last USING after, batch;
+
+    IF placed > 0 THEN
+        PERFORM {schema}.pgqueue_wake(queue_number);
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_place_missing(integer, bigint, integer) FROM PUBLIC;
+
+-- Reverse
+
+DROP FUNCTION IF EXISTS {schema}.pgqueue_place_missing(integer, bigint, integer);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_advance_ids(bigint);

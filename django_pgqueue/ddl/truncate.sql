@@ -1,0 +1,28 @@
+-- A test suite truncates the tables of all models when it flushes, and most live tables have none:
+-- they are emptied with the queues. Partitions stay: the next send to one notices that its queue is
+-- gone.
+CREATE FUNCTION {schema}.pgqueue_queues_truncated() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM setval(oid, 1, false) FROM pg_class
+    WHERE relkind = 'S' AND relnamespace = TG_TABLE_SCHEMA::regnamespace
+      AND relname ~ '^pgqueue_wake_q[0-9]+$';
+    TRUNCATE {schema}.pgqueue_ready_unlogged, {schema}.pgqueue_deferred_unlogged,
+        {schema}.pgqueue_lease, {schema}.pgqueue_lease_unlogged,
+        {schema}.pgqueue_waiting, {schema}.pgqueue_waiting_unlogged,
+        {schema}.pgqueue_group, {schema}.pgqueue_group_unlogged,
+        {schema}.pgqueue_recheck, {schema}.pgqueue_recheck_unlogged,
+        {schema}.pgqueue_dedup, {schema}.pgqueue_dedup_unlogged;
+    RETURN NULL;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_queues_truncated() FROM PUBLIC;
+
+CREATE TRIGGER pgqueue_queues_truncated
+    AFTER TRUNCATE ON {schema}.pgqueue_queue
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_queues_truncated();
+
+-- Reverse
+
+DROP FUNCTION IF EXISTS {schema}.pgqueue_queues_truncated() CASCADE;

@@ -1,0 +1,99 @@
+"""A standby that is promoted without a checkpoint, with queues made just before."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from environ import Env
+
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.actors import Actor, call, manage
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+QUEUES = {
+    "plain": {},
+    "daily": {"partition_interval": dt.timedelta(days=1)},
+    "fast": {"unlogged": True},
+}
+
+
+@dataclass
+class Pair:
+    """A primary, a process that uses it, and its standby."""
+
+    primary: EmbeddedServer
+    actor: Actor
+    standby: EmbeddedServer
+
+    def promote(self) -> None:
+        """Make the standby the primary, as soon as it has received everything."""
+        with psycopg.connect(self.primary.url(), autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+        with psycopg.connect(self.standby.url(), autocommit=True) as connection:
+
+            def replayed() -> bool:
+                found = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s", row).fetchone()
+                return found == (True,)
+
+            until(replayed, 60)
+            self.primary.kill("immediate")
+            assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+
+
+@pytest.fixture(params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    # Short, for the sake of the sockets' paths.
+    folder = Path(tempfile.mkdtemp(prefix="pgqueue-fail-"))
+    folder.chmod(0o755)
+    settings = {"shared_buffers": "32MB", "max_connections": "30"}
+    primary, standby = (
+        EmbeddedServer(folder / name, settings=settings, bin_dir=request.param or None)
+        for name in ("a", "b")
+    )
+    with primary, Actor({"default": Env.db_url_config(primary.url())}) as actor:
+        actor.do(manage, "migrate", "django_pgqueue", verbosity=0)
+        standby.home.mkdir(mode=0o711)
+        program = primary._find_bin_dir() / "pg_basebackup"
+        options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
+        subprocess.run(
+            [program, *options, "-D", str(standby.data)], check=True, capture_output=True
+        )
+        with standby:
+            yield Pair(primary, actor, standby)
+    for server in (standby, primary):
+        shutil.rmtree(server.home, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_queues_made_just_before_a_failover_work_after_it(pair: Pair) -> None:
+    for name, options in QUEUES.items():
+        pair.actor.do(call, "create_queue", name, **options)
+        pair.actor.do(call, "send", name, "before")
+        for n in range(3):
+            pair.actor.do(call, "send", name, n, group="g")
+
+    pair.promote()
+
+    with Actor({"default": Env.db_url_config(pair.standby.url())}) as actor:
+        for name in QUEUES:
+            kept = [] if name == "fast" else [0, 1, 2]
+            assert actor.do(call, "metrics", name).length == len(kept) + bool(kept)
+            actor.do(call, "send", name, "after")
+            actor.do(call, "send_batch", name, [3, 4], group="g")
+            bodies = []
+            while messages := actor.do(call, "read", name):
+                bodies += [message.body for message in messages]
+                done = actor.do(call, "archive", name, [message.receipt for message in messages])
+                assert len(done) == len(messages)
+            assert [body for body in bodies if isinstance(body, int)] == [*kept, 3, 4]
+            assert "after" in bodies

@@ -1,0 +1,184 @@
+"""Repairs for operators: lost sequences, ids left behind, messages without a place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, transaction
+
+from django_pgqueue import queue
+from django_pgqueue.models import BoundQueue, Message
+from tests.conftest import run_sql
+
+
+def names(orders: BoundQueue) -> dict[str, Any]:
+    return Message.objects.resolve(orders.name).tables
+
+
+# The wake-up
+
+
+@pytest.fixture
+def without_wake(orders: BoundQueue) -> BoundQueue:
+    """A queue whose sequence is lost, as after a restore of a part of a database."""
+    run_sql(f"DROP SEQUENCE {names(orders)['wake']}")
+    return orders
+
+
+def test_sends_and_acks_work_without_the_sequence(without_wake: BoundQueue) -> None:
+    without_wake.send(1)
+    without_wake.send_batch([2, 3], group="g")
+
+    [*messages] = without_wake.read(qty=9, in_transaction=True)
+    without_wake.archive([message.receipt for message in messages])
+    [*behind] = without_wake.read(qty=9, in_transaction=True)
+
+    assert [message.body for message in [*messages, *behind]] == [1, 2, 3]
+
+
+def test_a_lost_sequence_is_made_anew(without_wake: BoundQueue) -> None:
+    tables = names(without_wake)
+
+    assert run_sql("SELECT pgqueue_repair_wake(%s)", [tables["queue_id"]]) == [(True,)]
+    assert run_sql("SELECT pgqueue_repair_wake(%s)", [tables["queue_id"]]) == [(False,)]
+
+    without_wake.send(1)
+    [(woken,)] = run_sql(f"SELECT pg_sequence_last_value('{tables['wake']}')")
+    assert woken > 0
+
+
+def test_a_sequence_that_cannot_be_read_is_made_anew_with_its_rights(orders: BoundQueue) -> None:
+    tables = names(orders)
+    run_sql(
+        f"CREATE ROLE pgqueue_test_sender; DROP SEQUENCE {tables['wake']};"
+        # Nothing else of that name can be read as a sequence.
+        f"CREATE UNLOGGED SEQUENCE {tables['wake']};"
+        f"GRANT USAGE, UPDATE ON {tables['wake']} TO pgqueue_test_sender WITH GRANT OPTION;"
+        f"GRANT SELECT ON {tables['wake']} TO PUBLIC"
+    )
+    rights = f"SELECT relacl::text FROM pg_class WHERE oid = '{tables['wake']}'::regclass"
+    before = run_sql(rights)
+    run_sql(
+        "UPDATE pg_class SET relam = relam, relfilenode = (SELECT relfilenode FROM pg_class "
+        f"WHERE oid = 'pgqueue_recheck_idx'::regclass) WHERE oid = '{tables['wake']}'::regclass"
+    )
+
+    assert run_sql("SELECT pgqueue_repair_wake(%s)", [tables["queue_id"]]) == [(True,)]
+
+    assert run_sql(rights) == before
+    kind = f"SELECT relpersistence::text FROM pg_class WHERE relname = '{tables['wake']}'"
+    assert run_sql(kind) == [("p",)]
+
+
+def test_a_queue_that_is_gone_gets_no_sequence(db: None) -> None:
+    assert run_sql("SELECT pgqueue_repair_wake(4711)") == [(False,)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_maintenance_makes_a_lost_sequence_anew(committed_orders: BoundQueue) -> None:
+    wake = names(committed_orders)["wake"]
+    run_sql(f"DROP SEQUENCE {wake}")
+
+    Message.objects.maintain("orders")
+
+    assert run_sql("SELECT to_regclass(%s) IS NOT NULL", [wake]) == [(True,)]
+
+
+# Ids
+
+
+def test_ids_are_put_ahead_of_all_that_are_there(orders: BoundQueue) -> None:
+    [*sent] = orders.send_batch(range(3))
+    run_sql("SELECT setval('pgqueue_message_id_seq', 1), setval('pgqueue_queue_id_seq', 1)")
+
+    reached = dict(run_sql("SELECT * FROM pgqueue_advance_ids(100)"))
+
+    assert reached["public.pgqueue_message_id_seq"] == sent[-1] + 100
+    assert orders.send(4) == sent[-1] + 101
+    assert Message.objects.create_queue("next").pk > Message.objects.resolve("orders").pk
+
+
+def test_no_sequence_is_moved_back(orders: BoundQueue) -> None:
+    orders.send(1)
+    run_sql("SELECT setval('pgqueue_message_id_seq', 1000000)")
+
+    run_sql("SELECT pgqueue_advance_ids()")
+
+    assert orders.send(2) == 1_000_001
+
+
+def test_ids_of_nothing_stay(db: None) -> None:
+    assert run_sql("SELECT count(*) > 0 FROM pgqueue_advance_ids(5)") == [(True,)]
+
+    with pytest.raises(DatabaseError, match="spare"), transaction.atomic():
+        run_sql("SELECT pgqueue_advance_ids(-1)")
+
+
+# Messages without a place
+
+
+def place(orders: BoundQueue, batch: int = 10_000) -> tuple[int, int]:
+    """Run it to the end: how many messages it looked at, and how many got a place."""
+    looked = placed = last = 0
+    while True:
+        [(seen, done, reached)] = run_sql(
+            "SELECT looked, placed, last FROM pgqueue_place_missing(%s, %s, %s)",
+            [names(orders)["queue_id"], last, batch],
+        )
+        if not seen:
+            return looked, placed
+        looked, placed, last = looked + seen, placed + done, reached
+
+
+@pytest.fixture(params=["logged", "unlogged"])
+def kinds(db: None, request: pytest.FixtureRequest) -> Callable[[], BoundQueue]:
+    Message.objects.create_queue("orders", unlogged=request.param == "unlogged")
+    return lambda: queue("orders")
+
+
+def test_messages_inserted_without_triggers_get_their_place(
+    kinds: Callable[[], BoundQueue],
+) -> None:
+    orders = kinds()
+    run_sql("SET LOCAL session_replication_role = replica")
+    orders.send_batch(range(5))
+    orders.send("urgent", priority=7)
+    orders.send("later", delay=3600)
+    orders.send_batch(["g1", "g2"], group="g")
+    run_sql("SET LOCAL session_replication_role = origin")
+    assert orders.read(qty=99, in_transaction=True) == []
+
+    assert place(orders, batch=2) == (9, 9)
+    assert place(orders) == (9, 0)
+
+    metrics = orders.metrics()
+    assert (metrics.length, metrics.delayed) == (9, 1)
+    bodies = [message.body for message in orders.read(qty=99, in_transaction=True)]
+    assert bodies[0] == "urgent"
+    assert bodies[1:] == [0, 1, 2, 3, 4, "g1"]
+
+
+def test_what_has_a_place_is_left_alone(kinds: Callable[[], BoundQueue]) -> None:
+    orders = kinds()
+    orders.send_batch(range(60))
+    orders.send("later", delay=3600)
+    orders.send_batch(["g1", "g2", "g3"], group="g")
+    orders.read(qty=1, in_transaction=True)
+    batch = orders.read(qty=20, in_transaction=True)
+    orders.archive(orders.read(qty=3, in_transaction=True)[0].receipt)
+    ready = names(orders)["ready"]
+    run_sql(f"DELETE FROM {ready} WHERE id = (SELECT max(id) FROM {ready} WHERE group_key IS NULL)")
+    before = run_sql("SELECT id, state FROM pgqueue_live ORDER BY id")
+
+    assert place(orders, batch=7) == (64, 1)
+
+    after = run_sql("SELECT id, state FROM pgqueue_live ORDER BY id")
+    assert len(batch) == 20
+    assert len(set(after)) == len(after) == len(before) + 1
+
+
+def test_a_queue_that_is_gone_is_said_to_be(db: None) -> None:
+    with pytest.raises(DatabaseError, match="queue 4711 does not exist"), transaction.atomic():
+        run_sql("SELECT * FROM pgqueue_place_missing(4711)")
