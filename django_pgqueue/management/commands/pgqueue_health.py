@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand
 from django_pgqueue.models import Message, Process, Queue
-from django_pgqueue.runtime import Options
+from django_pgqueue.worker import Options
 
 
 class Command(QueueCommand):

@@ -14,8 +14,8 @@ from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
-from django_pgqueue.runtime import Consumer, Options, supervisor
-from django_pgqueue.runtime.progress import Progress
+from django_pgqueue.worker import Consumer, Options, supervisor
+from django_pgqueue.worker.progress import Progress
 
 
 class Command(BaseCommand):

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 
 from django_pgqueue import signals
-from django_pgqueue.runtime.connecting import parameters
-from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.wake import CHANNEL
+from django_pgqueue.worker.connecting import parameters
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Listener"]
 

@@ -13,8 +13,8 @@ from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Message
 
 if TYPE_CHECKING:
-    from django_pgqueue.runtime.consumer import Consumer
-    from django_pgqueue.runtime.subscription import Subscription
+    from django_pgqueue.worker.consumer import Consumer
+    from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["Progress"]
 

@@ -36,7 +36,7 @@ def test_the_search_finds_wall_clocks() -> None:
 
 def test_nothing_between_send_and_settle_asks_a_wall_clock() -> None:
     paths = [
-        *(PACKAGE / "runtime").glob("*.py"),
+        *(PACKAGE / "worker").glob("*.py"),
         *(PACKAGE / "models").rglob("*.py"),
         *(PACKAGE / name for name in ("acks.py", "retries.py", "handlers.py", "wake.py")),
     ]

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
-from django_pgqueue.runtime.execution import Execution
-from django_pgqueue.runtime.failures import Failures
-from django_pgqueue.runtime.loop import Loop
-from django_pgqueue.runtime.subscription import Running, Subscription
-from django_pgqueue.runtime.timeouts import interrupt
-from django_pgqueue.runtime.watchdog import Watchdog, cut
 from django_pgqueue.types import Receipt
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.timeouts import interrupt
+from django_pgqueue.worker.watchdog import Watchdog, cut
 
 __all__ = ["LeaseKeeper"]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from django_pgqueue.models import Message
-from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.worker.subscription import Running, Subscription
 
 __all__ = ["Context"]
 

@@ -12,11 +12,11 @@ from django.db import DatabaseError, DataError, OperationalError, connection
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
-from django_pgqueue.runtime.settler import Settler
 from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
-from tests.runtime.consuming import PATIENT, InThread, errors, live, outcomes, steal, subscribed
 from tests.waiting import until
+from tests.worker.consuming import PATIENT, InThread, errors, live, outcomes, steal, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from django_pgqueue.models import Message
-from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.subscription import Subscription
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["Quarantine", "is_suspect"]
 

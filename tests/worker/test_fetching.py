@@ -13,13 +13,13 @@ from django.db import connection
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
-from django_pgqueue.runtime.fetcher import Fetcher, Schedule
-from django_pgqueue.runtime.quarantine import Quarantine
-from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.workers import LockedWorker
+from django_pgqueue.worker.fetcher import Fetcher, Schedule
+from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
-from tests.runtime.consuming import PATIENT, Held, InThread, live, outcomes, subscribed
 from tests.waiting import until
+from tests.worker.consuming import PATIENT, Held, InThread, live, outcomes, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

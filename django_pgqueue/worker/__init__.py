@@ -10,7 +10,7 @@ leases     :mod:`.leases`   extends what runs, gives back what waits too long, e
 
 from __future__ import annotations
 
-from django_pgqueue.runtime.consumer import Consumer
-from django_pgqueue.runtime.options import Options
+from django_pgqueue.worker.consumer import Consumer
+from django_pgqueue.worker.options import Options
 
 __all__ = ["Consumer", "Options"]

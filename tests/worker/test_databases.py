@@ -11,15 +11,15 @@ from django.db import OperationalError
 from django_pgqueue.acks import Ack
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Caretaker, Message, Process
-from django_pgqueue.runtime import Consumer, Options
-from django_pgqueue.runtime.fetcher import Fetcher
-from django_pgqueue.runtime.leases import LeaseKeeper
-from django_pgqueue.runtime.maintenance import Maintenance
-from django_pgqueue.runtime.presence import Presence
-from django_pgqueue.runtime.quarantine import Quarantine
-from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.subscription import Subscription
-from tests.runtime.consuming import PATIENT, executing, subscribed
+from django_pgqueue.worker import Consumer, Options
+from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.leases import LeaseKeeper
+from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.presence import Presence
+from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
+from tests.worker.consuming import PATIENT, executing, subscribed
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 

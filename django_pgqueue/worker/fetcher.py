@@ -12,11 +12,11 @@ from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.runtime.loop import Loop, after_failures
-from django_pgqueue.runtime.quarantine import Quarantine, is_suspect
-from django_pgqueue.runtime.subscription import Subscription
-from django_pgqueue.runtime.waits import NOW, longer
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.worker.loop import Loop, after_failures
+from django_pgqueue.worker.quarantine import Quarantine, is_suspect
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.waits import NOW, longer
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Fetcher"]
 

@@ -11,9 +11,9 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_pgqueue.models import BoundQueue, Message
-from django_pgqueue.runtime.watchdog import Watchdog
-from django_pgqueue.runtime.workers import LockedWorker, Worker
-from tests.runtime.consuming import PATIENT, executing, subscribed
+from django_pgqueue.worker.watchdog import Watchdog
+from django_pgqueue.worker.workers import LockedWorker, Worker
+from tests.worker.consuming import PATIENT, executing, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

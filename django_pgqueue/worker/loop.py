@@ -9,8 +9,8 @@ import time
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_pgqueue import signals
-from django_pgqueue.runtime.pools import give_back_pooled, uses_pools
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.worker.pools import give_back_pooled, uses_pools
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Loop", "after_failures"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject, decide, describe
 from django_pgqueue.models import Message
-from django_pgqueue.runtime.subscription import Running, Subscription
+from django_pgqueue.worker.subscription import Running, Subscription
 
 __all__ = ["outcome_of", "outcomes_of"]
 

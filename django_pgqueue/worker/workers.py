@@ -14,12 +14,12 @@ from django.db import close_old_connections, connections, transaction
 
 from django_pgqueue import signals
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.runtime.execution import Execution
-from django_pgqueue.runtime.pools import give_back_pooled, uses_pools
-from django_pgqueue.runtime.settler import announce
-from django_pgqueue.runtime.subscription import Running, Subscription
-from django_pgqueue.runtime.waits import NOW, longer
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.pools import give_back_pooled, uses_pools
+from django_pgqueue.worker.settler import announce
+from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.waits import NOW, longer
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 

@@ -10,11 +10,11 @@ from django.db import connections, transaction
 
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message
-from django_pgqueue.runtime import Consumer, Options
-from django_pgqueue.runtime.execution import Execution
-from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.subscription import Subscription
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.worker import Consumer, Options
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = [
     "PATIENT",

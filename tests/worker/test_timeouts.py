@@ -16,8 +16,8 @@ from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.retries import Constant, NoRetry
 from tests.app.models import Order
-from tests.runtime.consuming import InThread, errors, live, outcomes
 from tests.waiting import until
+from tests.worker.consuming import InThread, errors, live, outcomes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

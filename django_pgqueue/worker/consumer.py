@@ -14,23 +14,23 @@ from django.db import Error, connections
 from django_pgqueue import signals
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.runtime.execution import Execution
-from django_pgqueue.runtime.failures import Failures
-from django_pgqueue.runtime.fetcher import Fetcher
-from django_pgqueue.runtime.health import HealthServer
-from django_pgqueue.runtime.leases import LeaseKeeper
-from django_pgqueue.runtime.listener import Listener
-from django_pgqueue.runtime.loop import Loop
-from django_pgqueue.runtime.maintenance import Maintenance
-from django_pgqueue.runtime.options import Options
-from django_pgqueue.runtime.pools import give_back_pooled
-from django_pgqueue.runtime.presence import Presence
-from django_pgqueue.runtime.quarantine import Quarantine
-from django_pgqueue.runtime.settler import Settler
-from django_pgqueue.runtime.subscription import Subscription
-from django_pgqueue.runtime.supervisor import is_orphaned
-from django_pgqueue.runtime.watchdog import Watchdog
-from django_pgqueue.runtime.workers import AsyncWorkers, LockedWorker, Worker
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.health import HealthServer
+from django_pgqueue.worker.leases import LeaseKeeper
+from django_pgqueue.worker.listener import Listener
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.pools import give_back_pooled
+from django_pgqueue.worker.presence import Presence
+from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.supervisor import is_orphaned
+from django_pgqueue.worker.watchdog import Watchdog
+from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
 
 __all__ = ["Consumer"]
 

@@ -8,10 +8,10 @@ from django.db import connections
 
 from django_pgqueue import __version__, signals
 from django_pgqueue.models import Process
-from django_pgqueue.runtime.failures import Failures
-from django_pgqueue.runtime.loop import Loop
-from django_pgqueue.runtime.subscription import Subscription
-from django_pgqueue.runtime.watchdog import Watchdog
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Presence"]
 

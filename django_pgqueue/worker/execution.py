@@ -15,12 +15,12 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Ack, AckPolicy, Nack, Outcome
 from django_pgqueue.errors import HandlerTimeout, LeaseLost
 from django_pgqueue.models import Message
-from django_pgqueue.runtime.context import Context
-from django_pgqueue.runtime.outcomes import outcome_of, outcomes_of
-from django_pgqueue.runtime.settler import Settler, announce
-from django_pgqueue.runtime.subscription import Running, Subscription
-from django_pgqueue.runtime.timeouts import canceller, guarded
-from django_pgqueue.runtime.watchdog import Watch, Watchdog
+from django_pgqueue.worker.context import Context
+from django_pgqueue.worker.outcomes import outcome_of, outcomes_of
+from django_pgqueue.worker.settler import Settler, announce
+from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.timeouts import canceller, guarded
+from django_pgqueue.worker.watchdog import Watch, Watchdog
 
 __all__ = ["Execution"]
 

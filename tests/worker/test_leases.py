@@ -14,8 +14,8 @@ from django_pgqueue.errors import LeaseLost
 from django_pgqueue.models import BoundQueue, Message, Process
 from django_pgqueue.retries import NoRetry
 from tests.app.models import Order
-from tests.runtime.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
 from tests.waiting import until
+from tests.worker.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -13,11 +13,11 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
-from django_pgqueue.runtime.failures import Failures
-from django_pgqueue.runtime.loop import Loop
-from django_pgqueue.runtime.subscription import Subscription
-from django_pgqueue.runtime.watchdog import Watchdog
 from django_pgqueue.types import Settled
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Settler", "announce"]
 

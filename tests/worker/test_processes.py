@@ -18,10 +18,10 @@ from django.db import OperationalError, connection
 
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import BoundQueue, Message, Process, queue
-from django_pgqueue.runtime import Consumer, Options
+from django_pgqueue.worker import Consumer, Options
 from tests.app.models import Order
-from tests.runtime.consuming import leases, live, outcomes
 from tests.waiting import until
+from tests.worker.consuming import leases, live, outcomes
 from tests.working import history
 from tests.working.running import Command
 

@@ -15,8 +15,8 @@ from django_pgqueue import signals
 from django_pgqueue.acks import Outcome
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.runtime.options import Options
 from django_pgqueue.types import Receipt
+from django_pgqueue.worker.options import Options
 
 __all__ = ["Running", "Subscription"]
 

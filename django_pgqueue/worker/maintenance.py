@@ -14,8 +14,8 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Caretaker, Message, Queue
 from django_pgqueue.models.operations.retention import is_lost
-from django_pgqueue.runtime.failures import Failures
-from django_pgqueue.runtime.loop import Loop
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
 
 __all__ = ["Maintenance", "pause"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue import signals
 from django_pgqueue.handlers import Handler
-from tests.runtime.consuming import Held, InThread
+from tests.worker.consuming import Held, InThread
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_pgqueue.errors import HandlerTimeout
-from django_pgqueue.runtime.subscription import Running
+from django_pgqueue.worker.subscription import Running
 
 __all__ = ["canceller", "guarded", "interrupt"]
 

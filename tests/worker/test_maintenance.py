@@ -15,10 +15,10 @@ from django.test import override_settings
 from django_pgqueue import ddl, signals
 from django_pgqueue.models import BoundQueue, Caretaker, Message, Queue, queue
 from django_pgqueue.models.operations import retention
-from django_pgqueue.runtime import maintenance
+from django_pgqueue.worker import maintenance
 from tests.conftest import run_sql
-from tests.runtime.consuming import InThread, outcomes
 from tests.waiting import until
+from tests.worker.consuming import InThread, outcomes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
