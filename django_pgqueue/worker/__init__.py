@@ -1,11 +1,12 @@
-"""The consumer's runtime: four loops around the handlers, and what keeps them alive.
+"""The worker: four loops around the handlers.
 
 fetch      :mod:`.fetcher`  leases messages into each subscription's bounded buffer
 work       :mod:`.workers`  runs handlers, in threads or on an event loop
-settle     :mod:`.settler`  writes outcomes in batches
-leases     :mod:`.leases`   extends what runs, gives back what waits too long, ends what hangs
+settle     :mod:`.settler`  writes outcomes together
+leases     :mod:`.leases`   extends what runs, gives back what waits too long, ends what is overdue
 
-:mod:`.consumer` puts them together for one process, :mod:`.supervisor` for several.
+:mod:`.consumer` puts them together for one process, :mod:`.supervisor` runs several. One run of a
+handler is a :class:`.running.Running`; everything about connections is in :mod:`.connections`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One consumer process: its loops put together, started, and stopped without losing anything."""
+"""One consumer process: its loops, put together, started and stopped without a loss."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 from django.db import Error, connections
 
 from django_pgqueue import signals
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.worker.connections import configure, give_back_pooled, limited, pool_size
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.fetcher import Fetcher
@@ -23,13 +25,11 @@ from django_pgqueue.worker.listener import Listener
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.options import Options
-from django_pgqueue.worker.pools import give_back_pooled
 from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
-from django_pgqueue.worker.watchdog import Watchdog
 from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
 
 __all__ = ["Consumer"]
@@ -38,47 +38,40 @@ _DRAIN_CHECK = 0.1
 
 
 class Consumer:
-    """Runs handlers until it is told to stop, or an option says so.
+    """Runs handlers until it is stopped, or an option ends it.
 
     ::
 
         Consumer(handlers(["orders"]), Options(drain=True)).run()
 
-    Raises QueueNotFound at the start when a handler's queue does not exist.
+    Raises QueueNotFound when a handler's queue does not exist, InvalidArgument when two handlers
+    have the same queue.
     """
 
     def __init__(self, handlers: Sequence[Handler], options: Options) -> None:
         self.options = options
-        self.subscriptions = [
-            Subscription(handler, Queue.objects.resolve(handler.queue, handler.using), options)
-            for handler in handlers
-        ]
+        names = ",".join(sorted({handler.queue for handler in handlers}))
+        configure(options.database_timeout, f"runconsumer {names}")
+        self.subscriptions = _subscriptions(handlers, options)
         self.started = time.monotonic()
         self.reason = ""
-        # Plain flags: a signal handler sets them, and it must not wait for a lock that the
-        # thread it interrupts may hold.
+        # Plain flags: a signal handler sets them, and must not wait for a lock that the thread it
+        # interrupts may hold.
         self.stopping = False
         self.aborting = False
-        self._watchdog = Watchdog(options.database_timeout)
-        self.settler = Settler(options.flush_interval, self._watchdog)
-        self._executions = {
-            s: Execution(s, self.settler, self._watchdog) for s in self.subscriptions
-        }
+        self.settler = Settler(options.flush_interval)
+        self._executions = {s: Execution(s, self.settler) for s in self.subscriptions}
         self.presence = Presence(
-            self.subscriptions,
-            self._watchdog,
-            heartbeat=options.heartbeat,
-            dead_after=options.dead_after,
+            self.subscriptions, heartbeat=options.heartbeat, dead_after=options.dead_after
         )
         self._quarantine = Quarantine(self.subscriptions, self.settler)
         self.fetcher = Fetcher(
             self.subscriptions,
             self._quarantine,
-            self._watchdog,
             worker=self.presence.worker,
             allowance=self._allowance,
         )
-        self._leases = LeaseKeeper(self._executions, self._watchdog, self._replace_worker)
+        self._leases = LeaseKeeper(self._executions, self._replace_worker)
         self.maintenance = Maintenance({s.queue.alias for s in self.subscriptions})
         self._workers: list[threading.Thread] = []
         self._listeners: list[Listener] = []
@@ -88,25 +81,25 @@ class Consumer:
 
     @property
     def loops(self) -> list[Loop]:
-        """The loops that must live for this process to do its work."""
+        """The loops that this process needs for its work."""
         return [self.settler, self.presence, self._leases, self.fetcher]
 
     def stop(self, reason: str = "asked to") -> None:
-        """Fetch no more, let what runs finish, give back the rest; safe in a signal handler."""
+        """Fetch no more, let handlers finish, give back the rest; safe in a signal handler."""
         self.reason = self.reason or reason
         self.stopping = True
 
     def abort(self, reason: str = "asked twice") -> None:
-        """Stop without waiting for handlers; what they were at is delivered again."""
+        """Stop without waiting for handlers; their messages are delivered again."""
         self.stop(reason)
         self.aborting = True
 
     def report(self) -> dict[str, Any]:
-        """How the process fares, as plain values for a health check."""
+        """The state of the process, as plain values for a health check."""
         patience = max(self.options.heartbeat * 3, self.options.database_timeout)
         silence = time.monotonic() - self.presence.last_success
         return {
-            # Whoever stops ends one after the other, and is not to be killed for it.
+            # They end one by one at a stop, which is no reason to kill the process.
             "loops": self.stopping or all(loop.is_alive() for loop in self.loops),
             "database": silence < patience,
             "stopping": self.stopping,
@@ -117,8 +110,10 @@ class Consumer:
     def run(self, every_second: Callable[[], None] = lambda: None) -> None:
         """Work until stopped; ``every_second`` is called in this thread meanwhile."""
         if self.options.health_port is not None:
-            # First of all: a port that is taken must be known before anything is leased.
-            self._health = HealthServer(self.report, self.options.health_port)
+            # First: that a port is taken must be known before anything is leased.
+            self._health = HealthServer(
+                self.report, self.options.health_host, self.options.health_port
+            )
         try:
             self.presence.register()
         except BaseException:
@@ -130,7 +125,7 @@ class Consumer:
             following = time.monotonic()
             while not self.stopping:
                 time.sleep(0.05)
-                with self._watchdog.over():
+                with limited():
                     self._stop_if_done()
                     if time.monotonic() >= following:
                         following = time.monotonic() + 1.0
@@ -140,10 +135,10 @@ class Consumer:
             self._shut_down()
 
     def _start(self) -> None:
-        self._watchdog.start()
+        self._warn_of_small_pools()
         for subscription in self.subscriptions:
             if subscription.handler.is_async:
-                workers = AsyncWorkers(subscription, self._executions[subscription], self._watchdog)
+                workers = AsyncWorkers(subscription, self._executions[subscription])
                 self._workers.append(workers)
                 workers.start()
                 continue
@@ -157,7 +152,6 @@ class Consumer:
             for alias in {s.queue.alias for s in self.subscriptions}:
                 listener = Listener(
                     alias,
-                    self._watchdog,
                     self._notified,
                     self._heard,
                     probe=self.options.database_timeout,
@@ -172,16 +166,26 @@ class Consumer:
         execution = self._executions[subscription]
         worker: threading.Thread
         if subscription.handler.locked:
-            worker = LockedWorker(subscription, execution, self._watchdog, self._reserve)
+            worker = LockedWorker(subscription, execution, self._reserve)
         else:
-            worker = Worker(subscription, execution, self._watchdog)
+            worker = Worker(subscription, execution)
         self._workers.append(worker)
         worker.start()
 
     def _replace_worker(self, subscription: Subscription, thread: int | None) -> None:
-        """One hangs for good: another takes its place, and nobody waits for it."""
+        """Start a worker in place of one that hangs, which is not waited for any more."""
         self._workers = [worker for worker in self._workers if worker.ident != thread]
         self._start_worker(subscription)
+
+    def _warn_of_small_pools(self) -> None:
+        for alias in {s.queue.alias for s in self.subscriptions}:
+            size = pool_size(alias)
+            mine = [s for s in self.subscriptions if s.queue.alias == alias]
+            workers = sum(1 if s.handler.is_async else s.workers for s in mine)
+            if size is not None and size < workers + len(self.loops):
+                signals.pool_too_small.send_robust(
+                    alias, size=size, workers=workers, wanted=workers + len(self.loops)
+                )
 
     def _notified(self, name: str | None) -> None:
         self.fetcher.notified(name)
@@ -230,13 +234,17 @@ class Consumer:
         return sum(s.settled for s in self.subscriptions)
 
     def _is_drained(self) -> bool:
-        if self._holds_anything():
+        if self._busy():
             return False
         time.sleep(_DRAIN_CHECK)
+        leased = self._leased()
         try:
             return (
-                all(Message.objects.drained(s.queue) for s in self.subscriptions)
-                and not self._holds_anything()
+                not self._busy()
+                and all(Message.objects.drained(s.queue) for s in self.subscriptions)
+                and not self._busy()
+                # Nothing came and went while the queues were looked at.
+                and self._leased() == leased
             )
         except Error:
             connections.close_all()
@@ -244,8 +252,11 @@ class Consumer:
         finally:
             give_back_pooled()
 
-    def _holds_anything(self) -> bool:
-        return bool(self.settler.pending or any(s.held for s in self.subscriptions))
+    def _busy(self) -> bool:
+        return bool(self.settler.pending or any(s.busy for s in self.subscriptions))
+
+    def _leased(self) -> int:
+        return sum(s.leased for s in self.subscriptions)
 
     def _shut_down(self) -> None:
         signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
@@ -269,7 +280,7 @@ class Consumer:
         _end(self._leases)
         self.settler.stop()
         _end(self.settler)
-        # What ended just now, at the last moment.
+        # Handlers may have ended at the last moment.
         self._persist("settle", self.settler.flush, deadline)
         self.presence.stop()
         _end(self.presence)
@@ -278,7 +289,6 @@ class Consumer:
         self._persist("leave", self.maintenance.leave, deadline)
         if self._health is not None:
             self._health.stop()
-        self._watchdog.stop()
         connections.close_all()
         signals.consumer_stopped.send_robust(self, consumer=self)
 
@@ -286,16 +296,17 @@ class Consumer:
         while not until() and time.monotonic() < deadline and not self.aborting:
             time.sleep(0.005)
 
-    def _persist(self, operation: str, duty: Callable[[], None], deadline: float) -> None:
-        """Do a last duty, again and again until the time is over or somebody aborts.
+    def _persist(self, operation: str, step: Callable[[], None], deadline: float) -> None:
+        """Do a last step, again and again until it succeeds, the time is over or the process is
+        aborted.
 
-        What is not done by then is not lost: the leases run out, and others go on.
+        Nothing is lost then: the leases run out, and other processes go on.
         """
         wait = 0.05
         while True:
             try:
-                with self._watchdog.over():
-                    return duty()
+                with limited():
+                    return step()
             except Exception as error:
                 connections.close_all()
                 signals.database_failed.send_robust(
@@ -314,7 +325,7 @@ class Consumer:
                 try:
                     subscription.give_back(buffered)
                 except Error:
-                    # Nobody starts on them any more, so another try can only be right.
+                    # No handler starts on them any more, so another try can only be right.
                     subscription.count(fetched=len(buffered))
                     subscription.buffer.extend(buffered)
                     raise
@@ -330,6 +341,23 @@ class Consumer:
                         receipts = [m.receipt for m in running.messages]
                         Message.objects.set_vt(subscription.queue, receipts, 0)
         failures.end()
+
+
+def _subscriptions(handlers: Sequence[Handler], options: Options) -> list[Subscription]:
+    """A subscription for each handler. Raises InvalidArgument when two have the same queue, as
+    ``using=None`` and the name of the same database do."""
+    found: dict[tuple[str, int], Subscription] = {}
+    for handler in handlers:
+        queue = Queue.objects.resolve(handler.queue, handler.using)
+        other = found.get((queue.alias, queue.pk))
+        if other is not None:
+            raise InvalidArgument(
+                f"queue {queue.name!r} of database {queue.alias!r} has two handlers, "
+                f"{other.handler.label} and {handler.label}: remove one of them, or route to a "
+                f"second queue"
+            )
+        found[queue.alias, queue.pk] = Subscription(handler, queue, options)
+    return list(found.values())
 
 
 def _end(loop: Loop) -> None:

@@ -1,4 +1,4 @@
-"""What a handler can learn of the run it is in."""
+"""The context of a run, for its handler and middleware."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from django_pgqueue.models import Message
-from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.running import Running
+from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["Context"]
 
@@ -40,17 +41,17 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which run of the handler this is for the (first) message, counted from 1."""
+        """The number of this run for the (first) message, counted from 1."""
         return self._running.messages[0].attempts + 1
 
     @property
     def deliveries(self) -> int:
-        """How often the (first) message was given out, this time included."""
+        """The number of deliveries of the (first) message, this one included."""
         return self._running.messages[0].read_ct
 
     @property
     def deadline(self) -> float | None:
-        """When the handler's timeout is over, by ``time.monotonic()``; None without one."""
+        """The end of the handler's timeout by ``time.monotonic()``; None without one."""
         timeout = self._subscription.handler.timeout
         return None if timeout is None else self._running.started + timeout
 

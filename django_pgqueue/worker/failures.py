@@ -1,4 +1,4 @@
-"""Errors that are put off: what fails for one queue or database is still done for the others."""
+"""Errors that are put off, so that a failure in one queue or database does not stop the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Failures"]
 
 
 class Failures:
-    """What has failed in one round of a loop.
+    """The errors of one round of a loop.
 
     ::
 
@@ -28,7 +28,7 @@ class Failures:
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
-        """Note an error of the block, and go on behind it."""
+        """Note an error of the block, and go on after it."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The fetch loop: leases messages for every subscription in turn, as many as it has room for."""
+"""The fetch loop: leases messages for each subscription in turn, as many as it has room for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from django_pgqueue.worker.loop import Loop, after_failures
 from django_pgqueue.worker.quarantine import Quarantine, is_suspect
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
-from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Fetcher"]
 
@@ -32,52 +31,59 @@ class Schedule:
         self.wait = 0.0
         #: There was a notification since the last fetch began.
         self.notified = False
-        #: The last fetch brought a suspect: there may be more of them, and each runs alone.
+        #: The last fetch brought a suspect: more may follow, and each runs alone.
         self.suspicious = False
-        #: The last fetch came back full: there is more where that came from.
+        #: The last fetch came back full, so the next one will find messages too.
         self.more = False
-        #: How many fetches have failed in a row.
+        #: Failed fetches in a row.
         self.failures = 0
 
 
 class Fetcher(Loop):
-    """One thread for all subscriptions: each gets its turn, none waits behind a busy one."""
+    """One thread for all subscriptions: each gets its turn, and none waits behind a busy one."""
 
     def __init__(
         self,
         subscriptions: list[Subscription],
         quarantine: Quarantine,
-        watchdog: Watchdog,
         *,
         worker: Callable[[str], int | None],
         allowance: Callable[[], int | None],
     ) -> None:
-        super().__init__("fetch", watchdog)
-        self._schedules = [Schedule(s) for s in subscriptions if not s.handler.locked]
+        super().__init__("fetch", limited=True)
+        # Other threads go through it: it never changes.
+        self._schedules = tuple(Schedule(s) for s in subscriptions if not s.handler.locked)
+        self._turns = 0
         self._by_name: dict[str, list[Schedule]] = {}
         for schedule in self._schedules:
             self._by_name.setdefault(schedule.subscription.name, []).append(schedule)
             schedule.subscription.on_low = self._when_low(schedule)
+            schedule.subscription.on_group = self._at_once(schedule)
         self._quarantine = quarantine
         self._worker = worker
         self._allowance = allowance
-        #: While somebody tells us of new messages, there is less need to look for them.
+        #: While notifications come, the queues need not be looked at as often.
         self.listening = False
 
     def notified(self, name: str | None) -> None:
-        """A queue got messages; None: perhaps any of them did."""
+        """A queue got messages; None: any of them may have."""
         schedules = self._schedules if name is None else self._by_name.get(name, ())
         for schedule in schedules:
-            # Said first: whoever plans the next fetch at this moment looks at it last.
-            schedule.notified = True
-            schedule.at = schedule.wait = 0.0
+            self._hurry(schedule)
         if schedules:
             self.wake()
 
+    @staticmethod
+    def _hurry(schedule: Schedule) -> None:
+        # In this order: the fetch thread, when it plans at this moment, looks at the flag last.
+        schedule.notified = True
+        schedule.at = schedule.wait = 0.0
+
     def tick(self) -> float:
-        # Whoever came first this time comes last the next.
-        self._schedules.append(self._schedules.pop(0)) if self._schedules else None
-        for schedule in self._schedules:
+        # Each tick begins with another one.
+        first = self._turns % max(len(self._schedules), 1)
+        self._turns += 1
+        for schedule in self._schedules[first:] + self._schedules[:first]:
             if schedule.at <= time.monotonic() and not self.stopping.is_set():
                 try:
                     self._fetch(schedule)
@@ -106,32 +112,29 @@ class Fetcher(Loop):
             wanted = min(wanted, allowed)
         if queue.paused or wanted == 0:
             schedule.at = time.monotonic() + handler.max_fetch_interval
-            # Whoever was notified meanwhile was not heard: ask as soon as there is room.
+            # What was notified meanwhile is fetched as soon as there is room.
             schedule.more = not queue.paused
             if schedule.more and allowed != 0 and subscription.room():
-                # Made since we looked; nobody may be left to say so.
+                # The last worker may have made room just now, and will not say so again.
                 schedule.at = 0.0
             return
         schedule.notified = False
         started = time.monotonic()
-        messages = Message.objects.lease(
-            queue,
-            vt=subscription.vt,
-            qty=wanted,
-            max_deliveries=handler.max_deliveries,
-            worker=self._worker(queue.alias),
-            # Who settles each message in its own transaction would have others wait for that.
-            batched=handler.ack_policy is not AckPolicy.TRANSACTIONAL,
-        )
-        took = time.monotonic() - started
-        # Counted from before the read, so that we never think to hold it longer than we do.
-        for message in messages:
-            message.lease_until = started + subscription.vt
-        if messages:
-            signals.messages_fetched.send_robust(
-                subscription.name, count=len(messages), seconds=took
+        subscription.fetching = True
+        try:
+            messages = subscription.lease(
+                wanted,
+                worker=self._worker(queue.alias),
+                # A transactional ack would lock the lease of its whole batch until its commit.
+                batched=handler.ack_policy is not AckPolicy.TRANSACTIONAL,
             )
-            schedule.suspicious = self._hand_on(subscription, messages)
+            if messages:
+                signals.messages_fetched.send_robust(
+                    subscription.name, count=len(messages), seconds=time.monotonic() - started
+                )
+                schedule.suspicious = self._hand_on(subscription, messages)
+        finally:
+            subscription.fetching = False
         self._plan(schedule, wanted, len(messages))
 
     def _hand_on(self, subscription: Subscription, messages: list[Message]) -> bool:
@@ -159,12 +162,20 @@ class Fetcher(Loop):
         schedule.wait = longer(before, handler.max_fetch_interval, listening=self.listening)
         due = Message.objects.next_due(schedule.subscription.queue)
         if due <= NOW:
-            # Overdue and not to be had: somebody has the row locked, perhaps for long.
+            # Overdue and not to be had: another transaction has locked the row, perhaps for long.
             due = schedule.wait
         schedule.at = now + min(schedule.wait * random.uniform(0.9, 1), due)
         if schedule.notified:
-            # Since we looked; the wait that was just planned does not count.
+            # Messages came since the fetch: the wait that was just planned does not count.
             schedule.at = 0.0
+
+    def _at_once(self, schedule: Schedule) -> Callable[[], None]:
+        def fetch() -> None:
+            if 2 * len(schedule.subscription.buffer) < schedule.subscription.target:
+                self._hurry(schedule)
+                self.wake()
+
+        return fetch
 
     def _when_low(self, schedule: Schedule) -> Callable[[], None]:
         def low() -> None:

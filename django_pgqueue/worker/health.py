@@ -1,4 +1,4 @@
-"""Answers on a port whether this process lives and is ready."""
+"""A port that answers whether this process lives and is ready."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["HealthServer"]
 
 class HealthServer(threading.Thread):
     """``/healthz``: the loops live, or end on purpose. ``/readyz``: they also reach the database,
-    and the process takes new messages. 200 or 503, with the findings as JSON."""
+    and the process takes new messages. The answer is 200 or 503, with the findings as JSON."""
 
-    def __init__(self, report: Callable[[], dict[str, Any]], port: int) -> None:
+    def __init__(self, report: Callable[[], dict[str, Any]], host: str, port: int) -> None:
         super().__init__(name="pgqueue-health", daemon=True)
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,9 +36,9 @@ class HealthServer(threading.Thread):
                 self.wfile.write(body)
 
             def log_message(self, *args: Any) -> None:
-                """Probes are no news."""
+                """Log nothing: a probe is no event."""
 
-        self._server = ThreadingHTTPServer(("", port), Handler)
+        self._server = ThreadingHTTPServer((host, port), Handler)
         self.port: int = self._server.server_address[1]
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The lease loop: holds on to what runs, lets go of what waits too long, ends what hangs."""
+"""The lease loop: extends what runs, gives back what waits too long, ends what is overdue."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
+from django_pgqueue.worker.connections import cut
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
-from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.running import Clock, Running
+from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.timeouts import interrupt
-from django_pgqueue.worker.watchdog import Watchdog, cut
 
 __all__ = ["LeaseKeeper"]
 
-#: A handler in a call that Python cannot interrupt is given up after so many seconds more.
+#: A handler that neither an interrupt nor a cancellation ends is given up after this many seconds.
 _GRACE = 2.0
 _TICK = 0.2
 
@@ -29,10 +30,9 @@ class LeaseKeeper(Loop):
     def __init__(
         self,
         executions: dict[Subscription, Execution],
-        watchdog: Watchdog,
         replace_worker: Callable[[Subscription, int | None], None],
     ) -> None:
-        super().__init__("leases", watchdog)
+        super().__init__("leases", limited=True)
         self._executions = executions
         self._replace_worker = replace_worker
         self._checked = 0.0
@@ -78,7 +78,7 @@ class LeaseKeeper(Loop):
             signals.leases_lost.send_robust(subscription.name, messages=lost)
 
     def _let_go(self, subscription: Subscription) -> None:
-        """Give back what has waited so long that its lease is half over."""
+        """Give back messages that have waited for half their lease."""
         now = time.monotonic()
         stale = [
             message
@@ -94,16 +94,16 @@ class LeaseKeeper(Loop):
             overdue = now - running.started - timeout
             if overdue <= 0:
                 continue
-            if not running.timed_out:
+            if not running.overdue:
                 self._interrupt(running)
             elif overdue > _GRACE and running.cancel is not None:
                 # It caught the cancellation: once more.
                 running.cancel()
             elif overdue > _GRACE:
                 if not subscription.handler.locked:
-                    # The row of a locked one is in its own transaction: only it can settle it.
+                    # A locked row can only be settled by the transaction that locked it.
                     self._abandon(subscription, running)
-                # It may wait for an answer that never comes, and hold locks meanwhile.
+                # Its query may wait for ever, and hold locks meanwhile.
                 for connection in running.connections:
                     cut(connection)
                 running.connections = ()
@@ -113,13 +113,11 @@ class LeaseKeeper(Loop):
         if running.cancel is None:
             interrupt(running)
         else:
-            running.timed_out = True
+            running.clock = Clock.OVERDUE
             running.cancel()
 
     def _abandon(self, subscription: Subscription, running: Running) -> None:
-        with running.lock:
-            if running.concluded:
-                return
-            running.abandoned = True
+        if not running.abandon():
+            return
         self._executions[subscription].give_up(running, HandlerTimeout())
         self._replace_worker(subscription, running.thread)

@@ -1,16 +1,16 @@
-"""A duty done again and again in a thread of its own."""
+"""A task repeated in a thread of its own."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+from contextlib import nullcontext
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_pgqueue import signals
-from django_pgqueue.worker.pools import give_back_pooled, uses_pools
-from django_pgqueue.worker.watchdog import Watchdog
+from django_pgqueue.worker.connections import give_back_pooled, limited, uses_pools
 
 __all__ = ["Loop", "after_failures"]
 
@@ -18,32 +18,33 @@ _LONGEST_WAIT = 5.0
 
 
 class Loop(threading.Thread):
-    """Calls :meth:`tick` until it is told to stop, and outlives a lost database.
+    """Calls :meth:`tick` until it is stopped, and outlives a lost database.
 
-    After an error the connections of this thread are closed, so that the next tick makes new
-    ones, and the loop waits a little longer each time.
+    After an error it closes the thread's connections, so that the next tick opens new ones, and
+    waits a little longer each time. A tick that is ``limited`` loses its connections when the
+    database gives no answer for too long.
     """
 
-    def __init__(self, name: str, watchdog: Watchdog | None = None) -> None:
+    def __init__(self, name: str, *, limited: bool = False) -> None:
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self.stopping = threading.Event()
         self._awake = threading.Event()
-        self._watchdog = watchdog
+        self._limited = limited
         self._failures = 0
         self._pooled = uses_pools()
-        #: When a tick last came to its end, by time.monotonic().
+        #: When a tick last succeeded, by time.monotonic().
         self.last_success = time.monotonic()
 
     def tick(self) -> float:
-        """Do the duty once; returns the seconds until the next time."""
+        """Run the task once; returns the seconds until the next time."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Do the duty now."""
+        """Run the task now."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Ask the loop to end after the tick it is in."""
+        """End the loop after the current tick."""
         self.stopping.set()
         self._awake.set()
 
@@ -57,13 +58,10 @@ class Loop(threading.Thread):
 
     def _tick_safely(self) -> float:
         try:
-            if self._watchdog is None:
+            with limited() if self._limited else nullcontext():
                 wait = self.tick()
-            else:
-                with self._watchdog.over():
-                    wait = self.tick()
         except Exception as error:
-            # Nothing a tick meets may end its loop: a consumer with a dead loop looks alive.
+            # No error may end the loop: a consumer with a dead loop looks alive.
             self._failures += 1
             wait = after_failures(self._failures)
             signals.database_failed.send_robust(
@@ -81,5 +79,6 @@ class Loop(threading.Thread):
 
 
 def after_failures(number: int) -> float:
-    """How long to wait before the next try, in seconds: longer each time, and never in step."""
+    """Seconds before the next try after ``number`` failures in a row, drawn at random so that
+    processes do not try in step."""
     return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))

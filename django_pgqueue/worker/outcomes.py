@@ -1,22 +1,46 @@
-"""What becomes of the messages of a run: by what it raised or returned, its policy and strategy."""
+"""Decides what becomes of the messages of a run: by its result, its policy and its strategy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject, decide, describe
 from django_pgqueue.models import Message
-from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.running import Running
+from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["outcome_of", "outcomes_of"]
+__all__ = ["Ending", "Lost", "Release", "endings", "outcome_of", "outcomes_of"]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The lease ended before the message was settled: another reader has it, or will have it."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """No handler ran: the message goes back at once, the delivery uncounted."""
+
+
+#: What a process is done with a message by: a handler's outcome, or that there was none.
+Ending = Outcome | Lost | Release
+
+
+def endings(
+    outcomes: Iterable[tuple[Message, Ending]], lost: Collection[object]
+) -> list[tuple[Message, Ending]]:
+    """The outcomes, with Lost for each message whose receipt was found lost."""
+    gone = set(lost)
+    return [(m, Lost() if gone and m.receipt in gone else outcome) for m, outcome in outcomes]
 
 
 def outcomes_of(
     subscription: Subscription, running: Running, error: BaseException | None, returned: Any
 ) -> list[tuple[Message, Outcome]]:
-    """What becomes of each message that has not been settled by its own word.
+    """The outcome of each message that has not been settled by the handler's own word.
 
     Raises TypeError when a batch handler returned neither None nor an answer for each.
     """
@@ -40,12 +64,12 @@ def outcome_of(
     error: BaseException | None,
     said: Outcome | BaseException | None = None,
 ) -> Outcome | None:
-    """What becomes of one message; None if that is left to its lease."""
+    """The outcome of one message; None when it was settled before."""
     try:
         return _decide(subscription, running, message, error, said)
     except Exception as broken:
-        # A strategy of the user's own that fails must not take the message with it.
-        return Nack(subscription.vt, describe(broken))
+        # A retry strategy of the project's that fails must not take the message with it.
+        return Nack(subscription.vt, describe(broken), cause=broken)
 
 
 def _decide(
@@ -71,7 +95,7 @@ def _decide(
 
 
 def _answers(returned: Any, count: int) -> Sequence[Any]:
-    """What a batch handler returned, one answer for each message."""
+    """One answer of a batch handler for each message."""
     if returned is None:
         return [None] * count
     answers = list(returned)
@@ -84,5 +108,5 @@ def _answers(returned: Any, count: int) -> Sequence[Any]:
 
 
 def _as_outcome(answer: Any) -> Any:
-    """An outcome a handler returned; anything else it returns says nothing."""
+    """An outcome that a handler returned; any other value says nothing."""
     return answer if isinstance(answer, (Ack, Nack, BaseException)) else None

@@ -1,4 +1,4 @@
-"""The presence loop: says that this process lives, and buries those that do not."""
+"""The presence loop: writes this process's heartbeat, and reaps the rows of dead processes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from django_pgqueue.models import Process
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
-from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["Presence"]
 
-#: So many messages are named in what a process is working on.
+#: The most messages of each queue that are named in ``working_on``.
 _NAMED = 20
 
 
 class Presence(Loop):
-    """One row a database, with a heartbeat in it."""
+    """One row in each database, with a heartbeat."""
 
     def __init__(
         self,
         subscriptions: list[Subscription],
-        watchdog: Watchdog,
         *,
         heartbeat: float,
         dead_after: float,
     ) -> None:
-        super().__init__("presence", watchdog)
+        super().__init__("presence", limited=True)
         self._subscriptions = subscriptions
         self._heartbeat = heartbeat
         self._dead_after = dt.timedelta(seconds=dead_after)
@@ -46,7 +44,7 @@ class Presence(Loop):
             )
 
     def worker(self, alias: str) -> int | None:
-        """The mark for leases in that database."""
+        """The id of this process's row, which marks its leases in that database."""
         process = self._processes.get(alias)
         return process.pk if process is not None else None
 
@@ -62,8 +60,8 @@ class Presence(Loop):
         process = self._processes[alias]
         mine = [s for s in self._subscriptions if s.queue.alias == alias]
         if not Process.objects.beat(process, _working_on(mine), self.leaving):
-            # We were silent for so long that others took us for dead, and gave back what we
-            # held; the fences see to the rest.
+            # Its row was reaped after too long a silence, and its leases were given back. What
+            # runs is fenced by its receipts.
             self._processes[alias] = Process.objects.register(
                 process.queues, version=__version__, using=alias
             )
@@ -73,7 +71,7 @@ class Presence(Loop):
             signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
 
     def leave(self) -> None:
-        """Remove the rows: this process holds nothing any more."""
+        """Remove the rows once this process holds no message."""
         failures = Failures()
         for alias, process in self._processes.items():
             with failures.of(alias):

@@ -1,4 +1,4 @@
-"""What a person sees of a running consumer: a live line a queue, or a log line now and then."""
+"""The output of a running consumer: a banner, then a live line a queue or a log line at times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG_EVERY = 30.0
 
 
 class Progress:
-    """On a terminal the lines are drawn over the last ones; elsewhere they go to the log."""
+    """On a terminal the lines are drawn in place; elsewhere they go to the log."""
 
     def __init__(self, consumer: Consumer, out: Any, *, live: bool = True) -> None:
         self._consumer = consumer
@@ -33,6 +33,20 @@ class Progress:
         self._drawn = 0
         self._before: dict[Subscription, tuple[float, int]] = {}
         self._logged = time.monotonic()
+
+    def begin(self) -> None:
+        """Print what is consumed, from where and how."""
+        for alias, found in sorted(self._by_database().items()):
+            queues = ", ".join(f"{s.name} ({_workers(s)})" for s in found)
+            how = "listening" if self._consumer.options.listen else "polling"
+            self._out.write(f"Consuming {queues} from database {alias!r} ({_place(alias)}), {how}.")
+        self._out.flush()
+
+    def _by_database(self) -> dict[str, list[Subscription]]:
+        found: dict[str, list[Subscription]] = {}
+        for subscription in self._consumer.subscriptions:
+            found.setdefault(subscription.queue.alias, []).append(subscription)
+        return found
 
     def show(self) -> None:
         """Draw the lines again, or log them when it is time."""
@@ -44,12 +58,13 @@ class Progress:
                 logger.info("%s", self._line(subscription))
 
     def finish(self) -> None:
-        """The last word: what was done, and why it ended."""
+        """Print the counts, and why the process ended."""
         if self._live:
             self._draw([])
         for s in self._consumer.subscriptions:
             self._out.write(
-                f"{s.name}: {s.completed:,} completed, {s.retried:,} retried, {s.failed:,} failed"
+                f"{s.name}: {s.completed:,} completed, {s.retried:,} retried, "
+                f"{s.failed + s.exhausted:,} failed"
                 f"{f', {s.lost:,} lost to others' if s.lost else ''}"
                 f" in {self._consumer.uptime:,.1f} s"
             )
@@ -59,7 +74,7 @@ class Progress:
         rate = self._rate(subscription)
         line = (
             f"{subscription.name}: {rate:,.0f}/s, {len(subscription.running):,} running, "
-            f"{subscription.failed:,} failed"
+            f"{subscription.failed + subscription.exhausted:,} failed"
         )
         try:
             metrics = Message.objects.metrics(subscription.queue)
@@ -89,3 +104,16 @@ class Progress:
         )
         self._drawn = len(lines)
         self._out.flush()
+
+
+def _workers(subscription: Subscription) -> str:
+    kind = "task" if subscription.handler.is_async else "worker"
+    return f"{subscription.workers} {kind}{'' if subscription.workers == 1 else 's'}"
+
+
+def _place(alias: str) -> str:
+    """The name of a database and its host, as the connection itself tells."""
+    connection = connections[alias]
+    connection.ensure_connection()
+    info = connection.connection.info
+    return f"{info.dbname} on {info.host or 'a local socket'}"

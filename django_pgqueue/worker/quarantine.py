@@ -1,9 +1,10 @@
-"""Poison protection: a message that may have killed its consumer runs alone.
+"""Poison protection: a message that may kill its process is run alone.
 
-A delivery that ended in neither an outcome nor a release ended with its process, most likely,
-and perhaps because of this very message. To try it among others would cost each of them a
-delivery again. So everybody else is given back or finished first, and it runs alone until it
-has survived a probation.
+A delivery that ended with neither an outcome nor a release most likely ended with its process.
+After one such delivery the message runs among others as before: what a killed process held is
+innocent, but for one message at most. After two it is a suspect, and the process finishes or gives
+back everything else before the suspect starts. So a poison message costs any other message at most
+two redeliveries, until ``max_deliveries`` ends it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["Quarantine", "is_suspect"]
 
-#: How long the others get to finish before a suspect starts, in seconds.
+#: Deliveries without a word after which a message is a suspect.
+_SILENT = 2
+#: How long running handlers may take to finish before a suspect starts, in seconds.
 _PATIENCE = 5.0
-#: How long a suspect runs alone before the others go on, in seconds.
+#: How long a suspect runs alone before other messages are fetched again, in seconds.
 _PROBATION = 2.0
 _PAUSE = 0.001
 
 
 def is_suspect(message: Message) -> bool:
-    """Whether an earlier delivery of the message ended without a word."""
-    return message.read_ct > message.attempts + 1
+    """Whether at least two earlier deliveries of the message ended without a word.
+
+    A handler's outcome counts an attempt and a release takes the delivery back, so
+    ``read_ct - attempts`` less this delivery is the number of those that ended in neither.
+    """
+    return message.read_ct - message.attempts - 1 >= _SILENT
 
 
 class Quarantine:
@@ -35,11 +42,11 @@ class Quarantine:
     def __init__(self, subscriptions: list[Subscription], settler: Settler) -> None:
         self._subscriptions = subscriptions
         self._settler = settler
-        #: Nobody waits for anything any more.
+        #: The process stops: nothing is waited for any more.
         self.stopping = False
 
     def isolate(self, subscription: Subscription, suspect: Message, others: list[Message]) -> None:
-        """Run one message alone, after giving back the ``others`` that came with it."""
+        """Run one message alone, after giving back the ``others`` of the same fetch."""
         try:
             subscription.give_back(others)
             for each in self._subscriptions:
@@ -65,7 +72,7 @@ class Quarantine:
 
     @staticmethod
     def _renew(subscription: Subscription, suspect: Message) -> bool:
-        """Waiting for the others may have cost its lease; whether it is still ours."""
+        """Extend the lease, which the wait may have used up; False when it was lost."""
         now = time.monotonic()
         if Message.objects.set_vt(subscription.queue, suspect.receipt, subscription.vt).lost:
             return False

@@ -1,4 +1,4 @@
-"""One handler and its queue in this process: what is buffered, what runs, and how it goes."""
+"""One handler and its queue in this process: what is buffered, what runs, and the counters."""
 
 from __future__ import annotations
 
@@ -8,63 +8,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Outcome
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.types import Receipt
 from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.running import Running
 
-__all__ = ["Running", "Subscription"]
+__all__ = ["Subscription"]
 
-#: No more is buffered than handlers will have started within so many seconds.
+#: No more is buffered than handlers will have started within this many seconds.
 HORIZON = 2.0
 
-
-@dataclass(eq=False)
-class Running:
-    """A handler run: one message, or the batch it was given."""
-
-    messages: list[Message]
-    thread: int | None = None
-    started: float = field(default_factory=time.monotonic)
-    #: What the handler said itself, by message.ack() and the like.
-    said: dict[int, Outcome] = field(default_factory=dict)
-    on_said: Callable[[Running, Message, Outcome], None] | None = None
-    #: How to end it, on an event loop.
-    cancel: Callable[[], None] | None = None
-    #: The connections of its thread, if its time is limited.
-    connections: Sequence[Any] = ()
-    #: The handler is about to start; then, that it has returned or raised.
-    armed: bool = False
-    finished: bool = False
-    failed: bool = False
-    #: Its time is over; then, whether the interrupt is on its way.
-    timed_out: bool = False
-    interrupted: bool = False
-    #: Receipts that were found lost when it was to be settled in its own transaction.
-    lost: list[Receipt | int] = field(default_factory=list)
-    #: It was settled in its own transaction.
-    settled: bool = False
-    #: One of the two, under the lock: it came to its end, or it was given up.
-    concluded: bool = False
-    abandoned: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def say(self, message: Message, outcome: Outcome) -> None:
-        """Take what the handler says of a message; the first word counts."""
-        if message.id not in self.said:
-            self.said[message.id] = outcome
-            if self.on_said is not None:
-                self.on_said(self, message, outcome)
+#: The subscription that this thread reads for.
+_reading = threading.local()
 
 
 class Subscription:
-    """The state that the loops share. Deques and dicts are touched one step at a time, which
-    the interpreter makes atomic; a lock a message would cost more than the handler of many."""
+    """The state that the loops share.
+
+    Deques and dicts are touched one step at a time, which the interpreter makes atomic: a lock for
+    each message would cost more than many a handler.
+    """
 
     def __init__(self, handler: Handler, queue: Queue, options: Options) -> None:
         self.handler = handler
@@ -82,7 +48,9 @@ class Subscription:
         self.available = threading.Condition()
         self.idle = 0
         self.stopping = False
+        #: Fetch more: the buffer is low; or a FIFO group may have got a new head.
         self.on_low: Callable[[], None] = lambda: None
+        self.on_group: Callable[[], None] = lambda: None
         self.on_filled: Callable[[], None] | None = None
         #: How long a handler takes for a message, in seconds, exponentially weighted.
         self.pace: float | None = None
@@ -91,8 +59,14 @@ class Subscription:
         #: How many may be buffered: until the pace is known, only what can start at once.
         most = handler.batch_size if handler.batch else 10
         self.target = min(self.capacity, self.workers * most)
+        #: A fetch is under way: its messages are neither buffered nor running yet.
+        self.fetching = False
+        #: Leases ever taken, those given back included.
+        self.leased = 0
         self.fetched = self.started = 0
         self.completed = self.retried = self.failed = self.lost = 0
+        #: Messages that failed at a read: they had been delivered as often as allowed.
+        self.exhausted = 0
         self._counting = threading.Lock()
 
     @property
@@ -100,15 +74,35 @@ class Subscription:
         return self.queue.name
 
     def counts(self) -> dict[str, int]:
-        """What this process holds of the queue, and what has become of the rest."""
+        """The messages that this process holds, and the outcomes of the others."""
         return {
             "buffered": len(self.buffer),
             "running": len(self.running),
             "completed": self.completed,
             "retried": self.retried,
-            "failed": self.failed,
+            "failed": self.failed + self.exhausted,
             "lost": self.lost,
         }
+
+    def lease(self, qty: int, **options: Any) -> list[Message]:
+        """Lease up to ``qty`` messages; ``options`` are those of Message.objects.lease()."""
+        started = time.monotonic()
+        _reading.subscription = self
+        try:
+            messages = Message.objects.lease(
+                self.queue,
+                vt=self.vt,
+                qty=qty,
+                max_deliveries=self.handler.max_deliveries,
+                **options,
+            )
+        finally:
+            _reading.subscription = None
+        # Counted from before the read: no lease is believed to last longer than it does.
+        for message in messages:
+            message.lease_until = started + self.vt
+        self.leased += len(messages)
+        return messages
 
     def room(self) -> int:
         """How many more messages may be fetched now."""
@@ -124,7 +118,7 @@ class Subscription:
                 self.available.notify(len(self.buffer))
 
     def take(self, most: int = 1) -> list[Message]:
-        """Up to ``most`` messages as soon as there are any; none when it is time to stop."""
+        """Wait for up to ``most`` messages; none when the process stops."""
         while not self.stopping:
             taken = self.take_now(most)
             if taken:
@@ -137,21 +131,21 @@ class Subscription:
         return []
 
     def take_now(self, most: int = 1) -> list[Message]:
-        """Up to ``most`` buffered messages, without waiting; none when it is time to stop."""
+        """Up to ``most`` buffered messages, without waiting; none when the process stops."""
         taken = [] if self.stopping else self._pop(most)
         if taken and 2 * len(self.buffer) < self.target:
             self.on_low()
         return taken
 
     def begin(self, messages: list[Message], thread: int | None = None) -> Running:
-        """A handler starts on these."""
+        """Note that a handler starts on these messages."""
         running = Running(messages, thread)
         self.started += len(messages)
         self.running[id(running)] = running
         return running
 
     def end(self, running: Running) -> float:
-        """It has ended; returns how long it took, in seconds."""
+        """Note that a handler has ended; returns its time in seconds."""
         self.running.pop(id(running), None)
         seconds = time.monotonic() - running.started
         each = seconds / len(running.messages)
@@ -181,7 +175,7 @@ class Subscription:
         return True
 
     def close(self) -> None:
-        """Let every waiting worker go."""
+        """End every worker that waits."""
         self.stopping = True
         with self.available:
             self.available.notify_all()
@@ -189,21 +183,21 @@ class Subscription:
             self.on_filled()
 
     def count(self, **more: int) -> None:
-        """Add to the counters, which several threads do at a time."""
+        """Add to the counters; safe in any thread."""
         with self._counting:
             for name, number in more.items():
                 setattr(self, name, getattr(self, name) + number)
 
     @property
     def settled(self) -> int:
-        """How many messages have come to an outcome here, or were lost to others."""
+        """Messages that came to an outcome here, or were lost to other readers."""
         return self.completed + self.retried + self.failed + self.lost
 
     def give_back(self, messages: Sequence[Message]) -> None:
         """Give back what no handler has started on: due at once, the delivery uncounted.
 
-        When that fails nobody knows whether it was done, so none of them may be started any
-        more; their leases run out.
+        After an error it is unknown whether that was written, so none of them may be started
+        any more; their leases run out.
         """
         if not messages:
             return
@@ -212,6 +206,15 @@ class Subscription:
         signals.messages_released.send_robust(self.name, count=len(messages))
 
     @property
-    def held(self) -> int:
-        """Messages in this process that are buffered or running."""
-        return len(self.buffer) + sum(len(run.messages) for run in list(self.running.values()))
+    def busy(self) -> bool:
+        """Whether this process holds a message that is not settled, or is about to."""
+        return bool(self.fetching or self.buffer or self.running or self.fetched > self.settled)
+
+
+def _count_exhausted(sender: str, receipts: Sequence[object], **kwargs: Any) -> None:
+    subscription = getattr(_reading, "subscription", None)
+    if subscription is not None and subscription.name == sender:
+        subscription.count(exhausted=len(receipts))
+
+
+signals.messages_exhausted.connect(_count_exhausted, dispatch_uid="pgqueue-count-exhausted")

@@ -16,32 +16,31 @@ logger = logging.getLogger("django_pgqueue.consumer")
 
 #: Names the supervisor to its children: one that loses its parent stops by itself.
 PARENT_VARIABLE = "PGQUEUE_SUPERVISOR_PID"
-#: Which of its children one is, counted from zero.
+#: The number of a child, counted from zero.
 NUMBER_VARIABLE = "PGQUEUE_PROCESS_NUMBER"
 
 _LONGEST_WAIT = 30.0
-#: A child that lived for so long died of something new.
+#: A child that lived for this many seconds died of something new: its waits start anew.
 _HEALTHY = 60.0
 
 
 def is_orphaned() -> bool:
-    """Whether this is the child of a supervisor that is gone."""
+    """Whether this process is the child of a supervisor that is gone."""
     parent = os.environ.get(PARENT_VARIABLE)
     return parent is not None and int(parent) != os.getppid()
 
 
 def number() -> int | None:
-    """Which child of a supervisor this is, counted from zero; None when it is no child."""
+    """The number of this child of a supervisor, counted from zero; None when it is no child."""
     number = os.environ.get(NUMBER_VARIABLE)
     return None if number is None else int(number)
 
 
 class Supervisor:
-    """Runs the same command line in so many child processes.
+    """Runs the same command line in several child processes.
 
-    A child that dies is started again, at once the first time, later each time after that. One
-    that ends by itself with success (a drain, or a limit reached) is started again too, unless
-    it was to drain its queues.
+    A child that dies is started again: at once the first time, after a longer wait each time. One
+    that ends by itself with success (at a limit) is started again too, except after ``--drain``.
     """
 
     def __init__(self, processes: int, graceful_timeout: float, *, drain: bool = False) -> None:
@@ -85,7 +84,7 @@ class Supervisor:
 
 
 class _Slot:
-    """The place of one child, and its history."""
+    """One child and its restarts."""
 
     def __init__(self, number: int, drain: bool) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""Ends a run whose time is over: an interrupt for its thread, and for nothing that comes after."""
+"""Ends a run whose time is over: an interrupt for its handler, and for nothing before or after."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Callable
 from typing import Any
 
 from django_pgqueue.errors import HandlerTimeout
-from django_pgqueue.worker.subscription import Running
+from django_pgqueue.worker.running import Clock, Running, Stage
 
 __all__ = ["canceller", "guarded", "interrupt"]
 
 
 def guarded(running: Running, run: Callable[[Running], Any]) -> tuple[Any, BaseException | None]:
-    """What a run returned, and what it raised.
+    """Run a handler; returns what it returned and what it raised.
 
-    SystemExit and MemoryError too: a handler ends its message, not its consumer. An interrupt
-    may come at any step, here as well, so an error is assumed until there is none.
+    SystemExit and MemoryError too: a handler ends its message, not its consumer. An interrupt may
+    come at any step, here as well, so an error is assumed until there is none.
     """
     returned: Any = None
     error: BaseException | None = HandlerTimeout()
     try:
         try:
-            running.armed = True
-            if running.timed_out:
+            running.stage = Stage.RUNNING
+            if running.overdue:
                 raise HandlerTimeout
             returned = run(running)
             error = None
@@ -38,7 +38,7 @@ def guarded(running: Running, run: Callable[[Running], Any]) -> tuple[Any, BaseE
 
 
 def canceller() -> Callable[[], None]:
-    """What cancels the present task from another thread."""
+    """Returns a function that cancels the present task from another thread."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:
@@ -51,25 +51,25 @@ def canceller() -> Callable[[], None]:
 def interrupt(running: Running) -> None:
     """Have HandlerTimeout raised in the thread of a run, at its next step in Python.
 
-    Nothing but the handler is interrupted: not what is done before it starts or after it ends.
+    Only the handler is interrupted, not the code before it starts or after it ends.
     """
-    running.timed_out = True
-    if running.armed and not running.finished:
+    running.clock = Clock.OVERDUE
+    if running.stage is Stage.RUNNING:
         _raise_in(running.thread, HandlerTimeout)
-    running.interrupted = True
+    running.clock = Clock.INTERRUPTED
 
 
 def _disarm(running: Running) -> None:
-    """From here on no interrupt hits this thread: one that is on its way is taken back.
+    """End the handler: no interrupt hits this thread any more, one that is on its way included.
 
-    The flags are read and written crosswise, here and at the start: either this thread sees that
-    it timed out, or :func:`interrupt` sees that it is not, or no more, armed.
+    Stage and clock are written and read crosswise, here and in :func:`interrupt`: either this
+    thread sees that the run is overdue, or the other one sees that the handler has ended.
     """
     while True:
         try:
-            running.finished = True
-            if running.timed_out:
-                while not running.interrupted:
+            running.stage = Stage.ENDED
+            if running.overdue:
+                while running.clock is Clock.OVERDUE:
                     time.sleep(0)
                 _raise_in(running.thread, None)
             return

@@ -1,4 +1,4 @@
-"""How long to wait before the next look for messages: longer each time there were none."""
+"""The waits of an idle consumer between two looks for messages: longer each time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django_pgqueue.wake import THROTTLE
 
 __all__ = ["NOW", "longer"]
 
-#: What is due within so many seconds is due.
+#: A message that is due within this many seconds is due.
 NOW = 0.001
 
 _FIRST = 0.008
@@ -15,10 +15,10 @@ _GROWTH_POLLING = 1.5
 
 
 def longer(wait: float, longest: float, *, listening: bool = True) -> float:
-    """The wait after one of so many seconds, or after none; ``longest`` is the last.
+    """The wait that follows one of ``wait`` seconds, 0 for none, up to ``longest``.
 
-    Short ones come close together: until a notification can be given again a look has to find
-    what is sent. After that whoever listens need not look often.
+    The first ones are short: while notifications are throttled, only a look finds new messages.
+    After that a process that listens need not look often.
 
     >>> [longer(wait, 1.0) for wait in (0.0, 0.008, 0.5)]
     [0.008, 0.012, 1.0]

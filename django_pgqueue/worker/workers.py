@@ -14,36 +14,31 @@ from django.db import close_old_connections, connections, transaction
 
 from django_pgqueue import signals
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.worker.connections import close_old, give_back_pooled, limited, uses_pools
 from django_pgqueue.worker.execution import Execution
-from django_pgqueue.worker.pools import give_back_pooled, uses_pools
+from django_pgqueue.worker.loop import after_failures
+from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import announce
-from django_pgqueue.worker.subscription import Running, Subscription
+from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
-from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
 
-#: How often a busy thread looks after its connections, in seconds.
+#: How often a busy thread closes its old connections, in seconds.
 _HOUSEKEEPING = 1.0
-
-
-def close_old_ones(watchdog: Watchdog) -> None:
-    """Close this thread's connections that are too old or broken, which may take an answer."""
-    with watchdog.over():
-        close_old_connections()
+#: The longest wait of a worker that cannot connect, in seconds.
+_LONGEST_PAUSE = 1.0
 
 
 class Worker(threading.Thread):
     """Takes messages of one subscription and runs its handler on them."""
 
-    def __init__(
-        self, subscription: Subscription, execution: Execution, watchdog: Watchdog
-    ) -> None:
+    def __init__(self, subscription: Subscription, execution: Execution) -> None:
         super().__init__(name=f"pgqueue-work-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
-        self._watchdog = watchdog
         self._housekept = time.monotonic()
+        self._failures = 0
         self._pooled = uses_pools()
         self._connections: Sequence[Any] = ()
 
@@ -57,19 +52,27 @@ class Worker(threading.Thread):
             while messages := self._take(size):
                 running = self._execution.run(messages, thread)
                 if running is not None and running.abandoned:
-                    # Somebody else has taken this thread's place.
+                    # Another thread has taken its place.
                     return
                 self._look_after_connections(running)
+                if running is not None:
+                    self._pause_if_it_never_ran(running)
         finally:
             connections.close_all()
 
     def _take(self, size: int) -> list[Message]:
         messages = self._subscription.take_now(size)
         if not messages:
-            # Idle: what Django does at the end of a request.
-            close_old_ones(self._watchdog)
+            # Idle: Django does the same at the end of a request.
+            close_old()
             messages = self._subscription.take(size)
         return messages
+
+    def _pause_if_it_never_ran(self, running: Running) -> None:
+        """Without a connection the next message would fare no better at once."""
+        self._failures = 0 if running.result.ran else self._failures + 1
+        if self._failures:
+            time.sleep(min(after_failures(self._failures), _LONGEST_PAUSE))
 
     def _look_after_connections(self, running: Running | None) -> None:
         """Return pooled connections after each handler, and close old or broken ones.
@@ -86,16 +89,16 @@ class Worker(threading.Thread):
                 break
         if self._pooled:
             give_back_pooled()
-        if running is not None and running.timed_out:
+        if running is not None and running.overdue:
             # The interrupt may have come in the middle of a query.
             connections.close_all()
         now = time.monotonic()
         if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
-            close_old_ones(self._watchdog)
+            close_old()
 
     def _forget_transactions(self) -> None:
-        """A handler left one open: what is in it must not become part of the next one's."""
+        """A handler left a transaction open: its work must not become part of the next one's."""
         for connection in self._connections:
             if connection.connection is not None:
                 connection.connection.close()
@@ -115,13 +118,11 @@ class LockedWorker(threading.Thread):
         self,
         subscription: Subscription,
         execution: Execution,
-        watchdog: Watchdog,
         reserve: Callable[[Subscription], bool],
     ) -> None:
         super().__init__(name=f"pgqueue-locked-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
-        self._watchdog = watchdog
         self._reserve = reserve
 
     def run(self) -> None:
@@ -130,7 +131,7 @@ class LockedWorker(threading.Thread):
             while not self._subscription.stopping:
                 seen = self._subscription.wakes
                 if seen != heard:
-                    # There may be more that is not told of: as many short waits as at first.
+                    # More may follow without a notification: short waits again.
                     wait, heard = 0.0, seen
                 try:
                     found = self._handle_one()
@@ -143,7 +144,7 @@ class LockedWorker(threading.Thread):
                         self.name, operation="locked", error=error, wait=wait
                     )
                     connections.close_all()
-                close_old_ones(self._watchdog)
+                close_old()
                 if not found:
                     self._wait(seen, min(wait, due))
         finally:
@@ -151,34 +152,29 @@ class LockedWorker(threading.Thread):
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
-        with self._watchdog.over():
+        with limited():
             queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
         subscription.queue = queue
         if queue.paused or not self._reserve(subscription):
             return False
         outcomes = None
         try:
-            with self._watchdog.over() as watch, transaction.atomic(using=queue.alias):
-                messages = Message.objects.lease(
-                    queue,
-                    vt=subscription.vt,
-                    qty=1,
-                    max_deliveries=subscription.handler.max_deliveries,
-                )
+            with limited() as limit, transaction.atomic(using=queue.alias):
+                messages = subscription.lease(1)
                 for message in messages:
                     message.lease_until = float("inf")
-                    found = self._execution.run_locked(message, threading.get_ident(), watch)
+                    found = self._execution.run_locked(message, threading.get_ident(), limit)
                     Message.objects.settle(queue, {m.receipt: o for m, o in found})
             outcomes = found if messages else None
         finally:
             if outcomes is None:
                 subscription.count(fetched=-1)
         if outcomes is not None:
-            announce(subscription, outcomes, [])
+            announce(subscription, outcomes)
         return outcomes is not None
 
     def _next_due(self) -> float:
-        with self._watchdog.over():
+        with limited():
             due = Message.objects.next_due(self._subscription.queue)
         # Overdue and not to be had: another has the row locked.
         return due if due > NOW else float("inf")
@@ -192,13 +188,10 @@ class LockedWorker(threading.Thread):
 class AsyncWorkers(threading.Thread):
     """An event loop on which the async handlers of one subscription run, many at once."""
 
-    def __init__(
-        self, subscription: Subscription, execution: Execution, watchdog: Watchdog
-    ) -> None:
+    def __init__(self, subscription: Subscription, execution: Execution) -> None:
         super().__init__(name=f"pgqueue-async-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
-        self._watchdog = watchdog
 
     def run(self) -> None:
         asyncio.run(self._work_together())
@@ -226,7 +219,7 @@ class AsyncWorkers(threading.Thread):
                 await asyncio.wait_for(sync_to_async(connections.close_all)(), 1.0)
 
     async def _look_after_connections(self) -> None:
-        """What Django does between requests, in the thread where async code's queries run."""
+        """Close old connections, in the thread where the queries of async code run."""
         while True:
             await asyncio.sleep(_HOUSEKEEPING)
             await sync_to_async(close_old_connections)()
@@ -245,7 +238,7 @@ class AsyncWorkers(threading.Thread):
                 if (running := run.result()) is not None and running.failed:
                     # So that the next one does not find a broken connection. After a timeout the
                     # thread of all async queries may wait for an answer that never comes.
-                    with self._watchdog.over(*(theirs if running.timed_out else [None])):
+                    with limited(*(theirs if running.overdue else [None])):
                         await sync_to_async(close_old_connections)()
                 continue
             filled.clear()

@@ -14,10 +14,8 @@ from django_pgqueue.worker import Consumer, Options
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
-from django_pgqueue.worker.watchdog import Watchdog
 
 __all__ = [
-    "PATIENT",
     "Held",
     "InThread",
     "elsewhere",
@@ -29,10 +27,6 @@ __all__ = [
     "steal",
     "subscribed",
 ]
-
-
-#: A watchdog that never bites: it is not even started.
-PATIENT = Watchdog(30)
 
 
 class InThread:
@@ -90,7 +84,7 @@ def subscribed(
 
 def executing(subscription: Subscription) -> Execution:
     """What runs the handler of a subscription, without a consumer."""
-    return Execution(subscription, Settler(0, PATIENT), PATIENT)
+    return Execution(subscription, Settler(0))
 
 
 def elsewhere(function: Callable[[], Any]) -> None:

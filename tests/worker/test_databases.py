@@ -19,7 +19,7 @@ from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
-from tests.worker.consuming import PATIENT, executing, subscribed
+from tests.worker.consuming import executing, subscribed
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -60,7 +60,7 @@ def leased(subscription: Subscription, qty: int = 10) -> list[Message]:
 def test_outcomes_are_written_where_they_can_be(
     both: list[Subscription], down: Callable[[Any, str], None]
 ) -> None:
-    settler = Settler(0, PATIENT)
+    settler = Settler(0)
     for subscription in both:
         for message in leased(subscription):
             settler.put(subscription, message, Ack())
@@ -77,7 +77,7 @@ def test_leases_are_extended_where_they_can_be(
 ) -> None:
     running = [subscription.begin(leased(subscription)) for subscription in both]
     executions = {each: executing(each) for each in both}
-    keeper = LeaseKeeper(executions, PATIENT, lambda subscription, thread: None)
+    keeper = LeaseKeeper(executions, lambda subscription, thread: None)
     down(Message.objects, "set_vt")
 
     with pytest.raises(OperationalError):
@@ -90,7 +90,7 @@ def test_leases_are_extended_where_they_can_be(
 def test_heartbeats_go_where_they_can(
     both: list[Subscription], down: Callable[[Any, str], None]
 ) -> None:
-    presence = Presence(both, PATIENT, heartbeat=1, dead_after=60)
+    presence = Presence(both, heartbeat=1, dead_after=60)
     presence.register()
     presence._processes = dict(sorted(presence._processes.items(), reverse=True))
     presence.leaving = True
@@ -108,8 +108,7 @@ def test_messages_are_fetched_where_they_can_be(
 ) -> None:
     fetcher = Fetcher(
         list(reversed(both)),  # it begins with the second
-        Quarantine(both, Settler(0, PATIENT)),
-        PATIENT,
+        Quarantine(both, Settler(0)),
         worker=lambda alias: None,
         allowance=lambda: None,
     )

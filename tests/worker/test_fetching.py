@@ -19,7 +19,7 @@ from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
 from tests.waiting import until
-from tests.worker.consuming import PATIENT, Held, InThread, live, outcomes, subscribed
+from tests.worker.consuming import Held, InThread, live, outcomes, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,8 +77,8 @@ def test_a_notification_wakes_long_before_the_next_poll(
 def a_fetcher(worker: Callable[[str], int | None], allowance: Callable[[], int | None]) -> Fetcher:
     """For one worker, and patient; nothing but the fetcher itself runs."""
     subscription = subscribed(max_workers=1, max_fetch_interval=30)
-    quarantine = Quarantine([subscription], Settler(0, PATIENT))
-    return Fetcher([subscription], quarantine, PATIENT, worker=worker, allowance=allowance)
+    quarantine = Quarantine([subscription], Settler(0))
+    return Fetcher([subscription], quarantine, worker=worker, allowance=allowance)
 
 
 def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:
@@ -133,7 +133,7 @@ def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
 
     planning = [True]
     schedule = Interrupted(fetcher._schedules[0].subscription)
-    fetcher._by_name["orders"] = fetcher._schedules[:] = [schedule]
+    fetcher._by_name["orders"] = [schedule]
     planning.clear()
 
     fetcher.notified("orders")

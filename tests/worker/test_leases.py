@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from django_pgqueue.errors import LeaseLost
 from django_pgqueue.models import BoundQueue, Message, Process
 from django_pgqueue.retries import NoRetry
+from django_pgqueue.worker.quarantine import is_suspect
 from tests.app.models import Order
 from tests.waiting import until
 from tests.worker.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
@@ -217,7 +218,7 @@ def test_attempts_and_deliveries_are_counted_apart(
 
 
 def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> None:
-    """A message whose last delivery ended without a word may have killed its process."""
+    """A message that was delivered twice without a word may kill its process."""
     inside: set[int] = set()
     company: dict[int, int] = {}
     lock = threading.Lock()
@@ -231,14 +232,45 @@ def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> N
             inside.discard(message.id)
 
     ids = committed_orders.send_batch(list(range(30)))
-    suspects = [message.id for message in committed_orders.read(qty=3)]
-    committed_orders.set_vt(suspects, 0)
+    suspects = ids[:3]
+    for _ in range(2):
+        leased = committed_orders.read(qty=3)
+        assert [message.id for message in leased] == suspects
+        committed_orders.set_vt(suspects, 0)
 
     drain(look, max_workers=4)
 
     assert sorted(outcomes()) == ids
     assert {company[pk] for pk in suspects} == {1}
     assert max(company.values()) > 1
+
+
+def test_what_one_killed_process_held_runs_among_others(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    """One kill makes no suspects: at most one of all that a process held killed it."""
+    together = threading.Barrier(4)
+    ids = committed_orders.send_batch(list(range(4)))
+    committed_orders.read(qty=4)
+    committed_orders.set_vt(ids, 0)
+
+    # Each waits for the others, and would time out alone.
+    drain(lambda message: together.wait(10), max_workers=4, retry=NoRetry())
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "attempts", "suspect"),
+    [(1, 0, False), (2, 0, False), (3, 0, True), (3, 1, False), (9, 8, False), (9, 6, True)],
+)
+def test_a_message_is_suspect_after_two_deliveries_without_a_word(
+    deliveries: int, attempts: int, suspect: bool
+) -> None:
+    message = Message(id=1)
+    message.read_ct, message.attempts = deliveries, attempts
+
+    assert is_suspect(message) is suspect
 
 
 def test_a_suspect_is_run_though_others_take_longer_than_its_lease(

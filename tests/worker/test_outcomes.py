@@ -16,7 +16,7 @@ from django_pgqueue.types import Receipt, Settled
 from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
 from tests.waiting import until
-from tests.worker.consuming import PATIENT, InThread, errors, live, outcomes, steal, subscribed
+from tests.worker.consuming import InThread, errors, live, outcomes, steal, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -495,7 +495,7 @@ def test_what_was_written_before_the_database_failed_is_not_written_again(
 ) -> None:
     """One of them cannot be stored, so that each is written by itself; then another kind."""
     orders.send_batch([1, 2, 3])
-    subscription, settler = subscribed(), Settler(0, PATIENT)
+    subscription, settler = subscribed(), Settler(0)
     done, bad, again = Message.objects.lease(subscription.queue, vt=60, qty=3)
     calls = []
 

@@ -15,6 +15,7 @@ from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.retries import Constant, NoRetry
+from django_pgqueue.worker.running import Clock
 from tests.app.models import Order
 from tests.waiting import until
 from tests.worker.consuming import InThread, errors, live, outcomes
@@ -214,7 +215,9 @@ def test_timeouts_and_results_that_come_together_lose_nothing(
 
 def until_overdue(run: InThread) -> None:
     """Wait until the time of what runs is over; an interrupt hits here, if it hits at all."""
-    until(lambda: any(each.interrupted for each in run.subscription.running.values()))
+    until(
+        lambda: any(each.clock is Clock.INTERRUPTED for each in run.subscription.running.values())
+    )
 
 
 def test_no_interrupt_hits_the_end_of_a_locked_handlers_savepoint(

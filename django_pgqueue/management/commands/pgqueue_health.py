@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_health``: whether somebody works on every queue that has work."""
+"""``manage.py pgqueue_health``: whether each queue with a backlog has a live consumer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Command(QueueCommand):
             type=float,
             default=Options.dead_after,
             metavar="SECONDS",
-            help="a consumer without a heartbeat for so long is dead (default: %(default)g)",
+            help="a consumer without a heartbeat for this time is dead (default: %(default)g)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
