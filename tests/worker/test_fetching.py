@@ -11,8 +11,11 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.acks import AckPolicy
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
+from django_pgqueue.worker import Consumer as Worker
+from django_pgqueue.worker import Options
 from django_pgqueue.worker.fetcher import Fetcher, Schedule
 from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.settler import Settler
@@ -232,6 +235,46 @@ def test_all_connections_may_die_and_nothing_is_lost(
     until(lambda: len(outcomes()) == len(ids), 30)
 
     assert set(outcomes().values()) == {"COMPLETED"}
+
+
+def test_a_drain_does_not_end_while_a_fetch_is_under_way(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leased in the database, and not in the buffer yet."""
+    ids = committed_orders.send_batch([1, 2, 3], group="one")
+    lease = type(Message.objects).lease
+
+    def slow(manager: Any, *args: Any, **options: Any) -> list[Message]:
+        messages = lease(manager, *args, **options)
+        time.sleep(0.3)
+        return messages
+
+    monkeypatch.setattr(type(Message.objects), "lease", slow)
+
+    run = drain(lambda message: None)
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+    assert run.consumer.reason == "the queues are empty"
+
+
+def test_the_next_of_a_group_is_fetched_when_its_head_is_settled(
+    committed_orders: BoundQueue, consume: Consume, looks: list[float]
+) -> None:
+    """No wait in between: the next look of an idle consumer is a minute away."""
+    committed_orders.send_batch(range(20), group="one")
+
+    run = consume(lambda message: None, min_fetch_interval=60, max_fetch_interval=60)
+
+    until(lambda: run.subscription.completed == 20)
+    assert len(looks) >= 20
+
+
+def test_two_handlers_of_one_queue_are_refused(committed_orders: BoundQueue) -> None:
+    """By whichever name its database goes."""
+    handlers = [Handler("orders", lambda message: None, using=using) for using in (None, "default")]
+
+    with pytest.raises(InvalidArgument, match=r"'orders' of database 'default' has two handlers"):
+        Worker(handlers, Options())
 
 
 # Several queues

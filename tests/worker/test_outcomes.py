@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, DataError, OperationalError, connection
+from django.db import DatabaseError, DataError, OperationalError, connection, transaction
 
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
 from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.observability import logs
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
 from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.worker import consumer as consumer_module
+from django_pgqueue.worker import execution
 from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
 from tests.waiting import until
@@ -484,6 +488,146 @@ def test_transactional_rolls_back_what_was_said_before_an_error(
     drain(say_and_fail, ack_policy="TRANSACTIONAL", retry=NoRetry())
 
     assert errors() == ["ValueError: after all"]
+
+
+CONFLICTS = {"a serialization failure": "40001", "a deadlock": "40P01"}
+
+
+@pytest.mark.parametrize("code", CONFLICTS.values(), ids=CONFLICTS)
+def test_a_transactional_handler_in_conflict_is_tried_again_and_no_attempt_counts(
+    committed_orders: BoundQueue, drain: Consume, code: str
+) -> None:
+    ran: list[tuple[int, int]] = []
+
+    def save(message: Message, context: Any) -> None:
+        Order.objects.create(number=str(len(ran)))
+        ran.append((context.attempt, context.deliveries))
+        if len(ran) < 3:
+            with connection.cursor() as cursor:
+                cursor.execute(f"DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$")
+
+    pk = committed_orders.send(1)
+
+    drain(save, ack_policy="TRANSACTIONAL", retry=NoRetry())
+
+    assert (ran, outcomes()) == ([(1, 1)] * 3, {pk: "COMPLETED"})
+    assert list(Order.objects.values_list("number", flat=True)) == ["2"]
+
+
+def test_a_conflict_that_does_not_end_is_an_error_of_the_handler(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    ran: list[int] = []
+
+    def conflict(message: Message) -> None:
+        ran.append(message.id)
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
+
+    pk = committed_orders.send(1)
+
+    drain(conflict, ack_policy="TRANSACTIONAL", retry=NoRetry())
+
+    assert (len(ran), outcomes()) == (5, {pk: "FAILED"})
+
+
+def test_a_handler_that_never_ran_costs_neither_delivery_nor_attempt(
+    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a pool has no connection to give."""
+    ran: list[tuple[int, int]] = []
+    tries: list[int] = []
+
+    def begin(using: str) -> Any:
+        tries.append(1)
+        if len(tries) <= 3:
+            raise OperationalError("couldn't get a connection after 30.00 sec")
+        return transaction.atomic(using=using)
+
+    monkeypatch.setattr(execution, "transaction", SimpleNamespace(atomic=begin))
+    pk = committed_orders.send(1)
+
+    run = consume(
+        lambda message, context: ran.append((context.attempt, context.deliveries)),
+        ack_policy="TRANSACTIONAL",
+        max_deliveries=2,
+        retry=NoRetry(),
+    )
+
+    until(lambda: outcomes() == {pk: "COMPLETED"})
+    assert ran == [(1, 1)]
+    assert run.subscription.counts()["retried"] == 0
+
+
+def test_a_pool_that_is_smaller_than_the_workers_is_warned_of(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(consumer_module, "pool_size", lambda alias: 2)
+
+    drain(nothing, max_workers=8)
+
+    [warning] = [each.getMessage() for each in caplog.records if "pool" in each.getMessage()]
+    assert warning.startswith("the pool of database 'default' has 2 connections for 8 workers")
+    assert warning.endswith("Set max_size to 12 or more")
+
+
+# Counted and logged
+
+
+def test_what_was_delivered_as_often_as_allowed_counts_as_failed(
+    committed_orders: BoundQueue, drain: Consume, caplog: Any
+) -> None:
+    pk = committed_orders.send(1)
+
+    run = drain(fail, retry=Constant(seconds=0), max_deliveries=2)
+
+    assert (outcomes(), run.subscription.counts()["failed"]) == ({pk: "FAILED"}, 1)
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert lines == [
+        f"orders: message {pk} failed for good: it was delivered 2 times, as often as allowed"
+    ]
+
+
+def test_a_retry_carries_the_error_of_its_attempt(
+    committed_orders: BoundQueue, drain: Consume, events: list[tuple[str, dict[str, Any]]]
+) -> None:
+    committed_orders.send(1)
+
+    drain(fail, retry=Constant(seconds=0, max_attempts=2))
+
+    [again] = [told["outcomes"] for name, told in events if name == "messages_retried"]
+    assert again[0].error.startswith("ValueError: no such order")
+
+
+def test_a_handlers_error_is_logged_with_its_traceback(
+    committed_orders: BoundQueue, drain: Consume, caplog: Any
+) -> None:
+    committed_orders.send(1)
+
+    drain(fail, retry=Constant(seconds=0, max_attempts=2))
+
+    logged = [
+        (each.levelname, each.exc_info[1]) for each in caplog.records if each.exc_info is not None
+    ]
+    assert [(level, str(error)) for level, error in logged] == [
+        ("WARNING", "no such order"),
+        ("ERROR", "no such order"),
+    ]
+
+
+def test_control_characters_of_an_error_are_escaped_in_the_log(
+    committed_orders: BoundQueue, drain: Consume, caplog: Any
+) -> None:
+    def color(message: Message) -> None:
+        raise ValueError("\x1b[31mred\rforged")
+
+    committed_orders.send(1)
+
+    drain(color, retry=NoRetry())
+
+    [record] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.getMessage().endswith("ValueError: \\x1b[31mred\\rforged")
+    assert "\x1b" not in logs.Formatter().format(record)
 
 
 # Written together
