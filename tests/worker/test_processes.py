@@ -19,11 +19,15 @@ from django.db import OperationalError, connection
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import BoundQueue, Message, Process, queue
 from django_pgqueue.worker import Consumer, Options
+from tests.acceptance.test_transactions import pgbouncer
 from tests.app.models import Order
+from tests.conftest import run_sql
 from tests.waiting import until
 from tests.worker.consuming import leases, live, outcomes
 from tests.working import history
 from tests.working.running import Command
+
+__all__ = ["pgbouncer"]
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.acceptance]
 
@@ -250,6 +254,62 @@ def test_a_supervisor_ends_when_its_children_have_drained(
     assert len(outcomes("patient")) == Order.objects.count() == 40
 
 
+# First words
+
+
+def test_it_says_at_the_start_what_it_consumes(
+    patient: BoundQueue, start: Callable[..., Command]
+) -> None:
+    command = start("--drain")
+
+    assert command.wait() == 0
+    assert "Consuming patient (2 workers) from database 'default' (" in command.output
+    assert "), listening.\n" in command.output
+    assert " INFO django_pgqueue: consumer started: patient\n" in command.output
+
+
+def test_its_connections_are_named(patient: BoundQueue, start: Callable[..., Command]) -> None:
+    start()
+    until(lambda: Process.objects.exists())
+
+    named = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runconsumer patient'"
+
+    # The listener, the loops and the main thread.
+    until(lambda: run_sql(named)[0][0] >= 3)
+
+
+def test_a_server_that_is_down_is_one_line(start: Callable[..., Command]) -> None:
+    with Command("postgresql://postgres@127.0.0.1:1/none", "runconsumer", "patient") as command:
+        assert command.wait() == 1
+        assert "Traceback" not in command.output
+        assert "See whether the server of DATABASES['default'] is up" in command.output
+
+
+def test_a_database_without_tables_is_one_line(start: Callable[..., Command]) -> None:
+    known = connection.settings_dict["NAME"]
+    with Command(url().replace(f"/{known}?", "/postgres?"), "runconsumer", "patient") as command:
+        assert command.wait() == 1
+        assert "Traceback" not in command.output
+        assert "Make the tables first: manage.py migrate" in command.output
+
+
+def test_behind_a_transaction_pooler_it_polls_and_says_so_once(
+    patient: BoundQueue, pgbouncer: dict[str, Any], start: Callable[..., Command]
+) -> None:
+    address = f"{pgbouncer['HOST']}:{pgbouncer['PORT']}/{pgbouncer['NAME']}"
+    known = f"postgresql://{pgbouncer['USER']}@{address}"
+    settings = json.dumps({"DISABLE_SERVER_SIDE_CURSORS": True})
+    with Command(known, "runconsumer", "patient", WORKING_DATABASE=settings) as command:
+        until(lambda: "--no-listen" in command.output)
+        patient.send({"op": 1})
+        until(lambda: len(outcomes("patient")) == 1)
+        command.terminate()
+        assert command.wait() == 0
+        assert command.output.count("no notifications from database 'default'") == 1
+
+    assert run_sql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'") == [(0,)]
+
+
 # Health, reload, errors
 
 
@@ -270,6 +330,24 @@ def test_the_health_port_answers(
     assert (alive[0], ready[0], other[0], leaving) == (200, 200, 404, {200})
     assert ready[1]["queues"]["patient"]["running"] == 1
     assert command.wait() == 0
+
+
+@pytest.mark.parametrize(("option", "address"), [((), "127.0.0.1"), (("0.0.0.0",), "0.0.0.0")])
+def test_the_health_port_is_local_unless_told(
+    patient: BoundQueue, option: tuple[str, ...], address: str
+) -> None:
+    found = Options(health_port=0, **({"health_host": option[0]} if option else {}))
+    consumer = Consumer([Handler("patient", lambda message: None)], found)
+    addresses: list[Any] = []
+
+    def look() -> None:
+        assert consumer._health is not None
+        addresses.append(consumer._health._server.server_address[0])
+        consumer.stop()
+
+    consumer.run(every_second=look)
+
+    assert addresses == [address]
 
 
 def test_each_process_has_a_health_port_of_its_own(
