@@ -59,10 +59,14 @@ class Worker:
     def command(self, mode: str) -> list[str]:
         return [sys.executable, "-m", "django", "runconsumer", mode, "--no-progress"]
 
-    def fill(self, count: int, mode: str, group: str | None = None) -> None:
+    def fill(self, count: int, mode: str) -> None:
         for start in range(0, count, CHUNK):
-            bodies = [{"x": "y" * 192}] * min(CHUNK, count - start)
-            Message.objects.send_batch(mode, bodies, group=group)
+            Message.objects.send_batch(mode, [{"x": "y" * 192}] * min(CHUNK, count - start))
+
+    def fill_groups(self, count: int, mode: str, groups: int) -> None:
+        for number in range(groups):
+            bodies = [{"x": "y" * 192}] * (count // groups)
+            Message.objects.send_batch(mode, bodies, group=str(number))
 
     def abandon(self, count: int, mode: str) -> None:
         """Lease messages as a consumer process does, and give them back as after its death."""

@@ -132,19 +132,29 @@ def consumer_rescued(bench: Any) -> dict[str, Measure]:
     }
 
 
-@scenario("One FIFO group through one consumer process, the handler does nothing", baseline="ours")
-def consumer_group(bench: Any) -> dict[str, Measure]:
-    worker, count = workers(bench)["ours"], bench.amount(100, 1000)
-    return {"ours": lambda: count / emptied(worker, "ordered", count, group="one")}
+@scenario(
+    "FIFO groups through one consumer process, the handler does nothing", baseline="one group"
+)
+def consumer_groups(bench: Any) -> dict[str, Measure]:
+    worker = workers(bench)["ours"]
+
+    def measure(count: int, groups: int) -> Measure:
+        return lambda: count / emptied(worker, "ordered", count, groups=groups)
+
+    return {
+        "one group": measure(bench.amount(100, 1000), 1),
+        "100 groups": measure(bench.amount(1000, 5000), 100),
+    }
 
 
-def emptied(
-    worker: Any, mode: str, count: int, *, held: bool = False, group: str | None = None
-) -> float:
+def emptied(worker: Any, mode: str, count: int, *, held: bool = False, groups: int = 0) -> float:
     """Seconds a consumer takes for ``count`` messages, from its first lease to its last ack."""
     worker.clear(mode)
     worker.forget_archived(mode)
-    worker.fill(count, mode, group)
+    if groups:
+        worker.fill_groups(count, mode, groups)
+    else:
+        worker.fill(count, mode)
     if held:
         worker.abandon(count, mode)
     with tempfile.TemporaryDirectory() as directory:

@@ -15,7 +15,7 @@ from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.worker.connections import configure, give_back_pooled, limited, pool_size
+from django_pgqueue.worker.connections import give_back_pooled, limited, pool_size
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.fetcher import Fetcher
@@ -50,8 +50,6 @@ class Consumer:
 
     def __init__(self, handlers: Sequence[Handler], options: Options) -> None:
         self.options = options
-        names = ",".join(sorted({handler.queue for handler in handlers}))
-        configure(options.database_timeout, f"runconsumer {names}")
         self.subscriptions = _subscriptions(handlers, options)
         self.started = time.monotonic()
         self.reason = ""

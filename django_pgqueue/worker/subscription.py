@@ -101,7 +101,7 @@ class Subscription:
         # Counted from before the read: no lease is believed to last longer than it does.
         for message in messages:
             message.lease_until = started + self.vt
-        self.leased += len(messages)
+        self.count(leased=len(messages))
         return messages
 
     def room(self) -> int:

@@ -18,6 +18,7 @@ from django_pgqueue.management.base import advice
 from django_pgqueue.models import Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.worker import Consumer, Options, supervisor
+from django_pgqueue.worker.connections import configure
 from django_pgqueue.worker.progress import Progress
 
 
@@ -76,6 +77,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        logs.configure_if_unset()
         if options["autoreload"]:
             autoreload.run_with_reloader(self._run, options)
         elif options["processes"] > 1 and supervisor.number() is None:
@@ -86,7 +88,6 @@ class Command(BaseCommand):
             self._run(options)
 
     def _run(self, options: dict[str, Any]) -> None:
-        logs.configure_if_unset()
         try:
             self._consume(options)
         except PgQueueError as error:
@@ -99,6 +100,8 @@ class Command(BaseCommand):
         found = handlers(options["queues"])
         if not found:
             raise CommandError("There is no @consumer in any consumers.py of the installed apps.")
+        names = ",".join(sorted({handler.queue for handler in found}))
+        configure(options["database_timeout"], f"runconsumer {names}")
         consumer = Consumer(
             found,
             Options(
