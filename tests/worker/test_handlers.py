@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections
 
 from django_pgqueue.acks import Ack, Discard, Nack, Reject, Retry
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from django_pgqueue.retries import Constant, NoRetry
 from tests.app.models import Order
 from tests.waiting import until
@@ -396,6 +396,28 @@ def test_every_thread_gives_its_pooled_connection_back(
         connection.close_pool()
 
     assert (len(threads), run.subscription.completed) == (4, 40)
+
+
+def test_a_pool_that_is_too_small_costs_no_message_an_attempt(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = connections["default"].settings_dict
+    options = {**settings["OPTIONS"], "pool": {"min_size": 1, "max_size": 2, "timeout": 0.2}}
+    monkeypatch.setitem(settings, "OPTIONS", options)
+    ids = committed_orders.send_batch(list(range(12)))
+    try:
+        drain(
+            lambda message: time.sleep(0.3),
+            max_workers=8,
+            ack_policy="TRANSACTIONAL",
+            retry=NoRetry(),
+            options={"listen": False},
+        )
+    finally:
+        connection.close_pool()
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+    assert set(ArchivedMessage.objects.values_list("attempts", flat=True)) == {1}
 
 
 # Signals
