@@ -8,12 +8,17 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from django_pgqueue.errors import InvalidArgument
+
 __all__ = ["HealthServer"]
 
 
 class HealthServer(threading.Thread):
     """``/healthz``: the loops live, or end on purpose. ``/readyz``: they also reach the database,
-    and the process takes new messages. The answer is 200 or 503, with the findings as JSON."""
+    and the process takes new messages. The answer is 200 or 503, with the findings as JSON.
+
+    Raises InvalidArgument when the port cannot be opened.
+    """
 
     def __init__(self, report: Callable[[], dict[str, Any]], host: str, port: int) -> None:
         super().__init__(name="pgqueue-health", daemon=True)
@@ -38,7 +43,13 @@ class HealthServer(threading.Thread):
             def log_message(self, *args: Any) -> None:
                 """Log nothing: a probe is no event."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise InvalidArgument(
+                f"the health port {host}:{port} cannot be opened: {error.strerror or error}; "
+                f"choose another --health-port or --health-host"
+            ) from error
         self.port: int = self._server.server_address[1]
 
     def run(self) -> None:

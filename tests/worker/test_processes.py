@@ -374,6 +374,20 @@ def test_a_consumer_that_cannot_register_leaves_its_port_to_others(
         other.bind(("", port))
 
 
+def test_a_health_port_that_is_taken_is_one_line(
+    patient: BoundQueue, start: Callable[..., Command]
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        command = start("--health-port", other.getsockname()[1])
+
+        assert command.wait() == 1
+    assert "Traceback" not in command.output
+    assert "choose another --health-port" in command.output
+    assert not Process.objects.exists()
+
+
 def down() -> None:
     raise OperationalError("the database is down")
 
