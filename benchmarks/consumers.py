@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from django.db import connection
@@ -15,6 +16,21 @@ EFFECTS = "CREATE TABLE IF NOT EXISTS benchmark_effect (message_id bigint NOT NU
 @consumer("drain")
 def nothing(message: Any) -> None:
     """A handler that does nothing."""
+
+
+@consumer("drain-20ms")
+def wait_20ms(message: Any) -> None:
+    time.sleep(0.02)
+
+
+@consumer("drain-50ms")
+def wait_50ms(message: Any) -> None:
+    time.sleep(0.05)
+
+
+@consumer("ordered")
+def nothing_in_order(message: Any) -> None:
+    """A handler that does nothing, for the messages of FIFO groups."""
 
 
 @consumer("batch", batch=True)

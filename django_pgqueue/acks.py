@@ -1,11 +1,11 @@
-"""What becomes of a message after its handler: policies and outcomes, decided without I/O."""
+"""The outcome of a message after its handler: policies and outcomes, decided without I/O."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from django_pgqueue.errors import InvalidArgument
@@ -14,7 +14,7 @@ from django_pgqueue.retries import RetryStrategy, wants_retry
 __all__ = ["Ack", "AckPolicy", "Discard", "Nack", "Outcome", "Reject", "Retry", "decide"]
 
 _LONGEST_ERROR = 8192
-#: Thirty years, in seconds: whoever asks for more has mistaken the unit.
+#: Thirty years, in seconds: a longer delay is a mistaken unit.
 _LONGEST_DELAY = 1e9
 
 
@@ -46,11 +46,13 @@ class Ack:
 class Nack:
     """Not done: try again after ``delay`` seconds; None asks the retry strategy.
 
-    Raises InvalidArgument for a delay that is none.
+    ``error`` is kept with the message until its next attempt; ``cause`` is the exception, for logs
+    and error trackers. Raises InvalidArgument for a delay that is negative or no number.
     """
 
     delay: float | None = None
     error: str = ""
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delay", _seconds(self.delay))
@@ -59,8 +61,8 @@ class Nack:
 class Retry(Exception):
     """Raised by a handler: try this message again after ``delay`` seconds.
 
-    Without a delay the retry strategy decides, and may say that it was the last time; with one
-    the message is tried again whatever the strategy says.
+    Without a delay the retry strategy decides, and may end the attempts; with one the message is
+    tried again whatever the strategy says.
     """
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
@@ -99,7 +101,7 @@ def decide(
 ) -> Outcome | None:
     """The outcome of one handler run.
 
-    ``said`` is what the handler said itself (by ``message.ack()`` and the like), ``error`` what
+    ``said`` is the handler's own word (by ``message.ack()`` and the like), ``error`` the exception
     it raised, ``attempt`` counts its runs from 1, ``elapsed`` is in seconds since the first
     delivery. None means that nothing is left to do: the message was settled before.
 
@@ -112,7 +114,7 @@ def decide(
     if isinstance(error, (Discard, Reject)):
         return error
     if isinstance(error, Retry):
-        said, error = Nack(error.delay, str(error)), None
+        said, error = Nack(error.delay, str(error), cause=error.__cause__), None
     if said is not None:
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
     if error is None:
@@ -123,8 +125,8 @@ def decide(
     if policy is AckPolicy.ACK:
         return _ACK
     if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
-        return Reject(describe(error))
-    return _granted(Nack(None, describe(error)), strategy, attempt, elapsed)
+        return _caused(Reject(describe(error)), error)
+    return _granted(Nack(None, describe(error), cause=error), strategy, attempt, elapsed)
 
 
 def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
@@ -132,8 +134,13 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
         return nack
     delay = strategy.delay(attempt, elapsed)
     if delay is None:
-        return Reject(nack.error or "no attempts left")
-    return Nack(delay, nack.error)
+        return _caused(Reject(nack.error or "no attempts left"), nack.cause)
+    return Nack(delay, nack.error, cause=nack.cause)
+
+
+def _caused(reject: Reject, error: BaseException | None) -> Reject:
+    reject.__cause__ = error
+    return reject
 
 
 def describe(error: BaseException) -> str:

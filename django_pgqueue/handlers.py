@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NoReturn, TypeVar
 
-from django.utils.module_loading import autodiscover_modules
+from django.apps import apps
+from django.utils.module_loading import autodiscover_modules, module_has_submodule
 
 from django_pgqueue import arguments, bodies
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import Exponential, RetryStrategy
 
-__all__ = ["Handler", "autodiscover", "consumer", "handler_of", "handlers"]
+__all__ = ["Handler", "autodiscover", "consumer", "discover", "handler_of", "handlers"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +28,7 @@ DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
 
 @dataclass(frozen=True)
 class Handler:
-    """A function that consumes a queue, and how: see :func:`consumer` for the fields."""
+    """A function that consumes a queue, and its options: see :func:`consumer` for the fields."""
 
     queue: str
     function: Callable[..., Any]
@@ -101,7 +105,26 @@ class Handler:
 _handlers: dict[tuple[str, str | None], Handler] = {}
 
 
-def consumer(queue: str, **options: Any) -> Callable[[F], F]:
+def consumer(
+    queue: str,
+    *,
+    using: str | None = Handler.using,
+    ack_policy: AckPolicy | str = Handler.ack_policy,
+    retry: RetryStrategy = Handler.retry,
+    max_deliveries: int | None = Handler.max_deliveries,
+    visibility_timeout: float | dt.timedelta | None = Handler.visibility_timeout,
+    timeout: float | dt.timedelta | None = Handler.timeout,
+    batch: bool = Handler.batch,
+    batch_size: int = Handler.batch_size,
+    locked: bool = Handler.locked,
+    max_workers: int | None = Handler.max_workers,
+    fetch_batch_size: int = Handler.fetch_batch_size,
+    overfetch_factor: float = Handler.overfetch_factor,
+    min_fetch_interval: float | dt.timedelta = Handler.min_fetch_interval,
+    max_fetch_interval: float | dt.timedelta = Handler.max_fetch_interval,
+    middleware: Sequence[Callable[..., Any]] = Handler.middleware,
+    **unknown: NoReturn,
+) -> Callable[[F], F]:
     """Make a function the consumer of a queue: ``manage.py runconsumer`` runs it.
 
     The function takes a message, or in place of it a dataclass, TypedDict or pydantic model that
@@ -114,8 +137,8 @@ def consumer(queue: str, **options: Any) -> Callable[[F], F]:
         an :class:`~django_pgqueue.acks.AckPolicy` or its name
     ``retry`` (exponential with jitter, ten attempts)
         a strategy of :mod:`django_pgqueue.retries`
-    ``max_deliveries`` (the queue's)
-        how often a message is given out before it is dead-lettered
+    ``max_deliveries`` (the queue's, which is 20 by default)
+        deliveries after which the message fails without another run
     ``visibility_timeout`` (the queue's)
         seconds of a lease; it is extended for as long as the handler runs
     ``timeout`` (None)
@@ -125,15 +148,15 @@ def consumer(queue: str, **options: Any) -> Callable[[F], F]:
     ``locked`` (False)
         read, process and archive in one transaction, the row locked meanwhile
     ``max_workers`` (4; 100 for an async function)
-        how many run at once in a process
+        handler runs at once in a process
     ``fetch_batch_size`` (500), ``overfetch_factor`` (1.5)
-        how many are read at once, and how many times that may wait in the process
+        messages read at once, and how many times that may wait in the process
     ``min_fetch_interval`` (0), ``max_fetch_interval`` (1)
         seconds between reads when the last one came back full, and when it found nothing
     ``middleware`` (none)
         callables around the handler, outermost first, in Django's form
     ``using`` (as the routers say)
-        the database
+        the alias of the database
 
     ::
 
@@ -141,18 +164,44 @@ def consumer(queue: str, **options: Any) -> Callable[[F], F]:
         def charge(message):
             ...
 
-    Raises InvalidArgument for options that make no sense, and when the queue has a consumer.
+    Raises InvalidArgument for an unknown option, for values that make no sense, without a queue's
+    name, and when the queue has another consumer.
     """
+    if callable(queue):
+        name = getattr(queue, "__name__", repr(queue))
+        raise InvalidArgument(
+            f'@consumer needs the name of a queue: write @consumer("orders") above {name}'
+        )
+    if unknown:
+        raise InvalidArgument(_unknown_option(next(iter(unknown))))
 
     def register(function: F) -> F:
-        handler = Handler(queue, function, **options)
+        handler = Handler(
+            queue,
+            function,
+            using=using,
+            ack_policy=ack_policy,  # type: ignore[arg-type]  # it takes names too
+            retry=retry,
+            max_deliveries=max_deliveries,
+            visibility_timeout=visibility_timeout,  # type: ignore[arg-type]
+            timeout=timeout,  # type: ignore[arg-type]
+            batch=batch,
+            batch_size=batch_size,
+            locked=locked,
+            max_workers=max_workers,
+            fetch_batch_size=fetch_batch_size,
+            overfetch_factor=overfetch_factor,
+            min_fetch_interval=min_fetch_interval,  # type: ignore[arg-type]
+            max_fetch_interval=max_fetch_interval,  # type: ignore[arg-type]
+            middleware=middleware,
+        )
         key = (handler.queue.lower(), handler.using)
         known = _handlers.get(key)
         # The same function again is a module that was imported twice.
         if known is not None and known.label != handler.label:
             raise InvalidArgument(
-                f"queue {queue!r} is consumed by {known.label} already: "
-                f"one function a queue; route to a second queue for a second one"
+                f"queue {queue!r} is consumed by {known.label} already, and {handler.label} wants "
+                f"it too: one function a queue; route to a second queue for a second one"
             )
         _handlers[key] = handler
         return function
@@ -160,9 +209,36 @@ def consumer(queue: str, **options: Any) -> Callable[[F], F]:
     return register
 
 
+def _unknown_option(name: str) -> str:
+    known = [each.name for each in fields(Handler) if each.init]
+    known = [each for each in known if each not in ("queue", "function")]
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    return f"@consumer has no option {name!r}: {hint}"
+
+
 def autodiscover() -> None:
     """Import ``consumers.py`` of every installed app."""
     autodiscover_modules("consumers")
+
+
+def discover() -> list[InvalidArgument]:
+    """Import ``consumers.py`` of every installed app, and return the mistakes in them.
+
+    Each mistake is an @consumer with bad options, or a second one for its queue. Other errors of
+    a module are raised.
+
+    >>> discover()
+    []
+    """
+    mistakes = []
+    for config in apps.get_app_configs():
+        if config.module is not None and module_has_submodule(config.module, "consumers"):
+            try:
+                import_module(f"{config.name}.consumers")
+            except InvalidArgument as mistake:
+                mistakes.append(mistake)
+    return mistakes
 
 
 def handlers(queues: Sequence[str] = ()) -> list[Handler]:

@@ -1,4 +1,4 @@
-"""When a message that failed is tried again: values in, a delay or None out.
+"""Retry strategies: when a message that failed is tried again.
 
 Strategies are small frozen values, after FastStream's SQL broker. One of your own is anything
 with a ``delay(attempt, elapsed)`` method.
@@ -16,7 +16,7 @@ ExceptionTypes = tuple[type[BaseException], ...]
 
 
 class RetryStrategy(Protocol):
-    """What a retry strategy has to answer."""
+    """The one method of a retry strategy."""
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
         """Seconds until the next try, or None for no more.
@@ -40,7 +40,7 @@ class NoRetry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Limited:
-    """What all strategies share: when to stop, and for which exceptions.
+    """The limits that all strategies share: when to stop, and for which exceptions.
 
     ``max_attempts`` counts handler runs, the first one too; ``max_total_delay`` is in seconds
     since the first delivery: no try is planned beyond it. ``retry_on`` names the only exception
@@ -129,7 +129,7 @@ def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
     """
     if isinstance(error, getattr(strategy, "reject_on", ())):
         return False
-    # What is no Exception (SystemExit, KeyboardInterrupt) is not the message's fault.
+    # SystemExit and KeyboardInterrupt are not the message's fault.
     return not isinstance(error, Exception) or isinstance(
         error, getattr(strategy, "retry_on", (Exception,))
     )

@@ -1,33 +1,36 @@
 """Every event, as a Django signal. Listeners run in the thread where it happened.
 
-A listener that raises is logged by Django and hurts nobody else; one of ``retention_due`` that does
-so has refused. ``sender`` is the name of the
-queue for what happens to messages, and the consumer process for what happens to it.
+A listener that raises is logged by Django and stops nothing else; one of ``retention_due`` that
+raises has refused. ``sender`` is the queue's name for what happens to messages, and the consumer
+process for what happens to it.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments
 ======================  ==========================================  =============================
-messages_fetched        a batch was leased                          count, seconds
+messages_fetched        messages were leased together               count, seconds
 message_started         a handler is about to run                   message
 message_finished        a handler returned or raised                message, seconds, error
 messages_completed      acks were written                           messages
 messages_retried        messages wait for another attempt           messages, outcomes
-messages_failed         messages were rejected or ran out           messages, outcomes
-messages_discarded      messages were forgotten                     messages
-messages_exhausted      a read dead-lettered what was given out     receipts
-                        as often as it may be
+messages_failed         messages were rejected, or have no          messages, outcomes
+                        attempt left
+messages_discarded      messages were deleted                       messages
+messages_exhausted      a read failed messages that had been        receipts
+                        delivered as often as allowed
 messages_released       messages were given back unstarted          count
-leases_lost             somebody else has read these since          messages
+leases_lost             another reader has these messages now       messages
 leases_extended         leases were prolonged                       count
 leases_rescued          a dead consumer's leases were given back    count, worker
 database_failed         an operation failed and will be retried     operation, error, wait
+listening_stopped       LISTEN does not work on a database, the     reason
+                        sender: the consumer polls
+pool_too_small          the pool of a database, the sender, has     size, workers, wanted
+                        fewer connections than threads want
 retention_due           archived messages of a queue are about      queue, before
                         to be removed; False refuses that, a
                         datetime keeps what was archived since
 queue_maintained        a round of maintenance is over              queue, maintained
 maintenance_failed      a consumer could not maintain a queue       queue, error
-preparing_stopped       prepared statements do not work on this     error
-                        database, the sender
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       it was asked to stop                        consumer, reason
 consumer_stopped        it has stopped                              consumer
@@ -46,6 +49,7 @@ __all__ = [
     "leases_extended",
     "leases_lost",
     "leases_rescued",
+    "listening_stopped",
     "maintenance_failed",
     "message_finished",
     "message_started",
@@ -56,7 +60,7 @@ __all__ = [
     "messages_fetched",
     "messages_released",
     "messages_retried",
-    "preparing_stopped",
+    "pool_too_small",
     "queue_maintained",
     "retention_due",
 ]
@@ -74,10 +78,11 @@ leases_lost = Signal()
 leases_extended = Signal()
 leases_rescued = Signal()
 database_failed = Signal()
+listening_stopped = Signal()
+pool_too_small = Signal()
 retention_due = Signal()
 queue_maintained = Signal()
 maintenance_failed = Signal()
-preparing_stopped = Signal()
 consumer_started = Signal()
 consumer_stopping = Signal()
 consumer_stopped = Signal()

@@ -30,6 +30,6 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_the_decorator_is_not_hidden_by_a_module_of_its_name() -> None:
-    import django_pgqueue.runtime
+    import django_pgqueue.worker
 
     assert callable(django_pgqueue.consumer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from itertools import cycle, islice
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from django.db import connection
 
 from benchmarks import consumers
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Message, Process, Queue
 
 HOUR = 3600
 CHUNK = 50_000
@@ -47,9 +48,10 @@ class Worker:
     """``manage.py runconsumer``; the handlers are in ``benchmarks/consumers.py``."""
 
     most = 20_000
+    modes = ("drain", "drain-20ms", "drain-50ms", "ordered", "batch", "latency", "transactional")
 
     def install(self) -> None:
-        for mode in ("drain", "batch", "latency", "transactional"):
+        for mode in self.modes:
             Message.objects.create_queue(mode)
         with connection.cursor() as cursor:
             cursor.execute(consumers.EFFECTS)
@@ -60,6 +62,36 @@ class Worker:
     def fill(self, count: int, mode: str) -> None:
         for start in range(0, count, CHUNK):
             Message.objects.send_batch(mode, [{"x": "y" * 192}] * min(CHUNK, count - start))
+
+    def fill_groups(self, count: int, mode: str, groups: int) -> None:
+        for number in range(groups):
+            bodies = [{"x": "y" * 192}] * (count // groups)
+            Message.objects.send_batch(mode, bodies, group=str(number))
+
+    def abandon(self, count: int, mode: str) -> None:
+        """Lease messages as a consumer process does, and give them back as after its death."""
+        dead = Process.objects.register([mode], version="", using="default")
+        queue = Queue.objects.resolve(mode, None)
+        leased = Message.objects.lease(queue, vt=HOUR, qty=count, process_id=dead.pk)
+        assert len(leased) == count
+        Process.objects.bury_dead(dt.timedelta(0), using="default")
+
+    def seconds(self, mode: str) -> float:
+        """From the last delivery's first lease to the last ack, of all that is archived."""
+        queue = Queue.objects.resolve(mode, None)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT extract(epoch FROM max(archived_at) - min(last_read_at))::float "
+                "FROM pgqueue_archive WHERE queue_id = %s",
+                [queue.pk],
+            )
+            [(seconds,)] = cursor.fetchall()
+        return float(seconds)
+
+    def forget_archived(self, mode: str) -> None:
+        queue = Queue.objects.resolve(mode, None)
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM pgqueue_archive WHERE queue_id = %s", [queue.pk])
 
     def send(self, body: dict[str, Any], mode: str) -> None:
         Message.objects.send(mode, body)

@@ -108,6 +108,68 @@ def drained(worker: Any, mode: str, limit: float) -> float:
     return (first - left) / (ended - started)
 
 
+HELD = 300
+HANDLERS = {"no-op": "drain", "20 ms": "drain-20ms", "50 ms": "drain-50ms"}
+
+
+@scenario(
+    f"Drain {HELD} messages that a killed consumer held, against fresh ones",
+    unit="s",
+    baseline="fresh, no-op",
+    rounds=5,
+    goals=tuple(Goal(f"held, {handler}", f"fresh, {handler}", at_most=1.3) for handler in HANDLERS),
+)
+def consumer_rescued(bench: Any) -> dict[str, Measure]:
+    worker = workers(bench)["ours"]
+
+    def measure(mode: str, held: bool) -> Measure:
+        return lambda: emptied(worker, mode, HELD, held=held)
+
+    return {
+        f"{'held' if held else 'fresh'}, {handler}": measure(mode, held)
+        for handler, mode in HANDLERS.items()
+        for held in (False, True)
+    }
+
+
+@scenario(
+    "FIFO groups through one consumer process, the handler does nothing", baseline="one group"
+)
+def consumer_groups(bench: Any) -> dict[str, Measure]:
+    worker = workers(bench)["ours"]
+
+    def measure(count: int, groups: int) -> Measure:
+        return lambda: count / emptied(worker, "ordered", count, groups=groups)
+
+    return {
+        "one group": measure(bench.amount(100, 1000), 1),
+        "100 groups": measure(bench.amount(1000, 5000), 100),
+    }
+
+
+def emptied(worker: Any, mode: str, count: int, *, held: bool = False, groups: int = 0) -> float:
+    """Seconds a consumer takes for ``count`` messages, from its first lease to its last ack."""
+    worker.clear(mode)
+    worker.forget_archived(mode)
+    if groups:
+        worker.fill_groups(count, mode, groups)
+    else:
+        worker.fill(count, mode)
+    if held:
+        worker.abandon(count, mode)
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
+        with running(worker, mode, log) as process:
+            until = time.monotonic() + START_SECONDS + count / 20
+            while worker.remaining(mode):
+                # Seldom: each look takes time from what is measured.
+                time.sleep(0.2)
+                if time.monotonic() > until:
+                    raise RuntimeError(f"{worker.remaining(mode)} messages are left")
+                wait_for(lambda: True, process, log, START_SECONDS)
+    return worker.seconds(mode)
+
+
 @scenario(
     "Pick-up by an idle consumer: from before the send until the handler runs",
     unit="ms, median",

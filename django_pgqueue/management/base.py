@@ -25,6 +25,7 @@ from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 __all__ = [
     "QueueCommand",
     "add_database",
+    "advice",
     "age",
     "amount",
     "duration",
@@ -64,7 +65,7 @@ class QueueCommand(BaseCommand):
         except PgQueueError as error:
             raise CommandError(f"{error} {self.so_far}".strip()) from error
         except Error as error:
-            raise CommandError(f"{_advice(error, alias)} {self.so_far}".strip()) from error
+            raise CommandError(f"{advice(error, alias)} {self.so_far}".strip()) from error
         except KeyboardInterrupt:
             text = f"Interrupted. {self.so_far}".strip()
             raise CommandError(text, returncode=INTERRUPTED) from None
@@ -233,7 +234,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} has no JSON form")
 
 
-def _advice(error: Error, alias: str) -> str:
+def advice(error: Error, alias: str) -> str:
+    """An error of the database with what to do about it, for the person at the command."""
     text = str(error).strip()
     if sqlstate(error) == UNDEFINED_TABLE:
         return (

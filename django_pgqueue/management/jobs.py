@@ -9,9 +9,9 @@ from psycopg.conninfo import make_conninfo
 
 from django_pgqueue.management.base import add_database
 from django_pgqueue.models import Queue
-from django_pgqueue.runtime.connecting import parameters
 from django_pgqueue.spark import cli
 from django_pgqueue.spark.errors import PipelineError
+from django_pgqueue.worker.connections import parameters
 
 __all__ = ["JobCommand", "url_of"]
 

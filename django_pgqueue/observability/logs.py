@@ -1,8 +1,9 @@
 """Every log line about messages and consumers, phrased here and nowhere else.
 
-The logger is ``django_pgqueue``. Each record carries what it speaks of as ``extra`` fields
-(``queue``, ``message_id``, ``count``, ``seconds`` …), so that a JSON formatter has structure.
-What happens to each message of a healthy queue is DEBUG; failures are WARNING or ERROR.
+The logger is ``django_pgqueue``. Each record carries its values as ``extra`` fields (``queue``,
+``message_id``, ``count``, ``seconds`` …), so that a JSON formatter has structure. Events of a
+healthy queue are DEBUG; failures are WARNING or ERROR, with the handler's traceback. Control
+characters of error texts are escaped in the lines, and by :class:`Formatter` in tracebacks.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 
 from django_pgqueue import signals
 
-__all__ = ["connect"]
+__all__ = ["Formatter", "configure_if_unset", "connect"]
 
 logger = logging.getLogger("django_pgqueue")
 
 
 def connect() -> None:
-    """Have every event logged; done once, when the app is ready."""
+    """Log every event; called once, when the app is ready."""
     for signal, listener in (
         (signals.messages_fetched, fetched),
         (signals.messages_completed, completed),
@@ -30,14 +31,33 @@ def connect() -> None:
         (signals.leases_lost, lost),
         (signals.leases_rescued, rescued),
         (signals.database_failed, database_failed),
+        (signals.listening_stopped, listening_stopped),
+        (signals.pool_too_small, pool_too_small),
         (signals.queue_maintained, maintained),
         (signals.maintenance_failed, maintenance_failed),
-        (signals.preparing_stopped, preparing_stopped),
         (signals.consumer_started, started),
         (signals.consumer_stopping, stopping),
         (signals.consumer_stopped, stopped),
     ):
         signal.connect(listener, dispatch_uid=f"pgqueue-log-{listener.__name__}")
+
+
+class Formatter(logging.Formatter):
+    """Escapes the control characters of a record, so that an error's text cannot steer a terminal
+    or forge a line. Tracebacks keep their line breaks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(_printable(line) for line in super().format(record).split("\n"))
+
+
+def configure_if_unset() -> None:
+    """Log to stderr, from INFO on for this package, where the project has configured no logging."""
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 def fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:
@@ -75,6 +95,7 @@ def retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any
                 "delay": outcome.delay,
                 "error": outcome.error,
             },
+            exc_info=outcome.cause,
         )
 
 
@@ -92,6 +113,7 @@ def failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any)
                 "deliveries": message.read_ct,
                 "error": outcome.reason,
             },
+            exc_info=outcome.__cause__,
         )
 
 
@@ -107,7 +129,7 @@ def discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
 def exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
     for receipt in receipts:
         logger.error(
-            "%s: message %s was given out %s times and never settled; it has failed for good",
+            "%s: message %s failed for good: it was delivered %s times, as often as allowed",
             sender,
             receipt.id,
             receipt.read_ct,
@@ -124,7 +146,8 @@ def released(sender: str, count: int, **kwargs: Any) -> None:
 def lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
     for message in messages:
         logger.warning(
-            "%s: lost the lease of message %s; another reader has it since",
+            "%s: lost the lease of message %s, which another reader has now; its work may happen "
+            "twice. Give the queue a longer visibility_timeout if this happens often",
             sender,
             message.id,
             extra={"queue": sender, "message_id": message.id},
@@ -150,19 +173,30 @@ def database_failed(
         type(error).__name__,
         _first_line(str(error)),
         extra={"operation": operation, "error": str(error), "delay": wait},
-        # What the database says speaks for itself; anything else is a defect to be found.
+        # An error of the database is a line; any other is a defect and needs its traceback.
         exc_info=error if type(error).__module__.startswith("builtins") else None,
     )
 
 
-def preparing_stopped(sender: str, error: Exception, **kwargs: Any) -> None:
+def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
     logger.warning(
-        "prepared statements get lost on database %r, so none are used from now on (%s). Behind a "
-        "pooler in transaction mode set DISABLE_SERVER_SIDE_CURSORS for it, as Django asks; "
-        'PGQUEUE["PREPARE_STATEMENTS"] = False turns them off everywhere',
+        "no notifications from database %r, so its queues are polled (%s). Start with --no-listen "
+        "to poll from the beginning",
         sender,
-        _first_line(str(error)),
-        extra={"database": sender, "error": str(error)},
+        _first_line(reason),
+        extra={"database": sender, "reason": reason},
+    )
+
+
+def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: Any) -> None:
+    logger.warning(
+        "the pool of database %r has %s connections for %s workers: some will wait for one, and "
+        "give their messages back when none comes. Set max_size to %s or more",
+        sender,
+        size,
+        workers,
+        wanted,
+        extra={"database": sender, "size": size, "workers": workers},
     )
 
 
@@ -215,16 +249,29 @@ def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
 
 def started(sender: Any, consumer: Any, **kwargs: Any) -> None:
     names = ", ".join(subscription.name for subscription in consumer.subscriptions)
-    logger.info("consuming %s", names, extra={"queues": names})
+    logger.info("consumer started: %s", names, extra={"queues": names})
 
 
 def stopping(sender: Any, consumer: Any, reason: str, **kwargs: Any) -> None:
-    logger.info("stopping: %s", reason or "an error", extra={"reason": reason})
+    logger.info("consumer stops: %s", reason or "an error", extra={"reason": reason})
 
 
 def stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
-    logger.info("stopped after %.1f s", consumer.uptime, extra={"seconds": consumer.uptime})
+    logger.info(
+        "consumer stopped after %.1f s", consumer.uptime, extra={"seconds": consumer.uptime}
+    )
 
 
 def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+    return _printable(text.partition("\n")[0])
+
+
+def _printable(text: str) -> str:
+    """The text with its control characters escaped.
+
+    >>> _printable("red: \x1b[31m")
+    'red: \\\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

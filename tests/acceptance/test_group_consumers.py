@@ -20,8 +20,8 @@ import pytest
 
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, queue
 from tests.app.models import Order
-from tests.runtime.test_processes import url
 from tests.waiting import until
+from tests.worker.test_processes import url
 from tests.working import history
 from tests.working.running import Command, runconsumer
 

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_health``: whether somebody works on every queue that has work."""
+"""``manage.py pgqueue_health``: whether each queue with a backlog has a live consumer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand
 from django_pgqueue.models import Message, Process, Queue
-from django_pgqueue.runtime import Options
+from django_pgqueue.worker import Options
 
 
 class Command(QueueCommand):
@@ -26,7 +26,7 @@ class Command(QueueCommand):
             type=float,
             default=Options.dead_after,
             metavar="SECONDS",
-            help="a consumer without a heartbeat for so long is dead (default: %(default)g)",
+            help="a consumer without a heartbeat for this time is dead (default: %(default)g)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:

@@ -9,13 +9,17 @@ from types import FrameType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import Error
 from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
-from django_pgqueue.runtime import Consumer, Options, supervisor
-from django_pgqueue.runtime.progress import Progress
+from django_pgqueue.management.base import advice
+from django_pgqueue.models import Queue
+from django_pgqueue.observability import logs
+from django_pgqueue.worker import Consumer, Options, supervisor
+from django_pgqueue.worker.connections import configure
+from django_pgqueue.worker.progress import Progress
 
 
 class Command(BaseCommand):
@@ -28,7 +32,9 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=_positive, default=1, help="(default: 1)")
         parser.add_argument("--drain", action="store_true", help="exit when the queues are empty")
         parser.add_argument(
-            "--no-listen", action="store_true", help="poll only, as behind pgbouncer"
+            "--no-listen",
+            action="store_true",
+            help="poll only, as behind a transaction pooler",
         )
         parser.add_argument(
             "--graceful-timeout",
@@ -37,9 +43,15 @@ class Command(BaseCommand):
             metavar="SECONDS",
             help="how long handlers may take to finish when asked to stop (default: %(default)g)",
         )
-        parser.add_argument("--max-messages", type=_positive, help="exit after so many")
-        parser.add_argument("--max-runtime", type=float, metavar="SECONDS", help="exit after that")
-        parser.add_argument("--max-memory", type=_size, metavar="SIZE", help="exit above, as 512M")
+        parser.add_argument(
+            "--max-messages", type=_positive, metavar="N", help="exit after N messages"
+        )
+        parser.add_argument(
+            "--max-runtime", type=float, metavar="SECONDS", help="exit after this time"
+        )
+        parser.add_argument(
+            "--max-memory", type=_size, metavar="SIZE", help="exit when it uses more, such as 512M"
+        )
         parser.add_argument(
             "--health-port",
             type=int,
@@ -47,11 +59,17 @@ class Command(BaseCommand):
             help="/healthz and /readyz; each of several processes takes the next port",
         )
         parser.add_argument(
+            "--health-host",
+            default=Options.health_host,
+            metavar="HOST",
+            help="the address of that port; 0.0.0.0 for all (default: %(default)s)",
+        )
+        parser.add_argument(
             "--database-timeout",
             type=float,
             default=Options.database_timeout,
             metavar="SECONDS",
-            help="when a connection without an answer counts as broken (default: %(default)g)",
+            help="how long a connection may give no answer (default: %(default)g)",
         )
         parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
         parser.add_argument(
@@ -59,6 +77,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        logs.configure_if_unset()
         if options["autoreload"]:
             autoreload.run_with_reloader(self._run, options)
         elif options["processes"] > 1 and supervisor.number() is None:
@@ -70,36 +89,38 @@ class Command(BaseCommand):
 
     def _run(self, options: dict[str, Any]) -> None:
         try:
-            autodiscover()
-            found = handlers(options["queues"])
-            if not found:
-                raise CommandError(
-                    "There is no @consumer in any consumers.py of the installed apps."
-                )
-            consumer = Consumer(
-                found,
-                Options(
-                    workers=options["workers"],
-                    batch=options["batch"],
-                    drain=options["drain"],
-                    listen=not options["no_listen"],
-                    graceful_timeout=options["graceful_timeout"],
-                    max_messages=options["max_messages"],
-                    max_runtime=options["max_runtime"],
-                    max_memory=options["max_memory"],
-                    health_port=_port(options["health_port"]),
-                    database_timeout=options["database_timeout"],
-                ),
-            )
+            self._consume(options)
         except PgQueueError as error:
             raise CommandError(str(error)) from error
-        for subscription in consumer.subscriptions:
-            # libpq's own patience with a server that does not answer is two minutes.
-            database = connections[subscription.queue.alias].settings_dict
-            seconds = max(2, int(options["database_timeout"]))
-            database["OPTIONS"].setdefault("connect_timeout", seconds)
+        except Error as error:
+            raise CommandError(advice(error, Queue.objects.database())) from error
+
+    def _consume(self, options: dict[str, Any]) -> None:
+        autodiscover()
+        found = handlers(options["queues"])
+        if not found:
+            raise CommandError("There is no @consumer in any consumers.py of the installed apps.")
+        names = ",".join(sorted({handler.queue for handler in found}))
+        configure(options["database_timeout"], f"runconsumer {names}")
+        consumer = Consumer(
+            found,
+            Options(
+                workers=options["workers"],
+                batch=options["batch"],
+                drain=options["drain"],
+                listen=not options["no_listen"],
+                graceful_timeout=options["graceful_timeout"],
+                max_messages=options["max_messages"],
+                max_runtime=options["max_runtime"],
+                max_memory=options["max_memory"],
+                health_port=_port(options["health_port"]),
+                health_host=options["health_host"],
+                database_timeout=options["database_timeout"],
+            ),
+        )
         _stop_on_signals(consumer)
         progress = Progress(consumer, self.stdout, live=not options["no_progress"])
+        progress.begin()
         consumer.run(every_second=progress.show)
         progress.finish()
 

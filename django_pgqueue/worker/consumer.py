@@ -1,0 +1,375 @@
+"""One consumer process: its loops, put together, started and stopped without a loss."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import Error, connections
+
+from django_pgqueue import signals
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.handlers import Handler
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.worker.connections import give_back_pooled, limited, pool_size
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.health import HealthServer
+from django_pgqueue.worker.leases import LeaseKeeper
+from django_pgqueue.worker.listener import Listener
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.presence import Presence
+from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.supervisor import is_orphaned
+from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
+
+__all__ = ["Consumer"]
+
+_DRAIN_CHECK = 0.1
+
+
+class Consumer:
+    """Runs handlers until it is stopped, or an option ends it.
+
+    ::
+
+        Consumer(handlers(["orders"]), Options(drain=True)).run()
+
+    Raises QueueNotFound when a handler's queue does not exist, InvalidArgument when two handlers
+    have the same queue.
+    """
+
+    def __init__(self, handlers: Sequence[Handler], options: Options) -> None:
+        self.options = options
+        self.subscriptions = _subscriptions(handlers, options)
+        self.started = time.monotonic()
+        self.reason = ""
+        # Plain flags: a signal handler sets them, and must not wait for a lock that the thread it
+        # interrupts may hold.
+        self.stopping = False
+        self.aborting = False
+        self.settler = Settler(options.flush_interval)
+        self._executions = {s: Execution(s, self.settler) for s in self.subscriptions}
+        self.presence = Presence(
+            self.subscriptions, heartbeat=options.heartbeat, dead_after=options.dead_after
+        )
+        self._quarantine = Quarantine(self.subscriptions, self.settler)
+        self.fetcher = Fetcher(
+            self.subscriptions,
+            self._quarantine,
+            worker=self.presence.worker,
+            allowance=self._allowance,
+        )
+        self._leases = LeaseKeeper(self._executions, self._replace_worker)
+        self.maintenance = Maintenance({s.queue.alias for s in self.subscriptions})
+        self._workers: list[threading.Thread] = []
+        self._listeners: list[Listener] = []
+        self._deaf: set[str] = {s.queue.alias for s in self.subscriptions}
+        self._reserving = threading.Lock()
+        self._health: HealthServer | None = None
+
+    @property
+    def loops(self) -> list[Loop]:
+        """The loops that this process needs for its work."""
+        return [self.settler, self.presence, self._leases, self.fetcher]
+
+    def stop(self, reason: str = "asked to") -> None:
+        """Fetch no more, let handlers finish, give back the rest; safe in a signal handler."""
+        self.reason = self.reason or reason
+        self.stopping = True
+
+    def abort(self, reason: str = "asked twice") -> None:
+        """Stop without waiting for handlers; their messages are delivered again."""
+        self.stop(reason)
+        self.aborting = True
+
+    def report(self) -> dict[str, Any]:
+        """The state of the process, as plain values for a health check."""
+        patience = max(self.options.heartbeat * 3, self.options.database_timeout)
+        silence = time.monotonic() - self.presence.last_success
+        return {
+            # They end one by one at a stop, which is no reason to kill the process.
+            "loops": self.stopping or all(loop.is_alive() for loop in self.loops),
+            "database": silence < patience,
+            "stopping": self.stopping,
+            "uptime": round(self.uptime, 1),
+            "queues": {s.name: s.counts() for s in self.subscriptions},
+        }
+
+    def run(self, every_second: Callable[[], None] = lambda: None) -> None:
+        """Work until stopped; ``every_second`` is called in this thread meanwhile."""
+        if self.options.health_port is not None:
+            # First: that a port is taken must be known before anything is leased.
+            self._health = HealthServer(
+                self.report, self.options.health_host, self.options.health_port
+            )
+        try:
+            self.presence.register()
+        except BaseException:
+            if self._health is not None:
+                self._health.stop()
+            raise
+        try:
+            self._start()
+            following = time.monotonic()
+            while not self.stopping:
+                time.sleep(0.05)
+                with limited():
+                    self._stop_if_done()
+                    if time.monotonic() >= following:
+                        following = time.monotonic() + 1.0
+                        every_second()
+                        give_back_pooled()
+        finally:
+            self._shut_down()
+
+    def _start(self) -> None:
+        self._warn_of_small_pools()
+        for subscription in self.subscriptions:
+            if subscription.handler.is_async:
+                workers = AsyncWorkers(subscription, self._executions[subscription])
+                self._workers.append(workers)
+                workers.start()
+                continue
+            for _ in range(subscription.workers):
+                self._start_worker(subscription)
+        for loop in self.loops:
+            loop.start()
+        if not self.options.drain:
+            self.maintenance.start()
+        if self.options.listen:
+            for alias in {s.queue.alias for s in self.subscriptions}:
+                listener = Listener(
+                    alias,
+                    self._notified,
+                    self._heard,
+                    probe=self.options.database_timeout,
+                )
+                listener.start()
+                self._listeners.append(listener)
+        if self._health is not None:
+            self._health.start()
+        signals.consumer_started.send_robust(self, consumer=self)
+
+    def _start_worker(self, subscription: Subscription) -> None:
+        execution = self._executions[subscription]
+        worker: threading.Thread
+        if subscription.handler.locked:
+            worker = LockedWorker(subscription, execution, self._reserve)
+        else:
+            worker = Worker(subscription, execution)
+        self._workers.append(worker)
+        worker.start()
+
+    def _replace_worker(self, subscription: Subscription, thread: int | None) -> None:
+        """Start a worker in place of one that hangs, which is not waited for any more."""
+        self._workers = [worker for worker in self._workers if worker.ident != thread]
+        self._start_worker(subscription)
+
+    def _warn_of_small_pools(self) -> None:
+        for alias in {s.queue.alias for s in self.subscriptions}:
+            size = pool_size(alias)
+            mine = [s for s in self.subscriptions if s.queue.alias == alias]
+            workers = sum(1 if s.handler.is_async else s.workers for s in mine)
+            if size is not None and size < workers + len(self.loops):
+                signals.pool_too_small.send_robust(
+                    alias, size=size, workers=workers, wanted=workers + len(self.loops)
+                )
+
+    def _notified(self, name: str | None) -> None:
+        self.fetcher.notified(name)
+        for subscription in self.subscriptions:
+            if subscription.handler.locked and name in (None, subscription.name):
+                with subscription.available:
+                    subscription.wakes += 1
+                    subscription.available.notify_all()
+
+    def _heard(self, alias: str, heard: bool) -> None:
+        self._deaf = self._deaf - {alias} if heard else self._deaf | {alias}
+        self.fetcher.listening = not self._deaf
+
+    def _allowance(self) -> int | None:
+        if self.options.max_messages is None:
+            return None
+        return max(0, self.options.max_messages - sum(s.fetched for s in self.subscriptions))
+
+    def _reserve(self, subscription: Subscription) -> bool:
+        """Count a message that is about to be read, if it may be."""
+        with self._reserving:
+            if self._allowance() == 0:
+                return False
+            subscription.count(fetched=1)
+        return True
+
+    def _stop_if_done(self) -> None:
+        options = self.options
+        if options.max_messages is not None and self._finished() >= options.max_messages:
+            self.stop(f"handled {options.max_messages} messages")
+        elif options.max_runtime is not None and self.uptime > options.max_runtime:
+            self.stop(f"ran for {options.max_runtime:g} seconds")
+        elif options.max_memory is not None and memory() > options.max_memory:
+            self.stop(f"uses more than {options.max_memory} bytes of memory")
+        elif is_orphaned():
+            self.stop("its supervisor is gone")
+        elif options.drain and self._is_drained():
+            self.stop("the queues are empty")
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def _finished(self) -> int:
+        return sum(s.settled for s in self.subscriptions)
+
+    def _is_drained(self) -> bool:
+        if self._busy():
+            return False
+        time.sleep(_DRAIN_CHECK)
+        leased = self._leased()
+        try:
+            return (
+                not self._busy()
+                and all(Message.objects.drained(s.queue) for s in self.subscriptions)
+                and not self._busy()
+                # Nothing came and went while the queues were looked at.
+                and self._leased() == leased
+            )
+        except Error:
+            connections.close_all()
+            return False
+        finally:
+            give_back_pooled()
+
+    def _busy(self) -> bool:
+        return bool(self.settler.pending or any(s.busy for s in self.subscriptions))
+
+    def _leased(self) -> int:
+        return sum(s.leased for s in self.subscriptions)
+
+    def _shut_down(self) -> None:
+        signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
+        deadline = time.monotonic() + self.options.graceful_timeout
+        self.presence.leaving = True
+        self._quarantine.stopping = True
+        self.fetcher.stop()
+        self.maintenance.stop()
+        for listener in self._listeners:
+            listener.stop()
+        for subscription in self.subscriptions:
+            subscription.close()
+        # A fetch under way may still bring messages; they must be given back too.
+        _end(self.fetcher)
+        self._wait(deadline, lambda: not self.fetcher.is_alive())
+        self._persist("release", self._give_back_buffers, deadline)
+        self._wait(deadline, lambda: not any(worker.is_alive() for worker in self._workers))
+        self._persist("settle", self.settler.flush, deadline)
+        self._persist("release", self._give_back_running, deadline)
+        self._leases.stop()
+        _end(self._leases)
+        self.settler.stop()
+        _end(self.settler)
+        # Handlers may have ended at the last moment.
+        self._persist("settle", self.settler.flush, deadline)
+        self.presence.stop()
+        _end(self.presence)
+        self._persist("leave", self.presence.leave, deadline)
+        _end(self.maintenance)
+        self._persist("leave", self.maintenance.leave, deadline)
+        if self._health is not None:
+            self._health.stop()
+        connections.close_all()
+        signals.consumer_stopped.send_robust(self, consumer=self)
+
+    def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
+        while not until() and time.monotonic() < deadline and not self.aborting:
+            time.sleep(0.005)
+
+    def _persist(self, operation: str, step: Callable[[], None], deadline: float) -> None:
+        """Do a last step, again and again until it succeeds, the time is over or the process is
+        aborted.
+
+        Nothing is lost then: the leases run out, and other processes go on.
+        """
+        wait = 0.05
+        while True:
+            try:
+                with limited():
+                    return step()
+            except Exception as error:
+                connections.close_all()
+                signals.database_failed.send_robust(
+                    self, operation=operation, error=error, wait=wait
+                )
+                if time.monotonic() > deadline or self.aborting:
+                    return None
+                time.sleep(wait)
+                wait = min(wait * 2, 1.0)
+
+    def _give_back_buffers(self) -> None:
+        failures = Failures()
+        for subscription in self.subscriptions:
+            buffered = subscription.take_all()
+            with failures.of(subscription):
+                try:
+                    subscription.give_back(buffered)
+                except Error:
+                    # No handler starts on them any more, so another try can only be right.
+                    subscription.count(fetched=len(buffered))
+                    subscription.buffer.extend(buffered)
+                    raise
+        failures.end()
+
+    def _give_back_running(self) -> None:
+        """Handlers that did not end in time: their messages are due at once, and counted."""
+        failures = Failures()
+        for subscription in self.subscriptions:
+            if not subscription.handler.locked:
+                with failures.of(subscription):
+                    for running in list(subscription.running.values()):
+                        receipts = [m.receipt for m in running.messages]
+                        Message.objects.set_vt(subscription.queue, receipts, 0)
+        failures.end()
+
+
+def _subscriptions(handlers: Sequence[Handler], options: Options) -> list[Subscription]:
+    """A subscription for each handler. Raises InvalidArgument when two have the same queue, as
+    ``using=None`` and the name of the same database do."""
+    found: dict[tuple[str, int], Subscription] = {}
+    for handler in handlers:
+        queue = Queue.objects.resolve(handler.queue, handler.using)
+        other = found.get((queue.alias, queue.pk))
+        if other is not None:
+            raise InvalidArgument(
+                f"queue {queue.name!r} of database {queue.alias!r} has two handlers, "
+                f"{other.handler.label} and {handler.label}: remove one of them, or route to a "
+                f"second queue"
+            )
+        found[queue.alias, queue.pk] = Subscription(handler, queue, options)
+    return list(found.values())
+
+
+def _end(loop: Loop) -> None:
+    """Give a loop a moment to end, if it ever began."""
+    if loop.is_alive():
+        loop.join(1.0)
+
+
+def memory() -> int:
+    """The resident set size of this process, in bytes."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        # Elsewhere only the highest so far is known: in bytes on macOS, else in kilobytes.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

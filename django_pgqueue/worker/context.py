@@ -1,0 +1,69 @@
+"""The context of a run, for its handler and middleware."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from django_pgqueue.models import Message
+from django_pgqueue.worker.running import Running
+from django_pgqueue.worker.subscription import Subscription
+
+__all__ = ["Context"]
+
+
+@dataclass(eq=False)
+class Context:
+    """Given to a handler that has a parameter named ``context``, and to every middleware.
+
+    ::
+
+        @consumer("orders", timeout=60)
+        def charge(message, context):
+            context.logger.info("attempt %s, %.0f s left", context.attempt, context.remaining)
+    """
+
+    _subscription: Subscription
+    _running: Running
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        return self._subscription.name
+
+    @property
+    def messages(self) -> list[Message]:
+        """The message of this run, or the whole batch."""
+        return self._running.messages
+
+    @property
+    def attempt(self) -> int:
+        """The number of this run for the (first) message, counted from 1."""
+        return self._running.messages[0].attempts + 1
+
+    @property
+    def deliveries(self) -> int:
+        """The number of deliveries of the (first) message, this one included."""
+        return self._running.messages[0].read_ct
+
+    @property
+    def deadline(self) -> float | None:
+        """The end of the handler's timeout by ``time.monotonic()``; None without one."""
+        timeout = self._subscription.handler.timeout
+        return None if timeout is None else self._running.started + timeout
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline; infinity without one."""
+        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+
+    @cached_property
+    def logger(self) -> logging.LoggerAdapter[Any]:
+        """A logger whose records carry the queue and the message's id."""
+        return logging.LoggerAdapter(
+            logging.getLogger(self._subscription.handler.function.__module__),
+            {"queue": self.queue, "message_id": self._running.messages[0].id},
+        )

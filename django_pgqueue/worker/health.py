@@ -1,0 +1,61 @@
+"""A port that answers whether this process lives and is ready."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from django_pgqueue.errors import InvalidArgument
+
+__all__ = ["HealthServer"]
+
+
+class HealthServer(threading.Thread):
+    """``/healthz``: the loops live, or end on purpose. ``/readyz``: they also reach the database,
+    and the process takes new messages. The answer is 200 or 503, with the findings as JSON.
+
+    Raises InvalidArgument when the port cannot be opened.
+    """
+
+    def __init__(self, report: Callable[[], dict[str, Any]], host: str, port: int) -> None:
+        super().__init__(name="pgqueue-health", daemon=True)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                found = report()
+                if self.path == "/healthz":
+                    good = found["loops"]
+                elif self.path == "/readyz":
+                    good = found["loops"] and found["database"] and not found["stopping"]
+                else:
+                    self.send_error(404, "there are /healthz and /readyz")
+                    return
+                body = json.dumps(found).encode()
+                self.send_response(200 if good else 503)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                """Log nothing: a probe is no event."""
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise InvalidArgument(
+                f"the health port {host}:{port} cannot be opened: {error.strerror or error}; "
+                f"choose another --health-port or --health-host"
+            ) from error
+        self.port: int = self._server.server_address[1]
+
+    def run(self) -> None:
+        self._server.serve_forever(poll_interval=0.2)
+
+    def stop(self) -> None:
+        if self.is_alive():
+            self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,123 @@
+"""The lease loop: extends what runs, gives back what waits too long, ends what is overdue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django_pgqueue import signals
+from django_pgqueue.errors import HandlerTimeout
+from django_pgqueue.models import Message
+from django_pgqueue.types import Receipt
+from django_pgqueue.worker.connections import cut
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.running import Clock, Running
+from django_pgqueue.worker.subscription import Subscription
+from django_pgqueue.worker.timeouts import interrupt
+
+__all__ = ["LeaseKeeper"]
+
+#: A handler that neither an interrupt nor a cancellation ends is given up after this many seconds.
+_GRACE = 2.0
+_TICK = 0.2
+
+
+class LeaseKeeper(Loop):
+    """Looks at every lease a few times in its life."""
+
+    def __init__(
+        self,
+        executions: dict[Subscription, Execution],
+        replace_worker: Callable[[Subscription, int | None], None],
+    ) -> None:
+        super().__init__("leases", limited=True)
+        self._executions = executions
+        self._replace_worker = replace_worker
+        self._checked = 0.0
+
+    def tick(self) -> float:
+        for subscription in self._executions:
+            if subscription.handler.timeout is not None:
+                self._end_overdue(subscription)
+        shortest = min((s.vt for s in self._executions), default=10.0)
+        if time.monotonic() - self._checked >= min(shortest / 6, 2.0):
+            self._checked = time.monotonic()
+            failures = Failures()
+            for subscription in self._executions:
+                with failures.of(subscription):
+                    self._extend(subscription)
+                    self._let_go(subscription)
+            failures.end()
+        return min(_TICK, shortest / 6)
+
+    def _extend(self, subscription: Subscription) -> None:
+        now = time.monotonic()
+        ending: dict[Receipt, Message] = {}
+        for running in list(subscription.running.values()):
+            if not running.abandoned:
+                for message in running.messages:
+                    if message.lease_until - now < subscription.vt / 2:
+                        ending[message.receipt] = message
+        if not ending:
+            return
+        settled = Message.objects.set_vt(subscription.queue, list(ending), subscription.vt)
+        extended = set(settled)
+        for message in ending.values():
+            if message.id in extended:
+                message.lease_until = now + subscription.vt
+            else:
+                # Asking again would be in vain.
+                message.lease_until = float("inf")
+        if extended:
+            signals.leases_extended.send_robust(subscription.name, count=len(extended))
+        still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
+        lost = [ending[r] for r in settled.lost if r.id in still_running]  # type: ignore[union-attr,index]
+        if lost:
+            signals.leases_lost.send_robust(subscription.name, messages=lost)
+
+    def _let_go(self, subscription: Subscription) -> None:
+        """Give back messages that have waited for half their lease."""
+        now = time.monotonic()
+        stale = [
+            message
+            for message in list(subscription.buffer)
+            if message.lease_until - now < subscription.vt / 2 and subscription.remove(message)
+        ]
+        subscription.give_back(stale)
+
+    def _end_overdue(self, subscription: Subscription) -> None:
+        timeout = subscription.handler.timeout or 0.0
+        now = time.monotonic()
+        for running in list(subscription.running.values()):
+            overdue = now - running.started - timeout
+            if overdue <= 0:
+                continue
+            if not running.overdue:
+                self._interrupt(running)
+            elif overdue > _GRACE and running.cancel is not None:
+                # It caught the cancellation: once more.
+                running.cancel()
+            elif overdue > _GRACE:
+                if not subscription.handler.locked:
+                    # A locked row can only be settled by the transaction that locked it.
+                    self._abandon(subscription, running)
+                # Its query may wait for ever, and hold locks meanwhile.
+                for connection in running.connections:
+                    cut(connection)
+                running.connections = ()
+
+    @staticmethod
+    def _interrupt(running: Running) -> None:
+        if running.cancel is None:
+            interrupt(running)
+        else:
+            running.clock = Clock.OVERDUE
+            running.cancel()
+
+    def _abandon(self, subscription: Subscription, running: Running) -> None:
+        if not running.abandon():
+            return
+        self._executions[subscription].give_up(running, HandlerTimeout())
+        self._replace_worker(subscription, running.thread)

@@ -1,0 +1,134 @@
+"""The maintenance loop: one consumer process in each database maintains its queues."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from uuid import uuid4
+
+from django.db import Error, connections
+
+from django_pgqueue import signals
+from django_pgqueue.conf import settings
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.maintenance import lease, maintain
+from django_pgqueue.maintenance.retention import is_lost
+from django_pgqueue.models import Queue
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
+
+__all__ = ["Maintenance", "pause"]
+
+#: Seconds until the lease of a process that fell silent passes on.
+_TERM = 30.0
+#: Seconds between two rounds of a queue at most.
+_LONGEST_PAUSE = 3600.0
+
+
+def pause(queue: Queue, least: float) -> float:
+    """The seconds between two rounds of one queue.
+
+    A small part of its retention and of its interval: a queue that keeps messages for a month need
+    not be looked through every minute.
+
+    >>> import datetime as dt
+    >>> pause(Queue(retention=dt.timedelta(hours=1), partition_interval=dt.timedelta(days=1)), 60)
+    180.0
+    """
+    lengths = [_LONGEST_PAUSE]
+    if queue.retention is not None:
+        lengths.append(queue.retention.total_seconds() / 20)
+    if queue.partition_interval is not None:
+        lengths.append(queue.partition_interval.total_seconds() / 4)
+    return max(least, min(lengths))
+
+
+class _Stopped(Exception):
+    """The process is about to end, or another one holds the lease."""
+
+
+class Maintenance(Loop):
+    """Holds the lease of maintenance, or waits for it, in each database.
+
+    No limit on its time: a large partition takes long to read. Should its connection fall silent,
+    the lease runs out and another process takes over.
+    """
+
+    def __init__(self, aliases: Iterable[str]) -> None:
+        super().__init__("maintenance")
+        self._aliases = sorted(aliases)
+        self._every = float(settings.MAINTENANCE_SECONDS or 0)
+        self._term = min(_TERM, max(1.0, self._every * 3))
+        self._token = uuid4()
+        self._began = False
+        self._held_at: dict[str, float] = {}
+        self._rounds: dict[tuple[str, int], float] = {}
+        #: By database: until when this process leaves the lease to others, after a round failed.
+        self._aside: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Nothing is started when consumers are not to maintain."""
+        if self._every > 0:
+            super().start()
+
+    def tick(self) -> float:
+        if not self._began:
+            # The first round is put off: a consumer that lives for a moment has none to do.
+            self._began = True
+            return min(self._every, self._term / 3)
+        failures = Failures()
+        for alias in self._aliases:
+            with failures.of(alias), contextlib.suppress(_Stopped):
+                self._maintain_database(alias)
+        failures.end()
+        return min(self._every, self._term / 3)
+
+    def leave(self) -> None:
+        """Let another process have the lease at once."""
+        for alias in list(self._held_at):
+            lease.leave(self._token, using=alias)
+        self._held_at.clear()
+
+    def _maintain_database(self, alias: str) -> None:
+        if time.monotonic() < self._aside.get(alias, 0.0):
+            return
+        self._hold(alias)
+        for queue in Queue.objects.using(alias).order_by("name"):
+            last = self._rounds.get((alias, queue.pk))
+            if last is None or time.monotonic() - last >= pause(queue, self._every):
+                self._keep(alias)
+                self._maintain(queue)
+                self._rounds[alias, queue.pk] = time.monotonic()
+
+    def _maintain(self, queue: Queue) -> None:
+        alias = queue.alias
+        try:
+            maintain(queue, progress=lambda _: self._keep(alias))
+        except QueueNotFound:
+            pass  # dropped meanwhile
+        except _Stopped:
+            raise
+        except Exception as error:
+            if isinstance(error, Error) and is_lost(alias):
+                raise  # the connection is lost: not the fault of this queue
+            signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
+            # Rights may be missing, or newer code: another process is given a try.
+            self._rounds[alias, queue.pk] = time.monotonic()
+            self._aside[alias] = time.monotonic() + self._every
+            if isinstance(error, Error):
+                connections[alias].close()
+            self._held_at.pop(alias, None)
+            lease.leave(self._token, using=alias)
+            raise _Stopped from error
+
+    def _keep(self, alias: str) -> None:
+        """Renew the lease in the midst of a long round. Raises _Stopped to end the round."""
+        if time.monotonic() - self._held_at.get(alias, 0.0) > self._term / 3:
+            self._hold(alias)
+
+    def _hold(self, alias: str) -> None:
+        if self.stopping.is_set() or not lease.hold(self._token, self._term, using=alias):
+            self._held_at.pop(alias, None)
+            raise _Stopped
+        self._held_at[alias] = time.monotonic()

@@ -1,0 +1,30 @@
+"""The options of a consumer process, as ``runconsumer`` takes them on its command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one process. Times are in seconds, memory in bytes; None means no limit, or
+    the handler's own."""
+
+    queues: tuple[str, ...] = field(default=())
+    workers: int | None = None
+    batch: int | None = None
+    drain: bool = False
+    listen: bool = True
+    graceful_timeout: float = 30.0
+    flush_interval: float = 0.005
+    heartbeat: float = 2.0
+    dead_after: float = 12.0
+    #: How long a connection may give no answer before it counts as broken.
+    database_timeout: float = 30.0
+    max_messages: int | None = None
+    max_runtime: float | None = None
+    max_memory: int | None = None
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"

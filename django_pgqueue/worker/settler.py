@@ -1,0 +1,200 @@
+"""The settle loop: gathers outcomes for some milliseconds and writes them together."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import DataError, IntegrityError
+
+from django_pgqueue import signals
+from django_pgqueue.acks import Ack, Discard, Nack, Reject
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import Message
+from django_pgqueue.types import Settled
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.outcomes import Ending, Lost, Release, endings
+from django_pgqueue.worker.subscription import Subscription
+
+__all__ = ["Settler", "announce"]
+
+#: The most outcomes in one statement.
+_MOST = 1000
+
+
+@dataclass(eq=False)
+class Settlement:
+    """The outcome of one message."""
+
+    subscription: Subscription
+    message: Message
+    outcome: Ending
+    ran: bool
+
+
+#: Settlements that one statement can write.
+Together = dict[tuple[Subscription, bool, type[Ending]], list[Settlement]]
+
+
+class Settler(Loop):
+    """Takes outcomes from any thread. None is dropped while the process lives: after an error it
+    is written again."""
+
+    def __init__(self, flush_interval: float) -> None:
+        super().__init__("settle", limited=True)
+        self._interval = flush_interval
+        self._pending: deque[Settlement] = deque()
+        self._under_way = 0
+        self._one_at_a_time = threading.Lock()
+        #: The workers may have nothing to do before a message of a FIFO group is settled.
+        self._hurry = False
+
+    def put(
+        self, subscription: Subscription, message: Message, outcome: Ending, *, ran: bool = True
+    ) -> None:
+        """Have an outcome written soon; ``ran``: a handler ran, which counts an attempt."""
+        if message.group_key is not None and not subscription.buffer:
+            self._hurry = True
+        self._pending.append(Settlement(subscription, message, outcome, ran))
+        if not self._awake.is_set():
+            self.wake()
+
+    @property
+    def pending(self) -> int:
+        """The number of outcomes not written yet, those under way included."""
+        return len(self._pending) + self._under_way
+
+    def tick(self) -> float:
+        if self._pending and len(self._pending) < _MOST and not self._hurry:
+            self.stopping.wait(self._interval)
+        self._hurry = False
+        self.flush()
+        # put() wakes the loop.
+        return 1.0
+
+    def flush(self) -> None:
+        """Write everything that is pending now.
+
+        Raises DatabaseError. Outcomes that could not be written stay pending; those for other
+        databases are written all the same.
+        """
+        failures = Failures()
+        unwritten: list[Settlement] = []
+        with self._one_at_a_time:
+            try:
+                while self._pending:
+                    together = self._gather(len(unwritten))
+                    try:
+                        for key in list(together):
+                            subscription, ran, _kind = key
+                            alias = subscription.queue.alias
+                            if alias not in failures:
+                                with failures.of(alias):
+                                    self._write(subscription, together[key], ran)
+                                    del together[key]
+                    finally:
+                        for settlements in together.values():
+                            unwritten += settlements
+            finally:
+                self._pending.extendleft(reversed(unwritten))
+                self._under_way = 0
+        failures.end()
+
+    def _gather(self, unwritten: int) -> Together:
+        """Take the next outcomes, kind by kind: when one statement fails, what the others wrote
+        is not written again."""
+        together: Together = {}
+        number = min(len(self._pending), _MOST)
+        self._under_way = unwritten + number
+        for _ in range(number):
+            settlement = self._pending.popleft()
+            key = settlement.subscription, settlement.ran, type(settlement.outcome)
+            together.setdefault(key, []).append(settlement)
+        return together
+
+    def _write(self, subscription: Subscription, settlements: list[Settlement], ran: bool) -> None:
+        """Write settlements of one kind."""
+        outcomes = [(each.message, each.outcome) for each in settlements]
+        try:
+            settled = self._settle(subscription, outcomes, ran)
+        except QueueNotFound:
+            # Dropped meanwhile: there is nothing left to settle.
+            settled = Settled(lost=[message.receipt for message, _ in outcomes])
+        except (DataError, IntegrityError, TypeError, ValueError) as error:
+            if len(settlements) == 1:
+                # PostgreSQL will never take it. The lease runs out, and max_deliveries ends it.
+                subscription.count(lost=1)
+                signals.database_failed.send_robust(
+                    self.name, operation="settle", error=error, wait=subscription.vt
+                )
+                return
+            while settlements:
+                self._write(subscription, settlements[:1], ran)
+                del settlements[0]
+            return
+        announce(subscription, endings(outcomes, settled.lost))
+
+    @staticmethod
+    def _settle(
+        subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]], ran: bool
+    ) -> Settled:
+        if isinstance(outcomes[0][1], Release):
+            released = Message.objects.release(
+                subscription.queue, [message.receipt for message, _ in outcomes]
+            )
+            # A lease that was lost meanwhile needs no giving back.
+            return Settled(released)
+        # A Nack carries the error of its attempt, for the row that waits for the next one.
+        given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Release))}
+        return Message.objects.settle(subscription.queue, given, ran=ran)
+
+
+def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
+    """Count and signal outcomes that were written, and messages that were lost."""
+    done: list[Message] = []
+    again: list[tuple[Message, Nack]] = []
+    failed: list[tuple[Message, Reject]] = []
+    discarded, late, released = [], [], 0
+    for message, outcome in outcomes:
+        if isinstance(outcome, Ack):
+            done.append(message)
+        elif isinstance(outcome, Nack):
+            again.append((message, outcome))
+        elif isinstance(outcome, Reject):
+            failed.append((message, outcome))
+        elif isinstance(outcome, Discard):
+            discarded.append(message)
+        elif isinstance(outcome, Lost):
+            late.append(message)
+        else:
+            released += 1
+    subscription.count(
+        completed=len(done) + len(discarded),
+        retried=len(again),
+        failed=len(failed),
+        lost=len(late),
+        fetched=-released,
+    )
+    name = subscription.name
+    if done:
+        signals.messages_completed.send_robust(name, messages=done)
+    if again:
+        signals.messages_retried.send_robust(
+            name, messages=[m for m, _ in again], outcomes=[o for _, o in again]
+        )
+    if failed:
+        signals.messages_failed.send_robust(
+            name, messages=[m for m, _ in failed], outcomes=[o for _, o in failed]
+        )
+    if discarded:
+        signals.messages_discarded.send_robust(name, messages=discarded)
+    if late:
+        signals.leases_lost.send_robust(name, messages=late)
+    if released:
+        signals.messages_released.send_robust(name, count=released)
+    if any(message.group_key is not None for message, _ in outcomes):
+        # A head that is settled, or waits no more, lets the next of its group come up.
+        subscription.on_group()

@@ -1,0 +1,140 @@
+"""Several consumer processes under one parent that replaces those that die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+__all__ = ["Supervisor", "is_orphaned", "number"]
+
+logger = logging.getLogger("django_pgqueue.consumer")
+
+#: Names the supervisor to its children: one that loses its parent stops by itself.
+PARENT_VARIABLE = "PGQUEUE_SUPERVISOR_PID"
+#: The number of a child, counted from zero.
+NUMBER_VARIABLE = "PGQUEUE_PROCESS_NUMBER"
+
+_LONGEST_WAIT = 30.0
+#: A child that lived for this many seconds died of something new: its waits start anew.
+_HEALTHY = 60.0
+
+
+def is_orphaned() -> bool:
+    """Whether this process is the child of a supervisor that is gone."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    return parent is not None and int(parent) != os.getppid()
+
+
+def number() -> int | None:
+    """The number of this child of a supervisor, counted from zero; None when it is no child."""
+    number = os.environ.get(NUMBER_VARIABLE)
+    return None if number is None else int(number)
+
+
+class Supervisor:
+    """Runs the same command line in several child processes.
+
+    A child that dies is started again: at once the first time, after a longer wait each time. One
+    that ends by itself with success (at a limit) is started again too, except after ``--drain``.
+    """
+
+    def __init__(self, processes: int, graceful_timeout: float, *, drain: bool = False) -> None:
+        self._processes = processes
+        self._drain = drain
+        self._graceful_timeout = graceful_timeout
+        self._signals = 0
+
+    def run(self) -> None:
+        """Supervise until a signal comes, or every child has drained its queues."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        slots = [_Slot(number, self._drain) for number in range(self._processes)]
+        try:
+            while not self._signals:
+                for slot in slots:
+                    slot.look_after()
+                if all(slot.done for slot in slots):
+                    return
+                time.sleep(0.1)
+        finally:
+            self._stop(slots)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _stop(self, slots: list[_Slot]) -> None:
+        for slot in slots:
+            slot.send(signal.SIGTERM)
+        deadline = time.monotonic() + self._graceful_timeout + 10
+        passed_on = 1
+        while any(slot.alive for slot in slots):
+            if self._signals > passed_on:
+                passed_on = self._signals
+                for slot in slots:
+                    slot.send(signal.SIGTERM)
+            if time.monotonic() > deadline:
+                for slot in slots:
+                    slot.send(signal.SIGKILL)
+            time.sleep(0.05)
+
+
+class _Slot:
+    """One child and its restarts."""
+
+    def __init__(self, number: int, drain: bool) -> None:
+        self._number = number
+        self._drain = drain
+        self._child: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._deaths = 0
+        self._not_before = 0.0
+        self.done = False
+
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+    def look_after(self) -> None:
+        """Start the child, or start it again."""
+        if self.done or self.alive or time.monotonic() < self._not_before:
+            return
+        if self._child is not None:
+            code = self._child.returncode
+            if code == 0 and self._drain:
+                self.done = True
+                return
+            self._plan_restart(code)
+            if time.monotonic() < self._not_before:
+                return
+        self._child = subprocess.Popen(
+            [sys.executable, *sys.orig_argv[1:]],
+            env={
+                **os.environ,
+                PARENT_VARIABLE: str(os.getpid()),
+                NUMBER_VARIABLE: str(self._number),
+            },
+            start_new_session=True,
+        )
+        self._started = time.monotonic()
+
+    def _plan_restart(self, code: int) -> None:
+        lived = time.monotonic() - self._started
+        pid = self._child.pid if self._child is not None else 0
+        self._child = None
+        if code == 0 or lived > _HEALTHY:
+            self._deaths = 0
+            logger.info("consumer process %s ended (%s); starting another", pid, code)
+            return
+        self._deaths += 1
+        wait = 0.0 if self._deaths == 1 else min(2.0 ** (self._deaths - 2), _LONGEST_WAIT)
+        self._not_before = time.monotonic() + wait
+        logger.error("consumer process %s died (%s); another one in %g s", pid, code, wait)

@@ -1,0 +1,143 @@
+"""A consumer in a thread of the test, and looks at what it did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections, transaction
+
+from django_pgqueue.handlers import Handler
+from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.worker import Consumer, Options
+from django_pgqueue.worker.execution import Execution
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
+
+__all__ = [
+    "Held",
+    "InThread",
+    "elsewhere",
+    "errors",
+    "executing",
+    "leases",
+    "live",
+    "outcomes",
+    "steal",
+    "subscribed",
+]
+
+
+class InThread:
+    """A consumer that runs until the block or the test ends, or until it stops by itself."""
+
+    def __init__(self, *handlers: Handler, **options: Any) -> None:
+        self.consumer = Consumer(handlers, Options(**{"graceful_timeout": 10.0, **options}))
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.consumer.run()
+        finally:
+            connections.close_all()
+
+    @property
+    def subscription(self) -> Any:
+        return self.consumer.subscriptions[0]
+
+    def wait(self, seconds: float = 20.0) -> None:
+        """Wait for the end."""
+        self.thread.join(seconds)
+        assert not self.thread.is_alive(), "the consumer did not stop"
+
+    def stop(self) -> None:
+        self.consumer.stop()
+        self.wait()
+
+
+class Held:
+    """A handler that begins, and stays at it until it is let go."""
+
+    def __init__(self) -> None:
+        self._begun, self._go = threading.Event(), threading.Event()
+
+    def work(self, message: Message) -> None:
+        self._begun.set()
+        self._go.wait(30)
+
+    def until_begun(self) -> None:
+        assert self._begun.wait(10), "no handler has begun"
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+def subscribed(
+    queue: str = "orders", using: str | None = None, **handler_options: Any
+) -> Subscription:
+    """What the loops of a consumer share, without a consumer."""
+    handler = Handler(queue, lambda message: None, using=using, **handler_options)
+    return Subscription(handler, Message.objects.resolve(queue, using), Options())
+
+
+def executing(subscription: Subscription) -> Execution:
+    """What runs the handler of a subscription, without a consumer."""
+    return Execution(subscription, Settler(0))
+
+
+def elsewhere(function: Callable[[], Any]) -> None:
+    """Do something in another thread, with a connection of its own, and wait for it."""
+
+    def run() -> None:
+        try:
+            function()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def steal(message: Message) -> list[int]:
+    """Take a lease over, as another reader would after the visibility timeout."""
+    stolen: list[int] = []
+
+    def read() -> None:
+        # At once, before the consumer itself reads it again.
+        with transaction.atomic():
+            Message.objects.set_vt("orders", message.receipt, 0)
+            again = Message.objects.read("orders", vt=60, in_transaction=True)
+        stolen.extend(each.id for each in again)
+
+    elsewhere(read)
+    return stolen
+
+
+def outcomes(queue: str = "orders") -> dict[int, str]:
+    """The archive of a queue: the state of each message."""
+    return dict(ArchivedMessage.objects.filter(queue__name=queue).values_list("id", "state"))
+
+
+def errors(queue: str = "orders") -> list[str]:
+    """The first line of each error in the archive."""
+    found = ArchivedMessage.objects.filter(queue__name=queue, state="FAILED").order_by("id")
+    return [(error or "").splitlines()[0] for error in found.values_list("error", flat=True)]
+
+
+def live(queue: str = "orders") -> list[tuple[int, str, int, int]]:
+    """What is in a queue: id, state, deliveries, attempts."""
+    found = Message.objects.resolve(queue)
+    with connections["default"].cursor() as cursor:
+        cursor.execute(
+            "SELECT id, state, read_ct, attempts FROM pgqueue_live WHERE queue_id = %s ORDER BY id",
+            [found.pk],
+        )
+        return cursor.fetchall()
+
+
+def leases(queue: str = "orders") -> int:
+    """How many messages of a queue somebody holds."""
+    return Message.objects.metrics(queue).in_flight

@@ -1,0 +1,163 @@
+"""Queues in several databases: one that is down does not hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from django_pgqueue.acks import Ack
+from django_pgqueue.handlers import Handler
+from django_pgqueue.maintenance import lease
+from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.worker import Consumer, Options
+from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.leases import LeaseKeeper
+from django_pgqueue.worker.maintenance import Maintenance
+from django_pgqueue.worker.presence import Presence
+from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
+from tests.worker.consuming import executing, subscribed
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+
+@pytest.fixture
+def both() -> list[Subscription]:
+    """A queue in each, with ten messages: first the one that goes down."""
+    for alias in ("other", "default"):
+        Message.objects.using(alias).create_queue("orders")
+        Message.objects.using(alias).send_batch("orders", range(10))
+    return [subscribed(using="other"), subscribed(using="default")]
+
+
+@pytest.fixture
+def down(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
+    """Let an operation fail on the database "other"."""
+
+    def fail(manager: Any, name: str) -> None:
+        operation = getattr(manager, name)
+
+        def run(on: Any, *args: Any, **options: Any) -> Any:
+            if on._state.db == "other":
+                raise OperationalError("the server is gone")
+            return operation(on, *args, **options)
+
+        monkeypatch.setattr(manager, name, run)
+
+    return fail
+
+
+def leased(subscription: Subscription, qty: int = 10) -> list[Message]:
+    messages = Message.objects.lease(subscription.queue, vt=60, qty=qty)
+    for message in messages:
+        message.lease_until = 0.0
+    return messages
+
+
+def test_outcomes_are_written_where_they_can_be(
+    both: list[Subscription], down: Callable[[Any, str], None]
+) -> None:
+    settler = Settler(0)
+    for subscription in both:
+        for message in leased(subscription):
+            settler.put(subscription, message, Ack())
+    down(Message.objects, "settle")
+
+    with pytest.raises(OperationalError):
+        settler.flush()
+
+    assert (ArchivedMessage.objects.count(), settler.pending) == (10, 10)
+
+
+def test_leases_are_extended_where_they_can_be(
+    both: list[Subscription], down: Callable[[Any, str], None]
+) -> None:
+    running = [subscription.begin(leased(subscription)) for subscription in both]
+    executions = {each: executing(each) for each in both}
+    keeper = LeaseKeeper(executions, lambda subscription, thread: None)
+    down(Message.objects, "set_vt")
+
+    with pytest.raises(OperationalError):
+        keeper.tick()
+
+    ends = [{message.lease_until > 0 for message in run.messages} for run in running]
+    assert ends == [{False}, {True}]
+
+
+def test_heartbeats_go_where_they_can(
+    both: list[Subscription], down: Callable[[Any, str], None]
+) -> None:
+    presence = Presence(both, heartbeat=1, dead_after=60)
+    presence.register()
+    presence._processes = dict(sorted(presence._processes.items(), reverse=True))
+    presence.leaving = True
+    down(Process.objects, "beat")
+
+    with pytest.raises(OperationalError):
+        presence.tick()
+
+    assert Process.objects.get().stopping
+    assert not Process.objects.using("other").get().stopping
+
+
+def test_messages_are_fetched_where_they_can_be(
+    both: list[Subscription], down: Callable[[Any, str], None], events: list[Any]
+) -> None:
+    fetcher = Fetcher(
+        list(reversed(both)),  # it begins with the second
+        Quarantine(both, Settler(0)),
+        worker=lambda alias: None,
+        allowance=lambda: None,
+    )
+    down(Message.objects, "lease")
+
+    wait = fetcher.tick()
+
+    assert [len(each.buffer) for each in both] == [0, 10]
+    [failed] = [kwargs for name, kwargs in events if name == "database_failed"]
+    assert (failed["operation"], wait < failed["wait"]) == ("fetch", True)
+
+
+@pytest.mark.usefixtures("both")
+def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str], None]) -> None:
+    work = [Handler("orders", lambda message: None, using=alias) for alias in ("other", "default")]
+    consumer = Consumer(work, Options())
+    for subscription in consumer.subscriptions:
+        subscription.fill(leased(subscription, 5))
+        subscription.begin(leased(subscription, 5))
+    for name in ("release", "set_vt"):
+        down(Message.objects, name)
+
+    for give_back in (consumer._give_back_buffers, consumer._give_back_running):
+        with pytest.raises(OperationalError):
+            give_back()
+
+    held = [Message.objects.metrics(each.queue).in_flight for each in consumer.subscriptions]
+    assert held == [10, 0]
+    assert [len(each.buffer) for each in consumer.subscriptions] == [5, 0]
+
+
+@pytest.mark.usefixtures("both")
+def test_queues_are_maintained_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    maintenance = Maintenance(["default", "other"])
+    maintained: list[str] = []
+    monkeypatch.setattr(maintenance, "_maintain", lambda queue: maintained.append(queue.alias))
+    operation = lease.hold
+
+    def hold(*args: Any, using: str) -> bool:
+        if using == "default":
+            raise OperationalError("the server is gone")
+        return operation(*args, using=using)
+
+    monkeypatch.setattr(lease, "hold", hold)
+    maintenance.tick()
+
+    with pytest.raises(OperationalError):
+        maintenance.tick()
+    maintenance.leave()
+
+    assert maintained == ["other"]

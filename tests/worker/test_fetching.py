@@ -1,0 +1,470 @@
+"""How messages reach a consumer: woken, when due, by polling; from several queues, paused ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue.acks import AckPolicy
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.handlers import Handler
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
+from django_pgqueue.worker import Consumer as Worker
+from django_pgqueue.worker import Options
+from django_pgqueue.worker.fetcher import Fetcher, Schedule
+from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.workers import LockedWorker
+from tests.conftest import run_sql, send_untold
+from tests.waiting import until
+from tests.worker.consuming import Held, InThread, live, outcomes, subscribed
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Consume = Callable[..., InThread]
+Events = list[tuple[str, dict[str, Any]]]
+
+LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = current_database()"
+
+
+def listeners() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) {LISTENERS}")
+        return cursor.fetchone()[0]
+
+
+def settled(run: InThread, seconds: float = 0.5) -> None:
+    """Wait until the consumer listens and has grown tired of looking for messages."""
+    until(lambda: listeners() == 1)
+    [schedule] = run.consumer.fetcher._schedules
+    until(lambda: schedule.at - time.monotonic() > seconds)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When consumers have looked for messages."""
+    moments: list[float] = []
+
+    def noted(look: Callable[..., Any]) -> Callable[..., Any]:
+        def look_and_note(*args: Any) -> Any:
+            found = look(*args)
+            moments.append(time.monotonic())
+            return found
+
+        return look_and_note
+
+    monkeypatch.setattr(Fetcher, "_fetch", noted(Fetcher._fetch))
+    monkeypatch.setattr(LockedWorker, "_handle_one", noted(LockedWorker._handle_one))
+    return moments
+
+
+def test_a_notification_wakes_long_before_the_next_poll(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    run = consume(lambda message: None, max_fetch_interval=30)
+    for _ in range(3):
+        settled(run, 5)
+        sent = time.monotonic()
+        committed_orders.send(1)
+        done = run.subscription.completed + 1
+        until(lambda: run.subscription.completed == done)  # noqa: B023
+
+        assert time.monotonic() - sent < 3
+
+
+def a_fetcher(worker: Callable[[str], int | None], allowance: Callable[[], int | None]) -> Fetcher:
+    """For one worker, and patient; nothing but the fetcher itself runs."""
+    subscription = subscribed(max_workers=1, max_fetch_interval=30)
+    quarantine = Quarantine([subscription], Settler(0))
+    return Fetcher([subscription], quarantine, worker=worker, allowance=allowance)
+
+
+def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:
+    orders.send_batch(range(100))
+    taken: list[Message] = []
+
+    def take() -> None:
+        taken.extend(subscription.take_now(100))
+
+    fetcher = a_fetcher(lambda alias: None, take)
+    [schedule] = fetcher._schedules
+    subscription = schedule.subscription
+    while subscription.room():
+        fetcher._fetch(schedule)
+
+    wait = fetcher.tick()
+
+    assert taken
+    assert wait == 0
+
+
+def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) -> None:
+    orders.send_batch(range(100))
+    fetcher = a_fetcher(lambda alias: None, lambda: None)
+    [schedule] = fetcher._schedules
+    subscription = schedule.subscription
+    fetcher._fetch(schedule)
+    running = subscription.begin(subscription.take_now())
+    running.started -= 60
+    subscription.end(running)
+    while len(subscription.buffer) > 1:
+        subscription.take_now()
+    waits = fetcher.tick(), fetcher.tick()
+
+    subscription.take_now()
+
+    assert waits[1] > 0
+    assert schedule.at == 0
+
+
+def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
+    fetcher = a_fetcher(lambda alias: None, lambda: None)
+
+    class Interrupted(Schedule):
+        """The fetch thread ends its planning in the midst of the notification."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "at" and value == 0.0 and not planning:
+                planning.append(True)
+                fetcher._plan(self, 10, 0)
+
+    planning = [True]
+    schedule = Interrupted(fetcher._schedules[0].subscription)
+    fetcher._by_name["orders"] = [schedule]
+    planning.clear()
+
+    fetcher.notified("orders")
+
+    assert schedule.at == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "together"),
+    [(AckPolicy.NACK_ON_ERROR, True), (AckPolicy.TRANSACTIONAL, False)],
+)
+def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
+    committed_orders: BoundQueue, consume: Consume, held: Held, policy: AckPolicy, together: bool
+) -> None:
+    sent = committed_orders.send_batch(range(200))
+
+    run = consume(held.work, ack_policy=policy, fetch_batch_size=20, overfetch_factor=4)
+    until(lambda: run.subscription.fetched >= 40)
+    leased = run_sql("SELECT ids FROM pgqueue_lease")
+    held.let_go()
+
+    assert bool(leased) is together
+    until(lambda: run.subscription.completed == 200)
+    assert ArchivedMessage.objects.count() == len(sent)
+    assert run_sql("SELECT ids FROM pgqueue_lease") == []
+
+
+def test_a_delayed_message_is_handled_when_it_is_due(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    run = consume(lambda message: None, max_fetch_interval=30)
+    until(lambda: listeners() == 1)
+    committed_orders.send(1, delay=1)
+    sent = time.monotonic()
+
+    until(lambda: run.subscription.completed == 1)
+
+    assert 0.8 < time.monotonic() - sent < 5
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_without_listening_it_polls(
+    committed_orders: BoundQueue, consume: Consume, locked: bool, looks: list[float]
+) -> None:
+    run = consume(
+        lambda message: None, locked=locked, max_fetch_interval=0.2, options={"listen": False}
+    )
+    until(lambda: len(looks) >= 3)
+    committed_orders.send_batch([1, 2, 3])
+
+    until(lambda: run.subscription.completed == 3)
+    assert listeners() == 0
+
+
+def test_the_listener_comes_back_after_its_connection_was_killed(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    run = consume(lambda message: None, max_fetch_interval=30)
+    settled(run, 5)
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+    until(lambda: any(kwargs.get("operation") == "listen" for _, kwargs in events))
+    settled(run, 5)
+    committed_orders.send(1)
+
+    until(lambda: run.subscription.completed == 1, 5)
+
+
+def test_what_was_sent_while_nobody_listened_is_found(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    """The first thing after LISTEN is to look."""
+    committed_orders.send_batch(list(range(100)))
+
+    run = consume(lambda message: None, max_fetch_interval=30)
+
+    until(lambda: run.subscription.completed == 100, 5)
+
+
+def test_all_connections_may_die_and_nothing_is_lost(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    ids = committed_orders.send_batch(list(range(300)))
+    run = consume(lambda message: time.sleep(0.002), visibility_timeout=2)
+    until(lambda: run.subscription.settled)  # who cannot even register ends
+
+    for _ in range(5):
+        before = run.subscription.settled
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        until(lambda: run.subscription.settled > before or len(outcomes()) == 300)  # noqa: B023
+    until(lambda: len(outcomes()) == len(ids), 30)
+
+    assert set(outcomes().values()) == {"COMPLETED"}
+
+
+def test_a_drain_does_not_end_while_a_fetch_is_under_way(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leased in the database, and not in the buffer yet."""
+    ids = committed_orders.send_batch([1, 2, 3], group="one")
+    lease = type(Message.objects).lease
+
+    def slow(manager: Any, *args: Any, **options: Any) -> list[Message]:
+        messages = lease(manager, *args, **options)
+        time.sleep(0.3)
+        return messages
+
+    monkeypatch.setattr(type(Message.objects), "lease", slow)
+
+    run = drain(lambda message: None)
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+    assert run.consumer.reason == "the queues are empty"
+
+
+def test_the_next_of_a_group_is_fetched_when_its_head_is_settled(
+    committed_orders: BoundQueue, consume: Consume, looks: list[float]
+) -> None:
+    """No wait in between: the next look of an idle consumer is a minute away."""
+    committed_orders.send_batch(range(20), group="one")
+
+    run = consume(lambda message: None, min_fetch_interval=60, max_fetch_interval=60)
+
+    until(lambda: run.subscription.completed == 20)
+    assert len(looks) >= 20
+
+
+def test_two_handlers_of_one_queue_are_refused(committed_orders: BoundQueue) -> None:
+    """By whichever name its database goes."""
+    handlers = [Handler("orders", lambda message: None, using=using) for using in (None, "default")]
+
+    with pytest.raises(InvalidArgument, match=r"'orders' of database 'default' has two handlers"):
+        Worker(handlers, Options())
+
+
+# Several queues
+
+
+def test_a_busy_queue_does_not_starve_a_quiet_one(committed: None, consume: Consume) -> None:
+    order: list[str] = []
+    for name in ("busy", "quiet"):
+        Message.objects.create_queue(name)
+    Message.objects.send_batch("busy", [1] * 2000)
+
+    def work(message: Message) -> None:
+        order.append(message.queue_name)
+
+    run = consume(handlers=[Handler("busy", work), Handler("quiet", work)])
+    until(lambda: len(order) > 20)
+    Message.objects.send("quiet", 1)
+    until(lambda: "quiet" in order)
+
+    assert order.index("quiet") < 2000
+    until(lambda: all(s.buffer or s.settled for s in run.consumer.subscriptions))
+
+
+def test_a_slow_queue_does_not_hold_up_a_fast_one(
+    committed: None, consume: Consume, held: Held
+) -> None:
+    for name in ("slow", "fast"):
+        Message.objects.create_queue(name)
+    Message.objects.send_batch("slow", [1] * 50)
+
+    consume(
+        handlers=[
+            Handler("slow", held.work, max_workers=2),
+            Handler("fast", lambda message: None),
+        ]
+    )
+    Message.objects.send_batch("fast", [1] * 50)
+
+    until(lambda: len(outcomes("fast")) == 50)
+    held.let_go()
+
+
+def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Consume) -> None:
+    """Once its pace is known, no more is held than will start within two seconds."""
+    committed_orders.send_batch(list(range(300)))
+
+    run = consume(lambda message: time.sleep(0.3), max_workers=2)
+    until(lambda: run.subscription.completed >= 4)
+    held = [row for row in live() if row[1] == "PROCESSING"]
+
+    assert len(held) <= 40
+
+
+# Queues that change
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_paused_queue_is_left_alone_until_it_goes_on(
+    committed: None, consume: Consume, settings: Any, locked: bool, looks: list[float]
+) -> None:
+    settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
+    queue = Message.objects.create_queue("orders")
+    pause(queue, True)
+    Message.objects.send("orders", 1)
+
+    run = consume(lambda message: None, locked=locked, max_fetch_interval=0.1)
+    until(lambda: len(looks) >= 3)
+    waiting = live()
+    pause(queue, False)
+
+    assert [row[1] for row in waiting] == ["PENDING"]
+    until(lambda: run.subscription.completed == 1)
+
+
+def pause(queue: Queue, paused: bool) -> None:
+    queue.paused = paused
+    queue.save()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
+    committed: None, consume: Consume, settings: Any, locked: bool
+) -> None:
+    settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
+    for name in ("orders", "mails"):
+        Message.objects.create_queue(name)
+    work = [Handler(name, lambda message: None, locked=locked) for name in ("orders", "mails")]
+    run = consume(handlers=work)
+    orders, mails = run.consumer.subscriptions
+    Message.objects.send("orders", 1)
+    until(lambda: orders.completed == 1)
+
+    Message.objects.drop_queue("orders")
+    Message.objects.send("mails", 1)
+    until(lambda: mails.completed == 1)
+    Message.objects.create_queue("orders")
+    Message.objects.send("orders", 2)
+
+    until(lambda: orders.completed == 2)
+
+
+def test_a_queue_dropped_under_a_running_handler_hurts_nobody(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    committed_orders.send(1)
+    run = consume(held.work)
+    held.until_begun()
+    Message.objects.drop_queue("orders")
+    held.let_go()
+
+    until(lambda: run.subscription.lost == 1)
+    run.stop()
+
+
+# Locked
+
+
+def test_a_locked_message_is_nobody_elses_and_comes_back_uncounted(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    pk = committed_orders.send(1)
+    run = consume(held.work, locked=True, max_workers=1)
+    held.until_begun()
+    others, seen = committed_orders.read(), live()
+    held.let_go()
+    until(lambda: run.subscription.completed == 1)
+
+    assert others == []
+    assert seen == [(pk, "PENDING", 0, 0)]
+    assert outcomes() == {pk: "COMPLETED"}
+
+
+def test_a_locked_consumer_is_woken_and_keeps_due_times(
+    committed_orders: BoundQueue, consume: Consume, looks: list[float]
+) -> None:
+    run = consume(lambda message: None, locked=True, max_fetch_interval=30)
+    until(lambda: listeners() == 1 and len(looks) >= 30)
+    sent = time.monotonic()
+    committed_orders.send(1)
+    committed_orders.send(2, delay=1)
+
+    until(lambda: run.subscription.completed == 2)
+
+    assert time.monotonic() - sent < 5
+
+
+def test_a_locked_worker_looks_again_soon_after_a_notification(
+    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent right after what was notified is not told of."""
+    begun, finish = threading.Semaphore(0), threading.Event()
+    waits: list[float] = []
+    wait_for = LockedWorker._wait
+
+    def note_wait(worker: LockedWorker, seen: int, seconds: float) -> None:
+        waits.append(seconds)
+        wait_for(worker, seen, seconds)
+
+    def work(message: Message) -> None:
+        begun.release()
+        finish.wait(30)
+
+    monkeypatch.setattr(LockedWorker, "_wait", note_wait)
+    consume(work, locked=True, max_workers=2, max_fetch_interval=30)
+    until(lambda: len(waits) > 2 and min(waits[-2:]) > 5)
+    looked = len(waits)
+    committed_orders.send("notified")
+    until(lambda: len(waits) > looked)
+    assert begun.acquire(timeout=10)
+
+    send_untold(committed_orders, "next")
+
+    assert begun.acquire(timeout=4)
+    finish.set()
+
+
+def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
+    committed_orders: BoundQueue, consume: Consume, held: Held, looks: list[float]
+) -> None:
+    """Another consumer has it, in a transaction as long as its handler."""
+    pk = committed_orders.send(1)
+    [message] = committed_orders.read()
+    committed_orders.set_vt(message, 0)
+    consume(held.work, locked=True, max_workers=1)
+    held.until_begun()
+    consume(lambda message: None, max_fetch_interval=0.2)
+    until(lambda: looks)
+    time.sleep(1)
+    counted = len(looks)
+    held.let_go()
+    until(lambda: pk in outcomes())
+
+    assert counted < 30

@@ -1,0 +1,483 @@
+"""How handlers are called: one message or many, typed bodies, context, middleware, async."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections
+
+from django_pgqueue.acks import Ack, Discard, Nack, Reject, Retry
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
+from django_pgqueue.retries import Constant, NoRetry
+from tests.app.models import Order
+from tests.waiting import until
+from tests.worker.consuming import InThread, errors, live, outcomes
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Consume = Callable[..., InThread]
+
+
+@dataclass
+class Charge:
+    order: int
+    amount: float = 1.0
+
+
+# Batches
+
+
+def test_a_batch_handler_gets_a_list(committed_orders: BoundQueue, drain: Consume) -> None:
+    batches: list[list[int]] = []
+
+    def take(messages: list[Message]) -> None:
+        batches.append([message.body for message in messages])
+
+    committed_orders.send_batch(list(range(25)))
+
+    drain(take, batch=True, batch_size=10, max_workers=1)
+
+    assert sorted(body for batch in batches for body in batch) == list(range(25))
+    assert max(map(len, batches)) == 10
+    assert list(outcomes().values()) == ["COMPLETED"] * 25
+
+
+def test_each_message_of_a_batch_has_its_own_outcome(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    answers = [None, Ack(), Reject("bad"), Discard(), Nack(0), Retry(delay=0), OSError("away")]
+
+    def answer(messages: list[Message]) -> list[Any]:
+        return [answers[m.body] if m.read_ct == 1 else None for m in messages]
+
+    none, ack, reject, discard, nack, retry, error = committed_orders.send_batch(
+        list(range(len(answers)))
+    )
+
+    run = drain(answer, batch=True, retry=NoRetry())
+
+    assert outcomes() == {
+        **dict.fromkeys([none, ack, nack, retry], "COMPLETED"),
+        **dict.fromkeys([reject, error], "FAILED"),
+    }
+    assert errors() == ["bad", "OSError: away"]
+    assert (run.subscription.retried, discard in outcomes()) == (2, False)
+
+
+def test_a_batch_handler_that_raises_raises_for_all(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def fail(messages: list[Message]) -> None:
+        raise ValueError("all of them")
+
+    committed_orders.send_batch([1, 2, 3])
+
+    drain(fail, batch=True, retry=NoRetry())
+
+    assert errors() == ["ValueError: all of them"] * 3
+
+
+@pytest.mark.parametrize("returned", [[None], [None] * 3, 7])
+def test_a_batch_handler_that_returns_something_else_is_told(
+    committed_orders: BoundQueue, drain: Consume, returned: Any
+) -> None:
+    committed_orders.send_batch([1, 2])
+
+    drain(lambda messages: returned, batch=True, batch_size=2, retry=NoRetry())
+
+    assert len(errors()) == 2
+    assert all(error.startswith("TypeError") for error in errors())
+
+
+# Typed bodies
+
+
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL", "MANUAL"])
+def test_a_body_that_does_not_fit_is_rejected_with_the_reason(
+    committed_orders: BoundQueue, drain: Consume, policy: str
+) -> None:
+    charged: list[Charge] = []
+
+    def charge(body: Charge, message: Message) -> None:
+        charged.append(body)
+        message.ack()
+
+    good, bad = committed_orders.send_batch([{"order": 7}, {"amount": 3}])
+
+    drain(charge, ack_policy=policy)
+
+    assert charged == [Charge(7, 1.0)]
+    assert outcomes() == {good: "COMPLETED", bad: "FAILED"}
+    assert errors()[0].startswith("the body is no Charge")
+
+
+def test_a_misfit_leaves_its_batch_before_the_handler(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    charged: list[int] = []
+
+    def charge(bodies: list[Charge], message: list[Message]) -> None:
+        charged.extend(body.order for body in bodies)
+        assert len(message) == len(bodies)
+
+    committed_orders.send_batch([{"order": 1}, "odd", {"order": 3}])
+
+    drain(charge, batch=True)
+
+    assert charged == [1, 3]
+    assert sorted(outcomes().values()) == ["COMPLETED", "COMPLETED", "FAILED"]
+
+
+# Context and middleware
+
+
+def test_the_context_tells_about_the_run(
+    committed_orders: BoundQueue, drain: Consume, caplog: pytest.LogCaptureFixture
+) -> None:
+    contexts: list[Any] = []
+
+    def look(message: Message, context: Any) -> None:
+        contexts.append(
+            (context.queue, context.attempt, context.deliveries, context.messages == [message])
+        )
+        assert 0 < context.remaining <= 60
+        assert time.monotonic() < context.deadline <= time.monotonic() + 60
+        context.logger.warning("looking")
+
+    pk = committed_orders.send(1)
+
+    with caplog.at_level(logging.WARNING):
+        drain(look, timeout=60)
+
+    assert contexts == [("orders", 1, 1, True)]
+    [record] = [record for record in caplog.records if record.message == "looking"]
+    assert (record.queue, record.message_id) == ("orders", pk)  # type: ignore[attr-defined]
+    assert record.name == __name__
+
+
+def test_without_a_timeout_there_is_no_deadline(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    seen: list[Any] = []
+    committed_orders.send(1)
+
+    drain(lambda message, context: seen.append((context.deadline, context.remaining)))
+
+    assert seen == [(None, float("inf"))]
+
+
+def test_middleware_goes_around_the_handler_outermost_first(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    steps: list[str] = []
+
+    def named(name: str) -> Callable[..., Any]:
+        def middleware(call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(given: Any, context: Any) -> Any:
+                steps.append(f"{name} in {context.queue}")
+                try:
+                    return call(given, context)
+                finally:
+                    steps.append(f"{name} out")
+
+            return run
+
+        return middleware
+
+    committed_orders.send(1)
+
+    drain(lambda message: steps.append("handler"), middleware=[named("outer"), named("inner")])
+
+    assert steps == ["outer in orders", "inner in orders", "handler", "inner out", "outer out"]
+
+
+def test_middleware_may_decide_the_outcome(committed_orders: BoundQueue, drain: Consume) -> None:
+    def guard(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(given: Any, context: Any) -> Any:
+            if given.body == "stranger":
+                raise Reject("not let in")
+            return call(given, context)
+
+        return run
+
+    committed_orders.send_batch(["friend", "stranger"])
+
+    drain(lambda message: None, middleware=[guard])
+
+    assert errors() == ["not let in"]
+
+
+# Async
+
+
+def test_async_handlers_run_side_by_side(committed_orders: BoundQueue, drain: Consume) -> None:
+    together: list[int] = []
+    inside = 0
+
+    async def wait(message: Message) -> None:
+        nonlocal inside
+        inside += 1
+        together.append(inside)
+        for _ in range(500):
+            if max(together) >= 20:
+                break
+            await asyncio.sleep(0.01)
+        inside -= 1
+
+    committed_orders.send_batch(list(range(40)))
+
+    drain(wait, max_workers=20)
+
+    assert max(together) == 20
+    assert list(outcomes().values()) == ["COMPLETED"] * 40
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"),
+    [
+        ("ACK", "COMPLETED"),
+        ("ACK_FIRST", "COMPLETED"),
+        ("NACK_ON_ERROR", "FAILED"),
+        ("REJECT_ON_ERROR", "FAILED"),
+        ("MANUAL", "FAILED"),
+    ],
+)
+def test_async_handlers_know_every_policy(
+    committed_orders: BoundQueue, drain: Consume, policy: str, state: str
+) -> None:
+    ran: list[int] = []
+
+    async def fail(message: Message) -> None:
+        await asyncio.sleep(0)
+        ran.append(message.id)
+        raise ValueError
+
+    pk = committed_orders.send(1)
+
+    drain(fail, ack_policy=policy, retry=NoRetry())
+
+    assert (ran, outcomes()) == ([pk], {pk: state})
+
+
+def test_an_async_handler_may_use_the_orm_and_settle_and_extend(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    async def save(message: Message) -> None:
+        await Order.objects.acreate(number="7")
+        await message.aextend(60)
+        message.ack()
+
+    pk = committed_orders.send(1)
+
+    drain(save, ack_policy="MANUAL")
+
+    assert (Order.objects.count(), outcomes()) == (1, {pk: "COMPLETED"})
+
+
+def test_an_async_batch(committed_orders: BoundQueue, drain: Consume) -> None:
+    async def take(messages: list[Message]) -> list[Any]:
+        return [None if message.body else Reject("empty") for message in messages]
+
+    committed_orders.send_batch([0, 1, 2])
+
+    drain(take, batch=True)
+
+    assert errors() == ["empty"]
+
+
+def test_async_handlers_recover_from_a_lost_connection(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def break_it() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    async def use(message: Message) -> None:
+        if message.body == "break" and message.read_ct == 1:
+            await sync_to_async(break_it)()
+        await Order.objects.acreate(number="7")
+
+    committed_orders.send_batch(["break", "use", "use"])
+
+    drain(use, max_workers=1, retry=Constant(seconds=0.01, max_attempts=10))
+
+    assert (Order.objects.count(), set(outcomes().values())) == (3, {"COMPLETED"})
+
+
+# Connections
+
+
+def test_a_handler_that_lost_its_connection_leaves_a_good_one(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def use(message: Message) -> None:
+        with connection.cursor() as cursor:
+            if message.body == "break" and message.read_ct == 1:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            cursor.execute("SELECT 1")
+
+    committed_orders.send_batch(["break", "use", "use"])
+
+    run = drain(use, max_workers=1, retry=Constant(seconds=0.01, max_attempts=5))
+
+    assert run.subscription.retried == 1
+    assert set(outcomes().values()) == {"COMPLETED"}
+
+
+def test_an_unfinished_transaction_does_not_reach_the_next_handler(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    found: list[bool] = []
+
+    def leave_open(message: Message) -> None:
+        connection.ensure_connection()
+        found.append(connection.get_autocommit())
+        connection.set_autocommit(False)
+        Order.objects.create(number="never committed")
+
+    committed_orders.send_batch([1, 2, 3])
+
+    drain(leave_open, max_workers=1)
+
+    assert found == [True] * 3
+    assert not Order.objects.exists()
+
+
+def test_idle_workers_honour_conn_max_age(
+    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", 0)
+    pids: list[int] = []
+
+    def use(message: Message) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.append(cursor.fetchone()[0])
+
+    def gone() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pids[:1])
+            return cursor.fetchone() == (0,)
+
+    consume(use, max_workers=1)
+    committed_orders.send(1)
+
+    until(lambda: pids)
+    until(gone)
+
+
+def test_every_thread_gives_its_pooled_connection_back(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two connections serve four workers and four loops, since none keeps one."""
+    settings = connections["default"].settings_dict
+    options = {**settings["OPTIONS"], "pool": {"min_size": 1, "max_size": 2, "timeout": 10}}
+    monkeypatch.setitem(settings, "OPTIONS", options)
+    threads: set[int] = set()
+
+    def use(message: Message) -> None:
+        threads.add(threading.get_ident())
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        time.sleep(0.01)
+
+    committed_orders.send_batch(list(range(40)))
+    try:
+        run = drain(use, max_workers=4, options={"listen": False})
+    finally:
+        connection.close_pool()
+
+    assert (len(threads), run.subscription.completed) == (4, 40)
+
+
+def test_a_pool_that_is_too_small_costs_no_message_an_attempt(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = connections["default"].settings_dict
+    options = {**settings["OPTIONS"], "pool": {"min_size": 1, "max_size": 2, "timeout": 0.2}}
+    monkeypatch.setitem(settings, "OPTIONS", options)
+    ids = committed_orders.send_batch(list(range(12)))
+    try:
+        drain(
+            lambda message: time.sleep(0.3),
+            max_workers=8,
+            ack_policy="TRANSACTIONAL",
+            retry=NoRetry(),
+            options={"listen": False},
+        )
+    finally:
+        connection.close_pool()
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+    assert set(ArchivedMessage.objects.values_list("attempts", flat=True)) == {1}
+
+
+# Signals
+
+
+def test_every_step_of_a_message_is_announced(
+    committed_orders: BoundQueue, drain: Consume, events: list[tuple[str, dict[str, Any]]]
+) -> None:
+    error = ValueError("once")
+
+    def handle(message: Message) -> None:
+        if message.body == "retry" and message.read_ct == 1:
+            raise error
+        if message.body == "fail":
+            raise Reject("bad")
+        if message.body == "discard":
+            raise Discard
+
+    done, retry, fail, discard = committed_orders.send_batch(["done", "retry", "fail", "discard"])
+
+    drain(handle, retry=Constant(seconds=0))
+
+    def told(name: str) -> list[dict[str, Any]]:
+        return [kwargs for event, kwargs in events if event == name]
+
+    def ids(name: str) -> list[int]:
+        return sorted(message.id for kwargs in told(name) for message in kwargs["messages"])
+
+    assert ids("messages_completed") == [done, retry]
+    assert ids("messages_retried") == [retry]
+    assert ids("messages_failed") == [fail]
+    assert ids("messages_discarded") == [discard]
+    assert sum(kwargs["count"] for kwargs in told("messages_fetched")) == 5
+    assert len(told("message_started")) == len(told("message_finished")) == 5
+    assert error in [kwargs["error"] for kwargs in told("message_finished")]
+    assert all(kwargs["seconds"] >= 0 for kwargs in told("message_finished"))
+    assert {kwargs["sender"] for kwargs in told("messages_completed")} == {"orders"}
+    assert [name for name, _ in events if name.startswith("consumer_")] == [
+        "consumer_started",
+        "consumer_stopping",
+        "consumer_stopped",
+    ]
+
+
+def test_a_listener_that_raises_hurts_nobody(
+    committed_orders: BoundQueue, drain: Consume, events: list[Any], caplog: Any
+) -> None:
+    from django_pgqueue import signals
+
+    def broken(**kwargs: Any) -> None:
+        raise RuntimeError("a listener of the user's own")
+
+    heard = [getattr(signals, name) for name in signals.__all__]
+    for signal in heard:
+        signal.connect(broken)
+    try:
+        pk = committed_orders.send(1)
+        drain(lambda message: None)
+    finally:
+        for signal in heard:
+            signal.disconnect(broken)
+
+    assert (outcomes(), live()) == ({pk: "COMPLETED"}, [])

@@ -1,0 +1,381 @@
+"""Leases: extended while a handler runs, given back when it cannot start, lost, and poisoned."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_pgqueue.errors import LeaseLost
+from django_pgqueue.models import BoundQueue, Message, Process
+from django_pgqueue.retries import NoRetry
+from django_pgqueue.worker.quarantine import is_suspect
+from tests.app.models import Order
+from tests.waiting import until
+from tests.worker.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Consume = Callable[..., InThread]
+Events = list[tuple[str, dict[str, Any]]]
+
+
+def named(events: Events, name: str) -> list[dict[str, Any]]:
+    return [kwargs for event, kwargs in events if event == name]
+
+
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
+def test_a_lease_is_extended_while_its_handler_runs(
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
+) -> None:
+    pk = committed_orders.send(1)
+
+    run = consume(held.work, ack_policy=policy, visibility_timeout=0.6, max_workers=1)
+    until(lambda: len(named(events, "leases_extended")) >= 4)
+    others = committed_orders.read()
+    held.let_go()
+    until(lambda: run.subscription.completed == 1)
+
+    assert others == []
+    assert outcomes() == {pk: "COMPLETED"}
+
+
+def test_what_waits_for_half_its_lease_goes_back_uncounted(
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
+) -> None:
+    ids = committed_orders.send_batch(list(range(5)))
+
+    consume(held.work, visibility_timeout=1, max_workers=1)
+    until(lambda: named(events, "messages_released"))
+    leased = [row for row in live() if row[1] == "PROCESSING"]
+    held.let_go()
+    until(lambda: len(outcomes()) == 5)
+
+    assert leased
+    assert sorted(outcomes()) == ids
+    assert {
+        m.read_ct for kwargs in named(events, "messages_completed") for m in kwargs["messages"]
+    } == {1}
+
+
+def test_a_lost_lease_is_announced_and_its_ack_changes_nothing(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    stolen: list[int] = []
+
+    def lose(message: Message) -> None:
+        if message.read_ct == 1:
+            stolen.extend(steal(message))
+
+    pk = committed_orders.send(1)
+
+    run = consume(lose, max_workers=1)
+    until(lambda: run.subscription.lost == 1)
+
+    assert stolen == [pk]
+    assert [m.id for kwargs in named(events, "leases_lost") for m in kwargs["messages"]] == [pk]
+    assert live() == [(pk, "PROCESSING", 2, 0)]
+
+
+def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    """As after a stop of the whole process, which no loop can see coming."""
+    ran: list[int] = []
+    pk = committed_orders.send(1)
+    run = consume(lambda message: ran.append(message.read_ct), max_workers=1)
+    until(lambda: run.subscription.completed == 1)
+    [late] = committed_orders.send_batch([2])
+    until(lambda: len(ran) == 2)
+
+    expired = Message(id=pk)
+    expired.read_ct, expired.lease_until = 1, time.monotonic() - 1
+    run.subscription.fill([expired])
+    until(lambda: run.subscription.lost == 1)
+
+    assert ran == [1, 1]
+    until(lambda: sorted(outcomes()) == [pk, late])
+
+
+# extend
+
+
+def test_extend_prolongs_by_more_than_the_lease_loop_would(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    left: list[float] = []
+
+    def extend(message: Message) -> None:
+        message.extend(600)
+        time.sleep(0.7)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT extract(epoch FROM vt - now()) FROM pgqueue_deferred WHERE id = %s",
+                [message.id],
+            )
+            left.append(float(cursor.fetchone()[0]))
+
+    committed_orders.send(1)
+
+    drain(extend, visibility_timeout=1)
+
+    assert left[0] > 590
+
+
+def test_extend_of_a_lost_lease_raises(committed_orders: BoundQueue, consume: Consume) -> None:
+    raised: list[BaseException] = []
+
+    def extend(message: Message) -> None:
+        if message.read_ct == 1:
+            steal(message)
+            try:
+                message.extend()
+            except LeaseLost as error:
+                raised.append(error)
+
+    committed_orders.send(1)
+
+    consume(extend, max_workers=1)
+
+    until(lambda: raised)
+
+
+def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    finish = threading.Event()
+
+    def extend_and_wait(message: Message) -> None:
+        with transaction.atomic():
+            Order.objects.create(number=str(message.id))
+            if message.body == "extend":
+                message.extend(30)
+            finish.wait(30)
+
+    committed_orders.send_batch(["extend", "wait"])
+
+    consume(extend_and_wait, ack_policy="TRANSACTIONAL", visibility_timeout=0.6, max_workers=2)
+    until(lambda: len(named(events, "leases_extended")) >= 5)
+    finish.set()
+
+    until(lambda: len(outcomes()) == 2)
+    assert not named(events, "database_failed")
+
+
+# Poison
+
+
+def test_max_deliveries_is_checked_before_the_handler_runs(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    """Deliveries that end in a dead process: nobody ever says a word."""
+    ran: list[int] = []
+    pk = committed_orders.send(1)
+    for _ in range(3):
+        [message] = committed_orders.read()
+        committed_orders.set_vt(message, 0)
+
+    drain(lambda message: ran.append(message.id), max_deliveries=3)
+
+    assert (ran, outcomes()) == ([], {pk: "FAILED"})
+    assert errors() == ["given out as often as allowed, and never settled"]
+
+
+def test_the_queues_max_deliveries_counts_without_one_of_the_handler(
+    committed: None, drain: Consume
+) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", max_deliveries=1, dead_letter_queue="dead")
+    Message.objects.send("orders", 1)
+    [message] = Message.objects.read("orders")
+    Message.objects.set_vt("orders", message, 0)
+
+    drain(lambda message: None)
+
+    [dead] = Message.objects.read("dead")
+    assert dead.headers["x-dead-letter"]["reason"] == "max_deliveries"
+
+
+def test_attempts_and_deliveries_are_counted_apart(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    seen: list[tuple[int, int]] = []
+    committed_orders.send(1)
+    [message] = committed_orders.read()
+    committed_orders.set_vt(message, 0)
+
+    def look(message: Message, context: Any) -> None:
+        seen.append((context.attempt, context.deliveries))
+        raise ValueError
+
+    drain(look, retry=NoRetry())
+
+    assert seen == [(1, 2)]
+
+
+def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> None:
+    """A message that was delivered twice without a word may kill its process."""
+    inside: set[int] = set()
+    company: dict[int, int] = {}
+    lock = threading.Lock()
+
+    def look(message: Message) -> None:
+        with lock:
+            inside.add(message.id)
+        time.sleep(0.02)
+        with lock:
+            company[message.id] = len(inside)
+            inside.discard(message.id)
+
+    ids = committed_orders.send_batch(list(range(30)))
+    suspects = ids[:3]
+    for _ in range(2):
+        leased = committed_orders.read(qty=3)
+        assert [message.id for message in leased] == suspects
+        committed_orders.set_vt(suspects, 0)
+
+    drain(look, max_workers=4)
+
+    assert sorted(outcomes()) == ids
+    assert {company[pk] for pk in suspects} == {1}
+    assert max(company.values()) > 1
+
+
+def test_what_one_killed_process_held_runs_among_others(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    """One kill makes no suspects: at most one of all that a process held killed it."""
+    together = threading.Barrier(4)
+    ids = committed_orders.send_batch(list(range(4)))
+    committed_orders.read(qty=4)
+    committed_orders.set_vt(ids, 0)
+
+    # Each waits for the others, and would time out alone.
+    drain(lambda message: together.wait(10), max_workers=4, retry=NoRetry())
+
+    assert outcomes() == dict.fromkeys(ids, "COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "attempts", "suspect"),
+    [(1, 0, False), (2, 0, False), (3, 0, True), (3, 1, False), (9, 8, False), (9, 6, True)],
+)
+def test_a_message_is_suspect_after_two_deliveries_without_a_word(
+    deliveries: int, attempts: int, suspect: bool
+) -> None:
+    message = Message(id=1)
+    message.read_ct, message.attempts = deliveries, attempts
+
+    assert is_suspect(message) is suspect
+
+
+def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def work(message: Message) -> None:
+        if message.body == "long":
+            begun.set()
+            finish.wait(30)
+
+    committed_orders.send("long")
+    consume(work, visibility_timeout=1, max_workers=2)
+    begun.wait(10)
+    suspect = committed_orders.send("suspect", delay=3600)
+    committed_orders.set_vt(suspect, 0)
+    # As if a consumer had died of it.
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgqueue_deferred SET read_ct = 3 WHERE id = %s", [suspect])
+
+    until(lambda: suspect in outcomes(), 20)
+    finish.set()
+
+
+# Presence and rescue
+
+
+def test_a_dead_consumers_leases_come_back_before_their_timeout(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    pk = committed_orders.send(1)
+    dead = Process.objects.register(["orders"], version="1", using="default")
+    Message.objects.lease(Message.objects.resolve("orders"), vt=3600, process_id=dead.pk)
+    silence(dead, seconds=60)
+
+    consume(lambda message: None)
+    until(lambda: pk in outcomes())
+
+    [rescued] = named(events, "leases_rescued")
+    assert (rescued["count"], rescued["worker"]) == (1, dead.pk)
+    assert not Process.objects.filter(pk=dead.pk).exists()
+
+
+def silence(process: Process, seconds: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE pgqueue_process SET heartbeat_at = now() - make_interval(secs => %s) "
+            "WHERE id = %s",
+            [seconds, process.pk],
+        )
+
+
+def test_presence_tells_who_works_on_what(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    pk = committed_orders.send(1)
+
+    run = consume(held.work, options={"heartbeat": 0.1})
+    until(lambda: Process.objects.filter(working_on={"orders": [pk]}).exists())
+    process = Process.objects.get()
+    held.let_go()
+    run.stop()
+
+    assert (process.queues, process.stopping) == (["orders"], False)
+    assert not Process.objects.exists()
+
+
+def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    run = consume(lambda message: None, options={"heartbeat": 0.05})
+    until(lambda: Process.objects.exists())
+    first = Process.objects.get().pk
+    elsewhere(lambda: Process.objects.all().delete())
+
+    until(lambda: Process.objects.exclude(pk=first).exists())
+    committed_orders.send(1)
+    until(lambda: run.subscription.completed == 1)
+
+
+def test_a_graceful_stop_leaves_no_lease(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    committed_orders.send_batch(list(range(10)))
+    run = consume(held.work, max_workers=1)
+    held.until_begun()
+    run.consumer.stop()
+    until(lambda: len([row for row in live() if row[1] == "PROCESSING"]) == 1)
+    held.let_go()
+    run.wait()
+
+    assert (leases(), len(outcomes())) == (0, 1)
+    assert {(row[2], row[3]) for row in live()} == {(0, 0)}
+
+
+def test_a_handler_that_does_not_end_in_time_loses_its_message_at_once(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    pk = committed_orders.send(1)
+    run = consume(held.work, options={"graceful_timeout": 0.2})
+    held.until_begun()
+
+    run.stop()
+    held.let_go()
+
+    assert leases() == 0
+    assert [message.id for message in committed_orders.read()] == [pk]

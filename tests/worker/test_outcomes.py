@@ -1,0 +1,669 @@
+"""What a handler does, and what becomes of its message: every policy, said and unsaid."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, DataError, OperationalError, connection, transaction
+
+from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
+from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.observability import logs
+from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
+from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.worker import consumer as consumer_module
+from django_pgqueue.worker import execution
+from django_pgqueue.worker.settler import Settler
+from tests.app.models import Order
+from tests.waiting import until
+from tests.worker.consuming import InThread, errors, live, outcomes, steal, subscribed
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Consume = Callable[..., InThread]
+
+
+def fail(message: Message) -> None:
+    raise ValueError("no such order")
+
+
+def nothing(message: Message) -> None:
+    pass
+
+
+@pytest.mark.parametrize("policy", sorted(set(AckPolicy) - {AckPolicy.MANUAL}))
+def test_a_handler_that_returns_completes_its_message(
+    committed_orders: BoundQueue, drain: Consume, policy: AckPolicy
+) -> None:
+    pk = committed_orders.send({"order": 7})
+
+    drain(nothing, ack_policy=policy)
+
+    assert (outcomes(), live()) == ({pk: "COMPLETED"}, [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"),
+    [
+        ("ACK", "COMPLETED"),
+        ("ACK_FIRST", "COMPLETED"),
+        ("NACK_ON_ERROR", "FAILED"),
+        ("REJECT_ON_ERROR", "FAILED"),
+        ("MANUAL", "FAILED"),
+        ("TRANSACTIONAL", "FAILED"),
+    ],
+)
+def test_a_handler_that_raises_ends_as_its_policy_says(
+    committed_orders: BoundQueue, drain: Consume, policy: str, state: str
+) -> None:
+    pk = committed_orders.send({"order": 7})
+
+    drain(fail, ack_policy=policy, retry=NoRetry())
+
+    assert outcomes() == {pk: state}
+    assert errors() == (["ValueError: no such order"] if state == "FAILED" else [])
+
+
+def test_nack_on_error_tries_again_until_it_works(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    attempts: list[tuple[int, int]] = []
+
+    def third_time(message: Message, context: Any) -> None:
+        attempts.append((context.attempt, message.read_ct))
+        if len(attempts) < 3:
+            raise ValueError
+
+    pk = committed_orders.send(1)
+
+    drain(third_time, retry=Constant(seconds=0, max_attempts=5))
+
+    assert attempts == [(1, 1), (2, 2), (3, 3)]
+    assert outcomes() == {pk: "COMPLETED"}
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        Constant(seconds=0.01, max_attempts=3),
+        Linear(first=0.01, step=0.01, max_attempts=3),
+        Exponential(first=0.01, max_attempts=3),
+        Exponential(first=0.01, jitter=True, max_attempts=3),
+    ],
+)
+def test_max_attempts_counts_runs(committed_orders: BoundQueue, drain: Consume, retry: Any) -> None:
+    ran: list[int] = []
+
+    def failing(message: Message) -> None:
+        ran.append(message.read_ct)
+        raise ValueError
+
+    pk = committed_orders.send(1)
+
+    drain(failing, retry=retry)
+
+    assert (ran, outcomes()) == ([1, 2, 3], {pk: "FAILED"})
+
+
+def test_reject_on_beats_retry_on(committed_orders: BoundQueue, drain: Consume) -> None:
+    ran: list[int] = []
+
+    def failing(message: Message) -> None:
+        ran.append(message.id)
+        raise (KeyError if message.body == "passing" and len(ran) < 3 else ValueError)(message.body)
+
+    committed_orders.send_batch(["hopeless", "passing"])
+
+    drain(
+        failing,
+        max_workers=1,
+        retry=Constant(seconds=0, retry_on=(LookupError,), reject_on=(ValueError,)),
+    )
+
+    assert len(ran) == 3
+    assert errors() == ["ValueError: hopeless", "ValueError: passing"]
+
+
+def test_an_exception_that_is_not_worth_a_retry_fails_at_once(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    committed_orders.send(1)
+
+    drain(fail, retry=Constant(seconds=0, retry_on=(OSError,)))
+
+    assert errors() == ["ValueError: no such order"]
+
+
+def test_max_total_delay_ends_the_retries(committed_orders: BoundQueue, drain: Consume) -> None:
+    committed_orders.send(1)
+
+    drain(fail, retry=Constant(seconds=0.2, max_total_delay=0.5))
+
+    assert errors() == ["ValueError: no such order"]
+
+
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "REJECT_ON_ERROR", "ACK", "TRANSACTIONAL"])
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_handler_may_ask_for_a_retry(
+    committed_orders: BoundQueue, drain: Consume, policy: str, raised: bool
+) -> None:
+    def once_more(message: Message) -> Any:
+        if message.read_ct == 1:
+            if raised:
+                raise Retry(delay=0)
+            return Retry(delay=0)
+        return None
+
+    pk = committed_orders.send(1)
+
+    run = drain(once_more, ack_policy=policy, retry=NoRetry())
+
+    assert outcomes() == {pk: "COMPLETED"}
+    assert (run.subscription.retried, run.subscription.completed) == (1, 1)
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_handler_may_reject(committed_orders: BoundQueue, drain: Consume, raised: bool) -> None:
+    def reject(message: Message) -> Any:
+        if raised:
+            raise Reject("not ours")
+        return Reject("not ours")
+
+    committed_orders.send(1)
+
+    drain(reject)
+
+    assert errors() == ["not ours"]
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_handler_may_discard(committed_orders: BoundQueue, drain: Consume, raised: bool) -> None:
+    def discard(message: Message) -> Any:
+        if raised:
+            raise Discard
+        return Discard()
+
+    pk = committed_orders.send(1)
+
+    drain(discard)
+
+    assert (outcomes(), live()) == ({}, [])
+    assert not Message.objects.filter(pk=pk).exists()
+
+
+def test_a_rejected_message_goes_to_the_dead_letter_queue(committed: None, drain: Consume) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    pk = Message.objects.send("orders", {"order": 7}, headers={"trace": "a"})
+
+    drain(fail, retry=Constant(seconds=0, max_attempts=2))
+
+    [dead] = Message.objects.read("dead")
+    letter = dead.headers["x-dead-letter"]
+    assert (dead.id, dead.body, dead.headers["trace"]) == (pk, {"order": 7}, "a")
+    assert (letter["source"], letter["attempts"], letter["read_ct"]) == ("orders", 2, 2)
+    assert letter["error"].startswith("ValueError: no such order")
+
+
+def test_a_message_dies_whatever_its_headers_say_of_an_earlier_death(
+    committed: None, drain: Consume
+) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    odd = [{"x-dead-letter": {"count": "many"}}, {"x-dead-letter": [1]}, {"x-dead-letter": 1.5}]
+    for headers in odd:
+        Message.objects.send("orders", 1, headers=headers)
+    Message.objects.send("orders", 1, headers={"x-dead-letter": {"count": 2}})
+
+    drain(fail, retry=NoRetry())
+
+    dead = Message.objects.read("dead", qty=None)
+    assert [m.headers["x-dead-letter"]["count"] for m in dead] == [1, 1, 1, 3]
+
+
+# Said by the handler
+
+
+def test_manual_does_as_the_handler_says(committed_orders: BoundQueue, drain: Consume) -> None:
+    def say(message: Message) -> None:
+        if message.body == "ack":
+            message.ack()
+        elif message.body == "reject":
+            message.reject("bad")
+        elif message.read_ct == 1:
+            message.nack(delay=0.05)
+        else:
+            message.ack()
+
+    ack, reject, nack = committed_orders.send_batch(["ack", "reject", "nack"])
+
+    drain(say, ack_policy="MANUAL")
+
+    assert outcomes() == {ack: "COMPLETED", reject: "FAILED", nack: "COMPLETED"}
+    assert errors() == ["bad"]
+
+
+def test_manual_without_a_word_asks_the_retry_strategy(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    committed_orders.send(1)
+
+    drain(nothing, ack_policy="MANUAL", retry=Constant(seconds=0, max_attempts=2))
+
+    assert errors() == ["the handler returned without ack(), nack() or reject()"]
+
+
+def test_the_first_word_counts(committed_orders: BoundQueue, drain: Consume) -> None:
+    def contradict(message: Message) -> None:
+        message.ack()
+        message.reject("no")
+        raise ValueError
+
+    pk = committed_orders.send(1)
+
+    run = drain(contradict)
+
+    assert outcomes() == {pk: "COMPLETED"}
+    assert run.subscription.settled == 1
+
+
+def test_ack_first_never_delivers_again_whatever_the_handler_says(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def ask(message: Message) -> None:
+        raise Retry(delay=0)
+
+    pk = committed_orders.send(1)
+
+    run = drain(ask, ack_policy="ACK_FIRST")
+
+    assert outcomes() == {pk: "COMPLETED"}
+    assert (run.subscription.completed, run.subscription.settled) == (1, 1)
+
+
+def test_ack_first_is_archived_before_the_handler_runs(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    seen: list[dict[int, str]] = []
+
+    def look(message: Message) -> None:
+        seen.append(outcomes())
+
+    pk = committed_orders.send(1)
+
+    drain(look, ack_policy="ACK_FIRST")
+
+    assert seen == [{pk: "COMPLETED"}]
+
+
+@pytest.mark.parametrize("delay", [-1, "soon", float("nan"), True, 1e12])
+def test_a_delay_that_is_none_fails_the_handler_and_nobody_else(
+    committed_orders: BoundQueue, drain: Consume, delay: Any
+) -> None:
+    def wrong(message: Message) -> None:
+        if message.body == "wrong":
+            message.nack(delay=delay)
+
+    wrong_id, right_id = committed_orders.send_batch(["wrong", "right"])
+
+    drain(wrong, retry=NoRetry())
+
+    assert outcomes() == {wrong_id: "FAILED", right_id: "COMPLETED"}
+    assert "a delay must be seconds" in errors()[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["a NUL \x00 in it", "a lone surrogate \ud800 in it", "much " * 10_000]
+)
+@pytest.mark.parametrize("error", [ValueError, Reject])
+def test_an_error_that_postgres_cannot_store_is_stored_nearly(
+    committed_orders: BoundQueue, drain: Consume, text: str, error: type[Exception]
+) -> None:
+    def odd(message: Message) -> None:
+        raise error(text)
+
+    pk = committed_orders.send(1)
+
+    drain(odd, retry=NoRetry())
+
+    assert outcomes() == {pk: "FAILED"}
+    assert text[:5] in errors()[0]
+
+
+def test_a_strategy_that_raises_costs_a_delay_and_not_the_message(
+    committed: None, drain: Consume
+) -> None:
+    class Broken:
+        def delay(self, attempt: int, elapsed: float) -> float | None:
+            if attempt < 3:
+                raise RuntimeError
+            return None
+
+    Message.objects.create_queue("orders")
+    Message.objects.send("orders", 1)
+
+    drain(fail, retry=Broken(), visibility_timeout=0.2)
+
+    assert errors() == ["ValueError: no such order"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), MemoryError()])
+def test_whatever_a_handler_raises_ends_its_message_and_not_the_consumer(
+    committed_orders: BoundQueue, drain: Consume, error: BaseException
+) -> None:
+    def leave(message: Message) -> None:
+        if message.body == "leave":
+            raise error
+
+    committed_orders.send_batch(["leave", "stay", "stay"])
+
+    drain(leave, retry=Constant(seconds=0, max_attempts=2))
+
+    assert sorted(outcomes().values()) == ["COMPLETED", "COMPLETED", "FAILED"]
+    assert errors()[0].startswith(type(error).__name__)
+
+
+def test_sys_exit_in_a_handler_does_not_end_the_process(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def leave(message: Message) -> None:
+        sys.exit(3)
+
+    committed_orders.send(1)
+
+    drain(leave, retry=Constant(seconds=0, max_attempts=1))
+
+    assert errors() == ["SystemExit: 3"]
+
+
+# Transactional
+
+
+def test_transactional_commits_row_and_ack_together(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    inside: list[tuple[bool, int]] = []
+
+    def save(message: Message) -> None:
+        Order.objects.create(number=str(message.id))
+        inside.append((connection.in_atomic_block, len(outcomes())))
+
+    pk = committed_orders.send(1)
+
+    drain(save, ack_policy="TRANSACTIONAL")
+
+    assert inside == [(True, 0)]
+    assert list(Order.objects.values_list("number", flat=True)) == [str(pk)]
+    assert outcomes() == {pk: "COMPLETED"}
+
+
+def test_transactional_rolls_the_row_of_a_failed_attempt_back(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def save(message: Message) -> None:
+        Order.objects.create(number=str(message.read_ct))
+        if message.read_ct < 3:
+            raise ValueError
+
+    committed_orders.send(1)
+
+    drain(save, ack_policy="TRANSACTIONAL", retry=Constant(seconds=0))
+
+    assert list(Order.objects.values_list("number", flat=True)) == ["3"]
+
+
+def test_transactional_survives_a_query_that_breaks_the_transaction(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def break_it(message: Message) -> None:
+        Order.objects.create(number="1")
+        if message.read_ct == 1:
+            with pytest.raises(DatabaseError), connection.cursor() as cursor:
+                cursor.execute("SELECT 1/0")
+
+    pk = committed_orders.send(1)
+
+    drain(break_it, ack_policy="TRANSACTIONAL", retry=Constant(seconds=0))
+
+    assert outcomes() == {pk: "COMPLETED"}
+    assert Order.objects.count() == 1
+
+
+def test_transactional_rolls_everything_back_when_the_lease_was_lost(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    stolen: list[int] = []
+
+    def save(message: Message) -> None:
+        Order.objects.create(number=str(message.read_ct))
+        if not stolen:
+            stolen.extend(steal(message))
+
+    pk = committed_orders.send(1)
+
+    run = consume(save, ack_policy="TRANSACTIONAL", max_workers=1)
+    until(lambda: run.subscription.lost == 1)
+    rows = Order.objects.count()
+    run.stop()
+
+    assert (stolen, rows) == ([pk], 0)
+    assert [(pk, 2)] == [(row[0], row[2]) for row in live()]
+
+
+def test_transactional_batch_gives_the_others_back_when_one_lease_was_lost(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    stolen: list[int] = []
+
+    def save(messages: list[Message]) -> None:
+        for message in messages:
+            Order.objects.create(number=str(message.id))
+        if not stolen:
+            stolen.extend(steal(messages[0]))
+
+    first, *others = committed_orders.send_batch([1, 2, 3])
+
+    run = consume(save, ack_policy="TRANSACTIONAL", batch=True, max_workers=1)
+    until(lambda: len(outcomes()) == 2)
+    run.stop()
+
+    assert stolen == [first]
+    assert sorted(outcomes()) == others
+    assert sorted(Order.objects.values_list("number", flat=True)) == [str(pk) for pk in others]
+
+
+def test_transactional_rolls_back_what_was_said_before_an_error(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    def say_and_fail(message: Message) -> None:
+        message.ack()
+        raise ValueError("after all")
+
+    committed_orders.send(1)
+
+    drain(say_and_fail, ack_policy="TRANSACTIONAL", retry=NoRetry())
+
+    assert errors() == ["ValueError: after all"]
+
+
+CONFLICTS = {"a serialization failure": "40001", "a deadlock": "40P01"}
+
+
+@pytest.mark.parametrize("code", CONFLICTS.values(), ids=CONFLICTS)
+def test_a_transactional_handler_in_conflict_is_tried_again_and_no_attempt_counts(
+    committed_orders: BoundQueue, drain: Consume, code: str
+) -> None:
+    ran: list[tuple[int, int]] = []
+
+    def save(message: Message, context: Any) -> None:
+        Order.objects.create(number=str(len(ran)))
+        ran.append((context.attempt, context.deliveries))
+        if len(ran) < 3:
+            with connection.cursor() as cursor:
+                cursor.execute(f"DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$")
+
+    pk = committed_orders.send(1)
+
+    drain(save, ack_policy="TRANSACTIONAL", retry=NoRetry())
+
+    assert (ran, outcomes()) == ([(1, 1)] * 3, {pk: "COMPLETED"})
+    assert list(Order.objects.values_list("number", flat=True)) == ["2"]
+
+
+def test_a_conflict_that_does_not_end_is_an_error_of_the_handler(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    ran: list[int] = []
+
+    def conflict(message: Message) -> None:
+        ran.append(message.id)
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
+
+    pk = committed_orders.send(1)
+
+    drain(conflict, ack_policy="TRANSACTIONAL", retry=NoRetry())
+
+    assert (len(ran), outcomes()) == (5, {pk: "FAILED"})
+
+
+def test_a_handler_that_never_ran_costs_neither_delivery_nor_attempt(
+    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a pool has no connection to give."""
+    ran: list[tuple[int, int]] = []
+    tries: list[int] = []
+
+    def begin(using: str) -> Any:
+        tries.append(1)
+        if len(tries) <= 3:
+            raise OperationalError("couldn't get a connection after 30.00 sec")
+        return transaction.atomic(using=using)
+
+    monkeypatch.setattr(execution, "transaction", SimpleNamespace(atomic=begin))
+    pk = committed_orders.send(1)
+
+    run = consume(
+        lambda message, context: ran.append((context.attempt, context.deliveries)),
+        ack_policy="TRANSACTIONAL",
+        max_deliveries=2,
+        retry=NoRetry(),
+    )
+
+    until(lambda: outcomes() == {pk: "COMPLETED"})
+    assert ran == [(1, 1)]
+    assert run.subscription.counts()["retried"] == 0
+
+
+def test_a_pool_that_is_smaller_than_the_workers_is_warned_of(
+    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(consumer_module, "pool_size", lambda alias: 2)
+
+    drain(nothing, max_workers=8)
+
+    [warning] = [each.getMessage() for each in caplog.records if "pool" in each.getMessage()]
+    assert warning.startswith("the pool of database 'default' has 2 connections for 8 workers")
+    assert warning.endswith("Set max_size to 12 or more")
+
+
+# Counted and logged
+
+
+def test_what_was_delivered_as_often_as_allowed_counts_as_failed(
+    committed_orders: BoundQueue, drain: Consume, caplog: Any
+) -> None:
+    pk = committed_orders.send(1)
+
+    run = drain(fail, retry=Constant(seconds=0), max_deliveries=2)
+
+    assert (outcomes(), run.subscription.counts()["failed"]) == ({pk: "FAILED"}, 1)
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert lines == [
+        f"orders: message {pk} failed for good: it was delivered 2 times, as often as allowed"
+    ]
+
+
+def test_a_retry_carries_the_error_of_its_attempt(
+    committed_orders: BoundQueue, drain: Consume, events: list[tuple[str, dict[str, Any]]]
+) -> None:
+    committed_orders.send(1)
+
+    drain(fail, retry=Constant(seconds=0, max_attempts=2))
+
+    [again] = [told["outcomes"] for name, told in events if name == "messages_retried"]
+    assert again[0].error.startswith("ValueError: no such order")
+
+
+def test_a_handlers_error_is_logged_with_its_traceback(
+    committed_orders: BoundQueue, drain: Consume, caplog: Any
+) -> None:
+    committed_orders.send(1)
+
+    drain(fail, retry=Constant(seconds=0, max_attempts=2))
+
+    logged = [
+        (each.levelname, each.exc_info[1]) for each in caplog.records if each.exc_info is not None
+    ]
+    assert [(level, str(error)) for level, error in logged] == [
+        ("WARNING", "no such order"),
+        ("ERROR", "no such order"),
+    ]
+
+
+def test_control_characters_of_an_error_are_escaped_in_the_log(
+    committed_orders: BoundQueue, drain: Consume, caplog: Any
+) -> None:
+    def color(message: Message) -> None:
+        raise ValueError("\x1b[31mred\rforged")
+
+    committed_orders.send(1)
+
+    drain(color, retry=NoRetry())
+
+    [record] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.getMessage().endswith("ValueError: \\x1b[31mred\\rforged")
+    assert "\x1b" not in logs.Formatter().format(record)
+
+
+# Written together
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_what_was_written_before_the_database_failed_is_not_written_again(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """One of them cannot be stored, so that each is written by itself; then another kind."""
+    orders.send_batch([1, 2, 3])
+    subscription, settler = subscribed(), Settler(0)
+    done, bad, again = Message.objects.lease(subscription.queue, vt=60, qty=3)
+    calls = []
+
+    def fragile(operation: Callable[..., Settled]) -> Callable[..., Settled]:
+        def run(queue: Queue, receipts: Collection[Receipt], **options: Any) -> Settled:
+            calls.extend([receipts] if receipts else [])
+            if receipts and len(calls) == at:
+                raise OperationalError("the server is gone")
+            if bad.receipt in receipts:
+                raise DataError("too long")
+            return operation(queue, receipts, **options)
+
+        return run
+
+    for name in ("complete", "retry"):
+        monkeypatch.setattr(Message.objects, name, fragile(getattr(Message.objects, name)))
+    for message, outcome in ((done, Ack()), (bad, Ack()), (again, Nack(0.0))):
+        settler.put(subscription, message, outcome)
+
+    with pytest.raises(OperationalError):
+        settler.flush()
+    settler.flush()
+
+    counts = subscription.counts()
+    assert (counts["completed"], counts["retried"], counts["lost"]) == (1, 1, 1)
+    assert outcomes() == {done.id: "COMPLETED"}
+    assert settler.pending == 0
