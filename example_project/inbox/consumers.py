@@ -9,6 +9,7 @@ from django_pgqueue import consumer
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Exponential
 from example_project.inbox.activities import summarize
+from example_project.inbox.demo.faults import inject
 from example_project.inbox.models import Activity, Delivery, Repository
 
 # A payload of an unknown shape is not tried again: it goes to the dead-letter queue.
@@ -17,7 +18,7 @@ RETRY = Exponential(
 )
 
 
-@consumer("github", retry=RETRY)
+@consumer("github", retry=RETRY, middleware=[inject])
 def record_activity(message: Message) -> None:
     """Record the activity that *message* describes, once, however often it is delivered."""
     headers, payload = message.headers or {}, message.body or {}

@@ -18,6 +18,7 @@ from example_project.inbox.models import Activity, Delivery, Repository
 from example_project.inbox.webhooks import Refused, Webhook, parse
 
 github = queue("github")
+dead = queue("github.dead")
 
 
 @csrf_exempt
@@ -83,6 +84,7 @@ def feed(request: HttpRequest) -> HttpResponse:
             "chosen_repository": chosen_repository,
             "chosen_kind": chosen_kind,
             "metrics": github.metrics(),
+            "dead_letters": dead.metrics().length,
         },
     )
 

@@ -20,6 +20,8 @@ from django_pgqueue.spark.errors import PipelineError
 from django_pgqueue.spark.session import local_session
 from example_project.inbox.report import plots
 
+STYLE = Path(__file__).resolve().parents[2] / "static" / "inbox" / "inbox.css"
+
 
 class Command(BaseCommand):
     help = "Turn the webhook history into a lake and a report (needs Spark and Java)."
@@ -64,6 +66,7 @@ class Command(BaseCommand):
         page = {
             "history": history,
             "sections": sections,
+            "style": STYLE.read_text(),
             "made_at": dt.datetime.now(dt.timezone.utc),
         }
         output.write_text(render_to_string("inbox/report.html", page), encoding="utf-8")
