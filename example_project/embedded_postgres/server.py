@@ -69,6 +69,10 @@ class EmbeddedServer:
             os.chown(self.home, self.user["user"], self.user["group"])
         with self._lock("start.lock", fcntl.LOCK_EX):
             self._users = self._users or self._lock("users.lock", fcntl.LOCK_SH)
+            # From a shell that ends at once: the keeper is no child of this process.
+            keeper = [sys.executable, "-ISc", KEEPER.format(self._pg_ctl("stop"), self.user)]
+            shell = ["sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh"]
+            subprocess.run([*shell, *keeper], cwd=self.home, start_new_session=True)
             deadline = time.monotonic() + 60
             while not self.is_running():
                 failure = "" if self._is_alive() else self._launch()
@@ -79,10 +83,6 @@ class EmbeddedServer:
                     self._users = None
                     raise RuntimeError(f"PostgreSQL does not start in {self.home}: {failure}")
                 time.sleep(0.05)
-            # From a shell that ends at once: the keeper is no child of this process.
-            keeper = [sys.executable, "-ISc", KEEPER.format(self._pg_ctl("stop"), self.user)]
-            shell = ["sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh"]
-            subprocess.run([*shell, *keeper], cwd=self.home, start_new_session=True)
         return self
 
     def stop(self, *error: object) -> None:

@@ -1,4 +1,4 @@
-"""The webhook GitHub calls and the pages people look at."""
+"""The webhook that GitHub calls, and the pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def github_webhook(request: HttpRequest) -> JsonResponse:
 
 
 def accept(webhook: Webhook) -> tuple[Delivery, bool]:
-    """Note the delivery and publish its payload, both or neither; a known one is left alone."""
+    """Store the delivery and publish its payload, both or neither; skip a known delivery."""
     with transaction.atomic():
         delivery, is_new = Delivery.objects.get_or_create(
             guid=webhook.guid,

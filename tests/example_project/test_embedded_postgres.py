@@ -169,6 +169,16 @@ def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
     until(lambda: not is_alive(pid), 30)
 
 
+def test_server_ends_after_its_user_was_killed_while_it_started(directory: Path) -> None:
+    user = run_python(USE_SERVER, directory)
+    until((directory / "data" / "postmaster.pid").exists, 30)
+
+    user.kill()
+    leave(user)
+
+    until(lambda: not processes_of(directory), 30)
+
+
 def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> None:
     code = USE_SERVER.replace("sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()")
     parent = run_python(code, directory)

@@ -25,11 +25,11 @@ class PoisonMessage(LookupError):
 def plan(total: int) -> dict[int, str]:
     """Which of *total* deliveries, counted from 1, get which fault.
 
-    >>> Counter(plan(100).values())
-    Counter({'retry': 4, 'poison': 4, 'kill': 1})
+    >>> sorted(plan(12).items())
+    [(5, 'retry'), (6, 'kill'), (10, 'poison')]
     """
-    faults = dict.fromkeys(range(5, total + 1, 25), RETRY)
-    faults |= dict.fromkeys(range(10, total + 1, 25), POISON)
+    faults = dict.fromkeys(range(5, total + 1, 24), RETRY)
+    faults |= dict.fromkeys(range(10, total + 1, 24), POISON)
     return faults | {max(1, total // 2): KILL}
 
 

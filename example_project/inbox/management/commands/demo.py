@@ -195,7 +195,8 @@ class Command(BaseCommand):
                 self.start_consumer(is_faulty=True)
                 progress.note(
                     f"{child.name} was killed (kill -9) in the middle of a message; "
-                    f"{self.consumers[-1].name} takes its place."
+                    f"{self.consumers[-1].name} takes its place. The messages that it held are "
+                    "delivered again when their leases run out, in a few seconds."
                 )
 
     def drain(self, run: Run, traffic: Traffic, progress: Progress) -> Standing:

@@ -1,4 +1,4 @@
-"""``manage.py report``: export the archive, ask the lake, show what it tells.
+"""``manage.py report``: export the archive to a lake, and report on the lake.
 
 Prints tables, and writes the same with plots as one page that needs nothing else.
 """
