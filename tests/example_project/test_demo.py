@@ -131,6 +131,8 @@ def test_the_demo_goes_on_serving_feed_and_admin(start: Any, environment: dict[s
         assert line, said
         said += line
 
+    # Its own poison message, and not the dead letter that another run left.
+    assert "dead letters redriven: 1." in said
     feed, admin, user, password = re.search(
         r"Feed +(\S+)\nAdmin +(\S+) +as (\w+), password (\S+)", said
     ).groups()

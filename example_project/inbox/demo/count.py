@@ -82,6 +82,12 @@ class Run:
     def deliveries(self) -> QuerySet[Delivery]:
         return Delivery.objects.filter(pk__gt=self._before)
 
+    def dead_letters(self) -> list[int]:
+        """Ids, of this run only: an earlier one may have been interrupted."""
+        ids = self.deliveries.values("message_id")
+        dead = LiveMessage.objects.filter(pk__in=ids, queue__name=DEAD_LETTERS)
+        return list(dead.order_by("pk").values_list("pk", flat=True))
+
     def standing(self) -> Standing:
         ids = self.deliveries.values("message_id")
         live = LiveMessage.objects.filter(pk__in=ids)
@@ -92,7 +98,7 @@ class Run:
             in_flight=states["PROCESSING"],
             waiting=states["RETRYABLE"] + states["SCHEDULED"],
             archived=ArchivedMessage.objects.filter(pk__in=ids, state="COMPLETED").count(),
-            dead=live.filter(queue__name=DEAD_LETTERS).count(),
+            dead=len(self.dead_letters()),
         )
 
     def delivered_again(self) -> tuple[int, int]:
@@ -134,9 +140,8 @@ class Run:
     def _events(self) -> dict[str, dict[str, int]]:
         ids = self.deliveries.values("message_id")
         done = ArchivedMessage.objects.filter(pk__in=ids, state="COMPLETED")
-        dead = LiveMessage.objects.filter(pk__in=ids, queue__name=DEAD_LETTERS)
         places = dict.fromkeys(done.values_list("pk", flat=True), "archived")
-        places |= dict.fromkeys(dead.values_list("pk", flat=True), "dead")
+        places |= dict.fromkeys(self.dead_letters(), "dead")
         events: dict[str, dict[str, int]] = {}
         for message_id, event in self.deliveries.values_list("message_id", "event"):
             numbers = events.setdefault(event, {"archived": 0, "dead": 0, "left": 0})

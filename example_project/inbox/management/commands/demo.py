@@ -27,6 +27,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import BaseCommand, CommandError, CommandParser, call_command
 
 from django_pgqueue import queue
+from django_pgqueue.models import Message
 from example_project.inbox.demo import faults, payloads
 from example_project.inbox.demo.children import Child, end
 from example_project.inbox.demo.count import DEAD_LETTERS, Outcome, Run, Standing
@@ -126,7 +127,7 @@ class Command(BaseCommand):
         self.traffic.stop()
         again = run.delivered_again()
         if planted and standing.dead:
-            standing = self.redrive(run, self.traffic, progress, standing.dead)
+            standing = self.redrive(run, self.traffic, progress)
         progress.finish(self.traffic.counts, standing)
         outcome = run.outcome(self.traffic.counts, again, progress.seconds)
         self.report(outcome, self.traffic.errors)
@@ -219,18 +220,21 @@ class Command(BaseCommand):
                 return standing
             time.sleep(0.1)
 
-    def redrive(self, run: Run, traffic: Traffic, progress: Progress, dead: int) -> Standing:
+    def redrive(self, run: Run, traffic: Traffic, progress: Progress) -> Standing:
         """Put the fault right, as a deployment would, and send the dead letters back."""
-        [letter] = queue(DEAD_LETTERS).peek(qty=1)
-        error = (letter.headers or {})["x-dead-letter"]["error"].partition("\n")[0]
-        progress.note(f"{dead} poison messages are in the queue {DEAD_LETTERS}: {error}")
+        ids = run.dead_letters()
+        letter = Message.objects.get(pk=ids[0])
+        error = letter.headers["x-dead-letter"]["error"].partition("\n")[0]
+        progress.note(f"{len(ids)} poison messages are in the queue {DEAD_LETTERS}: {error}")
         stopped, self.consumers = self.consumers, []
         self.children = [child for child in self.children if child not in stopped]
         end(stopped)
         for _ in stopped:
             self.start_consumer(is_faulty=False)
-        run.redriven = queue(DEAD_LETTERS).redrive()
-        progress.note(f"Consumers without the fault are deployed; {run.redriven} are redriven.")
+        run.redriven = queue(DEAD_LETTERS).redrive(ids=ids)
+        progress.note(
+            f"Consumers without the fault are deployed; dead letters redriven: {run.redriven}."
+        )
         return self.drain(run, traffic, progress)
 
     def report(self, outcome: Outcome, errors: list[str]) -> None:
