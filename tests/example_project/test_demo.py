@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
+from example_project.embedded_postgres.server import EmbeddedServer
 from example_project.inbox.demo import faults
 from tests.waiting import until
 
@@ -28,7 +30,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A database server of the demo's own, which ends with the last process that uses it."""
     environment = {
         name: value
@@ -36,11 +38,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         if name not in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL")
     }
     directory = tmp_path_factory.mktemp("demo")
-    return {
+    yield {
         **environment,
         "EMBEDDED_DIRECTORY": str(directory / "postgres"),
         "TMPDIR": str(directory),
     }
+    with EmbeddedServer(directory / "postgres") as server:
+        pass  # waits for the end, where a keeper does not
+    shutil.rmtree(server.home)  # as root it is not below pytest's private directory
 
 
 @pytest.fixture
