@@ -56,7 +56,7 @@ def server() -> Iterator[dict[str, Any]]:
     directory.chmod(0o755)
     try:
         with EmbeddedServer(directory, settings=SETTINGS) as embedded:
-            yield {**embedded.connection_parameters(), "password": ""}
+            yield {**conninfo_to_dict(embedded.url()), "password": ""}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -14,9 +14,12 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 
-    from django.core.management import execute_from_command_line
+    try:
+        from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+        execute_from_command_line(sys.argv)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

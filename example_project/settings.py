@@ -1,7 +1,7 @@
 """Settings of the example project, each one open to the environment (or a .env file).
 
-Without any of them set you get a development server on a PostgreSQL of its own, started at the
-first query and kept in ``.postgres/`` at the root of the repository.
+Without any of them this is a development server on a PostgreSQL of its own, started at the first
+query and kept in ``.postgres/`` at the root of the repository.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ DEBUG = env.bool("DEBUG", default=True)
 development_secret = "for-development-only" if DEBUG else env.NOTSET
 SECRET_KEY = env.str("SECRET_KEY", default=development_secret)
 GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default=development_secret)
+
+# Only `manage.py demo` sets it: planted payloads then make the consumers fail.
+DEMO_FAULTS = env.bool("DEMO_FAULTS", default=False)
 
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"])
 

@@ -1,78 +1,37 @@
-"""Django's PostgreSQL backend on a server of our own, started at the first connection.
+"""Django's PostgreSQL backend on a server that is started at the first connection.
 
-    DATABASES = {
-        "default": {
-            "ENGINE": "example_project.embedded_postgres",
-            "NAME": "inbox",
-            "EMBEDDED_DIRECTORY": BASE_DIR / ".postgres",       # the default
-            "EMBEDDED_SETTINGS": {"log_statement": "ddl"},      # optional: PostgreSQL's settings
-            "EMBEDDED_BIN_DIR": "/usr/lib/postgresql/17/bin",   # optional: other binaries
-        },
-    }
-
-Several aliases may share a directory, that is one server, each with a NAME of its own. A database
-that does not exist is created. OPTIONS stay psycopg's, `pool` among them.
+EMBEDDED_DIRECTORY holds the data; EMBEDDED_SETTINGS are PostgreSQL's, EMBEDDED_BIN_DIR has another
+PostgreSQL's programs. A database that does not exist is created.
 """
 
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import psycopg
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql import base
 from psycopg import sql
+from psycopg.errors import DuplicateDatabase, UniqueViolation
 
-from .server import SUPERUSER, EmbeddedServer
+from .server import EmbeddedServer
 
-ANOTHER_PROCESS_WAS_FASTER = (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation)
-
-_servers: dict[Path, EmbeddedServer] = {}
-_created: set[tuple[str, str]] = set()
+_servers: dict[tuple[str, str], EmbeddedServer] = {}
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    def get_connection_params(self) -> dict[str, Any]:
-        # Django asks for these only when it is about to connect (or to open its pool).
-        server = self.start_server()
-        self.settings_dict.update(HOST=server.host, PORT=str(server.port), USER=SUPERUSER)
-        if name := self.settings_dict["NAME"]:
-            create_database_if_missing(server, name)
-        return super().get_connection_params()
-
-    def start_server(self) -> EmbeddedServer:
-        directory = self.embedded_directory()
-        server = _servers.get(directory)
-        if server is None:
-            server = EmbeddedServer(
-                directory,
-                settings=self.settings_dict.get("EMBEDDED_SETTINGS"),
-                bin_dir=self.settings_dict.get("EMBEDDED_BIN_DIR"),
-            )
-            server = _servers.setdefault(directory, server)
+    def get_connection_params(self) -> dict[str, Any]:  # just before a connection or a pool opens
+        given = self.settings_dict
+        directory, name = str(given["EMBEDDED_DIRECTORY"]), given["NAME"]
+        if (server := _servers.get((directory, name))) is None:
+            settings, bin_dir = given.get("EMBEDDED_SETTINGS"), given.get("EMBEDDED_BIN_DIR")
+            server = EmbeddedServer(directory, settings=settings, bin_dir=bin_dir).start()
+            exists = contextlib.suppress(DuplicateDatabase, UniqueViolation)
+            with psycopg.connect(server.url(), autocommit=True) as connection, exists:
+                if name:
+                    create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+                    connection.execute(create)
+            server = _servers.setdefault((directory, name), server)
         server.start()
-        return server
-
-    def embedded_directory(self) -> Path:
-        if directory := self.settings_dict.get("EMBEDDED_DIRECTORY"):
-            return Path(directory).absolute()
-        if base_dir := getattr(settings, "BASE_DIR", None):
-            return Path(base_dir).absolute() / ".postgres"
-        raise ImproperlyConfigured(
-            f"Say where the embedded PostgreSQL keeps its data: set DATABASES[{self.alias!r}]"
-            "['EMBEDDED_DIRECTORY'], or BASE_DIR."
-        )
-
-
-def create_database_if_missing(server: EmbeddedServer, name: str) -> None:
-    if (server.host, name) in _created:
-        return
-    with psycopg.connect(**server.connection_parameters(), autocommit=True) as connection:
-        known = connection.execute("SELECT FROM pg_database WHERE datname = %s", [name])
-        if known.fetchone() is None:
-            with contextlib.suppress(*ANOTHER_PROCESS_WAS_FASTER):
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    _created.add((server.host, name))
+        given.update(HOST=server.host, PORT=str(server.port), USER="postgres")
+        return super().get_connection_params()

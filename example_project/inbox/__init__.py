@@ -1,1 +1,1 @@
-"""The inbox: webhooks come in at a view, wait in a queue and become a feed of activity."""
+"""The inbox: a view queues webhooks, a consumer makes a feed of them."""

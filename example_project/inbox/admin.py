@@ -1,4 +1,4 @@
-"""The inbox in Django's admin: to look things up, not to type them in."""
+"""The inbox in Django's admin, read only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from example_project.inbox.models import Activity, Delivery, Repository
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Deliveries make these rows; people read and delete them."""
+    """Deliveries make these rows; the admin shows and deletes them."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -62,7 +62,7 @@ class RepositoryAdmin(ReadOnlyAdmin):
 
 @admin.register(Activity)
 class ActivityAdmin(ReadOnlyAdmin):
-    list_display = ["title", "kind", "actor", "repository", "happened_at"]
+    list_display = ["title", "kind", "actor", "repository"]
     list_filter = ["kind", "repository"]
     list_select_related = ["repository"]
     search_fields = ["title", "actor"]

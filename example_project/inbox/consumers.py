@@ -1,4 +1,4 @@
-"""What happens to a webhook after GitHub has its answer: it becomes a line of the feed."""
+"""The consumer: a webhook becomes a line of the feed after GitHub has its answer."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from django_pgqueue import consumer
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Exponential
 from example_project.inbox.activities import summarize
+from example_project.inbox.demo.faults import inject
 from example_project.inbox.models import Activity, Delivery, Repository
 
-# A payload of a shape we do not know will not get better by waiting; a database that is away will.
+# A payload of an unknown shape is not tried again: it goes to the dead-letter queue.
 RETRY = Exponential(
     first=1, max_attempts=5, jitter=True, reject_on=(LookupError, TypeError, AttributeError)
 )
 
 
-@consumer("github", retry=RETRY)
+@consumer("github", retry=RETRY, middleware=[inject])
 def record_activity(message: Message) -> None:
-    """Record what *message* tells, once, however often it is delivered."""
+    """Record the activity that *message* describes, once, however often it is delivered."""
     headers, payload = message.headers or {}, message.body or {}
     delivery = Delivery.objects.get(guid=headers["delivery"])
     summary = summarize(headers["event"], payload)
-    happened_at = summary.happened_at or delivery.received_at
 
     with transaction.atomic():
         repository = Repository.objects.of(payload)
@@ -35,12 +35,11 @@ def record_activity(message: Message) -> None:
                 "actor": summary.actor,
                 "title": summary.title,
                 "url": summary.url,
-                "happened_at": happened_at,
             },
         )
         if not is_new:
             return
         if repository:
-            repository.count_activity(happened_at)
+            repository.count_activity(delivery.received_at)
             repository.take_numbers(payload["repository"], as_of=delivery.received_at)
         Delivery.objects.filter(pk=delivery.pk).update(processed_at=timezone.now())

@@ -1,4 +1,4 @@
-"""What the inbox keeps: each delivery's envelope, each repository, and what happened there."""
+"""Tables of the inbox: deliveries, repositories and activities."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Repository(models.Model):
         owner, _, name = self.full_name.partition("/")
         return reverse("inbox:repository", args=[owner, name])
 
-    def count_activity(self, happened_at: datetime) -> None:
-        """Count one more activity; the database adds, so two consumers at once both count."""
+    def count_activity(self, received_at: datetime) -> None:
+        """Count one more activity; the database adds, so that concurrent consumers all count."""
         Repository.objects.filter(pk=self.pk).update(
             activity_count=F("activity_count") + 1,
-            last_activity_at=Greatest("last_activity_at", happened_at),
+            last_activity_at=Greatest("last_activity_at", received_at),
         )
 
     def take_numbers(self, payload: dict[str, Any], as_of: datetime) -> None:
@@ -95,7 +95,7 @@ class Delivery(models.Model):
 
 
 class Activity(models.Model):
-    """One line of the feed: who did what in which repository."""
+    """One line of the feed."""
 
     delivery = models.OneToOneField(Delivery, on_delete=models.CASCADE, related_name="activity")
     repository = models.ForeignKey(
@@ -110,7 +110,6 @@ class Activity(models.Model):
     actor = models.CharField(max_length=100, blank=True)
     title = models.CharField(max_length=300)
     url = models.URLField(max_length=500, blank=True)
-    happened_at = models.DateTimeField()
 
     class Meta:
         ordering = ["-id"]

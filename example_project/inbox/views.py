@@ -1,4 +1,4 @@
-"""The webhook GitHub calls and the pages people look at."""
+"""The webhook that GitHub calls, and the pages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from example_project.inbox.models import Activity, Delivery, Repository
 from example_project.inbox.webhooks import Refused, Webhook, parse
 
 github = queue("github")
+dead = queue("github.dead")
 
 
 @csrf_exempt
@@ -41,7 +42,7 @@ def github_webhook(request: HttpRequest) -> JsonResponse:
 
 
 def accept(webhook: Webhook) -> tuple[Delivery, bool]:
-    """Note the delivery and publish its payload, both or neither; a known one is left alone."""
+    """Store the delivery and publish its payload, both or neither; skip a known delivery."""
     with transaction.atomic():
         delivery, is_new = Delivery.objects.get_or_create(
             guid=webhook.guid,
@@ -83,6 +84,7 @@ def feed(request: HttpRequest) -> HttpResponse:
             "chosen_repository": chosen_repository,
             "chosen_kind": chosen_kind,
             "metrics": github.metrics(),
+            "dead_letters": dead.metrics().length,
         },
     )
 

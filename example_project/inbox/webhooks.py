@@ -1,7 +1,7 @@
-"""What a webhook request must look like before we believe it: size, signature, headers, JSON.
+"""Checks of a webhook request: size, signature, headers, JSON.
 
 ``parse`` turns a request into a ``Webhook`` or raises ``Refused`` with the answer to give. It
-touches no database, so a stranger's request costs one hash and no query.
+uses no database: a forged request costs one hash and no query.
 """
 
 from __future__ import annotations

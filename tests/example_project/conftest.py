@@ -22,7 +22,8 @@ Post = Callable[..., Any]
 @pytest.fixture
 def github(db: None) -> Any:
     """The queue that the project's own migrations create and bind."""
-    Message.objects.create_queue("github")
+    Message.objects.create_queue("github.dead")
+    Message.objects.create_queue("github", dead_letter_queue="github.dead")
     Message.objects.bind("github.#", "github")
     return queue("github")
 

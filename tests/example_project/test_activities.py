@@ -1,8 +1,6 @@
-"""What each event says in one line; no database needed."""
+"""One line for each event; no database needed."""
 
 from __future__ import annotations
-
-from datetime import datetime, timezone
 
 import pytest
 
@@ -12,27 +10,20 @@ from example_project.inbox.demo.payloads import load, repeat
 SENDER = {"sender": {"login": "mira"}}
 
 
-def test_a_push_tells_branch_commits_and_message() -> None:
-    summary = summarize(
-        "push",
-        {
-            **SENDER,
-            "ref": "refs/heads/main",
-            "created": False,
-            "deleted": False,
-            "forced": False,
-            "compare": "https://example.com/compare",
-            "commits": [{}, {}],
-            "head_commit": {"message": "One\n\nTwo", "timestamp": "2026-03-02T08:00:00+01:00"},
-        },
-    )
+def test_a_push_has_branch_commits_and_message() -> None:
+    payload = {
+        **SENDER,
+        "ref": "refs/heads/main",
+        "compare": "https://example.com/compare",
+        "commits": [{}, {}],
+        "head_commit": {"message": "One\n\nTwo"},
+    }
 
-    assert summary == Summary(
+    assert summarize("push", payload) == Summary(
         kind=Kind.PUSH,
         actor="mira",
         title="pushed 2 commits to main: One",
         url="https://example.com/compare",
-        happened_at=datetime(2026, 3, 2, 7, tzinfo=timezone.utc),
     )
 
 
@@ -45,26 +36,19 @@ def test_a_closed_pull_request_was_merged_or_not(merged: bool, verb: str) -> Non
     assert summary.title == f"{verb} pull request #3: Seven"
 
 
-def test_an_event_nobody_knows_gets_a_general_line() -> None:
+def test_an_event_without_a_function_gets_the_general_line() -> None:
     summary = summarize("quantum_merge", {"action": "half_done", **SENDER})
 
     assert summary == Summary(kind=Kind.OTHER, actor="mira", title="quantum merge: half done")
 
 
 @pytest.mark.parametrize(
-    "url", ["javascript:alert(1)", "data:text/html,x", "https://" + "x" * 500, None]
+    "url", ["javascript:alert(1)", "data:text/html,x", "https://" + "x" * 500, ""]
 )
 def test_only_web_addresses_become_links(url: str | None) -> None:
-    payload = {
-        "context": "ci",
-        "sha": "abcdef123",
-        "state": "success",
-        "target_url": url,
-        "commit": {"html_url": ""},
-        "updated_at": "2026-03-02T08:00:00Z",
-    }
+    issue = {"number": 1, "title": "x", "html_url": url}
 
-    assert summarize("status", payload).url == ""
+    assert summarize("issues", {"action": "opened", "issue": issue}).url == ""
 
 
 def test_a_long_title_is_cut() -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
+from example_project.embedded_postgres.server import EmbeddedServer
+from example_project.inbox.demo import faults
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,7 +30,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A database server of the demo's own, which ends with the last process that uses it."""
     environment = {
         name: value
@@ -32,11 +38,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         if name not in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL")
     }
     directory = tmp_path_factory.mktemp("demo")
-    return {
+    yield {
         **environment,
         "EMBEDDED_DIRECTORY": str(directory / "postgres"),
         "TMPDIR": str(directory),
     }
+    with EmbeddedServer(directory / "postgres") as server:
+        pass  # waits for the end, where a keeper does not
+    shutil.rmtree(server.home)  # as root it is not below pytest's private directory
 
 
 @pytest.fixture
@@ -80,35 +89,73 @@ def children_of(environment: dict[str, str]) -> list[int]:
 
 def test_the_demo_accounts_for_every_delivery_and_runs_again(start: Any) -> None:
     for count in (60, 15):
-        code, stdout, stderr = run(start, "--count", str(count), "--exit", "--json")
+        code, stdout, stderr = run(start, "--count", str(count), "--once", "--json")
 
         assert code == 0, stderr
         outcome = json.loads(stdout)
         assert outcome["adds_up"] is True
         assert (outcome["sent"], outcome["archived"], outcome["activities"]) == (count,) * 3
-        assert (outcome["failed"], outcome["left"], outcome["refused"]) == (0, 0, 0)
+        assert (outcome["dead"], outcome["left"], outcome["refused"]) == (0, 0, 0)
         assert outcome["redelivered"] == outcome["duplicates"] == count // 10
         assert sum(places["archived"] for places in outcome["events"].values()) == count
-        assert f"{count} sent = {count} archived + 0 failed + 0 left" in stderr
+        assert f"{count} sent = {count} archived + 0 dead letters + 0 left" in stderr
+        # The planted faults: see faults.plan.
+        planted = list(faults.plan(count).values())
+        assert outcome["retried"] == planted.count(faults.RETRY) > 0
+        assert outcome["redriven"] == planted.count(faults.POISON) > 0
+        assert outcome["recovered"] >= 1
+        assert "was killed (kill -9) in the middle of a message" in stderr
+        assert "PoisonMessage: this payload breaks the handler" in stderr
+        assert "\r" not in stderr  # lines, no bar
 
 
-def test_refused_and_failed_payloads_are_counted_apart(start: Any, tmp_path: Path) -> None:
+def test_refused_and_dead_payloads_are_counted_apart(start: Any, tmp_path: Path) -> None:
     good = {"event": "star_gazing", "payload": {}}
     refused = {"event": "Not An Event", "payload": {}}
     failing = {"event": "push", "payload": {"ref": "and nothing else"}}
     payloads = tmp_path / "mine.jsonl"
     payloads.write_text("\n".join(json.dumps(line) for line in (good, refused, failing)))
 
-    code, stdout, _ = run(start, "--payloads", str(payloads), "--count", "3", "--exit", "--json")
+    code, stdout, _ = run(start, "--payloads", str(payloads), "--count", "3", "--once", "--json")
 
     outcome = json.loads(stdout)
     assert code == 1
     assert outcome["adds_up"] is True
     assert (outcome["sent"], outcome["refused"]) == (2, 1)
     assert outcome["events"] == {
-        "push": {"archived": 0, "failed": 1, "left": 0},
-        "star_gazing": {"archived": 1, "failed": 0, "left": 0},
+        "push": {"archived": 0, "dead": 1, "left": 0},
+        "star_gazing": {"archived": 1, "dead": 0, "left": 0},
     }
+
+
+def test_the_demo_goes_on_serving_feed_and_admin(start: Any, environment: dict[str, str]) -> None:
+    process = start("--count", "12")
+    said = ""
+    while "Ctrl-C" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+
+    # Its own poison message, and not the dead letter that another run left.
+    assert "dead letters redriven: 1." in said
+    feed, admin, user, password = re.search(
+        r"Feed +(\S+)\nAdmin +(\S+) +as (\w+), password (\S+)", said
+    ).groups()
+    browser = build_opener(HTTPCookieProcessor())
+    assert "Feed" in browser.open(feed).read().decode()
+    token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', browser.open(admin).read().decode())
+    form = {"csrfmiddlewaretoken": token[1], "username": user, "password": password}
+    page = browser.open(f"{admin}login/?next=/admin/", urlencode(form).encode()).read().decode()
+    assert "Site administration" in page
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_SECONDS)
+
+    assert process.returncode == 0
+    assert not children_of(environment)
+
+
+def test_a_planted_fault_does_nothing_without_the_setting() -> None:
+    assert faults.inject(len) is len
 
 
 def test_a_payload_file_that_is_not_there_is_named(start: Any) -> None:

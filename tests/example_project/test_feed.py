@@ -1,12 +1,15 @@
-"""The pages people look at."""
+"""The pages of the inbox."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from django.contrib.staticfiles import finders
 from django.test import Client
 
+from django_pgqueue import queue
 from example_project.inbox.demo.payloads import load
 from example_project.inbox.models import Activity
 
@@ -43,16 +46,26 @@ def test_the_feed_shows_the_queue_and_what_happened(client: Client) -> None:
     assert 'href="/admin/"' in page
 
 
-def test_the_feed_renews_itself_while_messages_wait(
-    client: Client, post: Any, consume: Any
-) -> None:
-    post()
-    waiting = text_of(client, "/")
-    consume()
-    drained = text_of(client, "/")
+@pytest.mark.usefixtures("filled")
+def test_the_feed_refreshes_itself_under_a_strict_content_security_policy(client: Client) -> None:
+    page = text_of(client, "/")
 
-    assert 'http-equiv="refresh"' in waiting
-    assert 'http-equiv="refresh"' not in drained
+    assert [part for part in ("queue", "activities") if f'id="{part}" data-live' in page] == [
+        "queue",
+        "activities",
+    ]
+    loaded = re.findall(r'<(?:script src|link [^>]*href)="([^"]+)"', page)
+    assert len(loaded) == 3  # the icon, the styles and the script that refreshes
+    for address in loaded:
+        assert finders.find(address.removeprefix("/static/"))
+    assert "<style" not in page
+    assert not re.search(r"<script(?! src)| on[a-z]+=| style=", page)
+
+
+def test_the_feed_counts_dead_letters(client: Client, github: Any) -> None:
+    queue("github.dead").send({})
+
+    assert "<dt>Dead letters</dt><dd>1</dd>" in text_of(client, "/")
 
 
 @pytest.mark.usefixtures("filled")

@@ -1,4 +1,4 @@
-"""The webhook: who is let in, what is answered, and that a delivery is queued exactly once."""
+"""The webhook: checks, answers, and that a delivery is queued exactly once."""
 
 from __future__ import annotations
 

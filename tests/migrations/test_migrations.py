@@ -15,6 +15,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, convert_until, execute, manage
@@ -46,7 +47,7 @@ def postgres_15() -> Iterator[dict[str, Any]]:
     with EmbeddedServer(
         directory, settings=settings, bin_dir="/usr/lib/postgresql/15/bin"
     ) as server:
-        yield server.connection_parameters()
+        yield conninfo_to_dict(server.url())
     shutil.rmtree(directory, ignore_errors=True)
     shutil.rmtree(server.home, ignore_errors=True)
 

@@ -66,12 +66,12 @@ def pair() -> Iterator[Pair]:
             messages = other.do(call, "read", "orders", qty=count)
             other.do(call, "archive", "orders", [message.receipt for message in messages])
 
-        standby.home.mkdir(mode=0o711)
-        program = primary._find_bin_dir() / "pg_basebackup"
+        standby.home.mkdir()
+        standby.home.chmod(0o777)  # as root, the server's user makes the copy
+        program = primary.bin_dir / "pg_basebackup"
         options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
-        subprocess.run(
-            [program, *options, "-D", str(standby.data)], check=True, capture_output=True
-        )
+        copy = [program, *options, "-D", str(standby.data)]
+        subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby.user)
         with standby:
             yield Pair(primary.url(), standby.url(), archive)
     for server in (standby, primary):

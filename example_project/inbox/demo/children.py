@@ -16,9 +16,10 @@ ROOT = Path(__file__).resolve().parents[3]
 class Child:
     """A management command in a process of its own, writing to a log file."""
 
-    def __init__(self, name: str, *arguments: str, log_directory: Path):
+    def __init__(self, name: str, *arguments: str, log_directory: Path, **environment: str):
         self.name = name
         self.arguments = arguments
+        self.environment = environment
         self.log = log_directory / f"{name}.log"
         self._process: subprocess.Popen | None = None
 
@@ -29,8 +30,8 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
-                # Ctrl-C reaches the demo alone, which then ends its children in order.
+                env={**_environment(), **self.environment},
+                # Ctrl-C reaches the demo alone, which then ends its children.
                 start_new_session=True,
             )
 

@@ -1,15 +1,17 @@
-"""Counts what became of the deliveries of one run of the demo."""
+"""Count the deliveries of one run of the demo: where they are, and how they got there."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.db.models import Count, Max, QuerySet
 
 from django_pgqueue.models import ArchivedMessage, LiveMessage
+from example_project.inbox.demo.faults import KILL, RETRY
 from example_project.inbox.models import Activity, Delivery
+
+DEAD_LETTERS = "github.dead"
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Standing:
     in_flight: int
     waiting: int
     archived: int
-    failed: int
+    dead: int
 
     @property
     def left(self) -> int:
@@ -28,21 +30,24 @@ class Standing:
 
     @property
     def done(self) -> int:
-        return self.archived + self.failed
+        return self.archived + self.dead
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to. ``archived`` are the messages handled well, ``failed`` the others."""
+    """``sent`` is what the web server accepted; ``archived`` what consumers handled."""
 
     sent: int
     refused: int
     redelivered: int
     duplicates: int
     archived: int
-    failed: int
+    dead: int
     left: int
     activities: int
+    retried: int
+    recovered: int
+    redriven: int
     seconds: float
     events: dict[str, dict[str, int]] = field(default_factory=dict)
     repositories: dict[str, int] = field(default_factory=dict)
@@ -53,42 +58,61 @@ class Outcome:
 
     @property
     def adds_up(self) -> bool:
-        """Every delivery sent is in exactly one place, and every message handled left a trace."""
+        """Each delivery is in one place, and each one that was handled left one activity."""
         return (
-            self.sent == self.archived + self.failed + self.left
+            self.sent == self.archived + self.dead + self.left
             and self.archived == self.activities
             and self.redelivered == self.duplicates
         )
 
     @property
     def is_clean(self) -> bool:
-        return self.adds_up and not (self.refused or self.failed or self.left)
+        return self.adds_up and not (self.refused or self.dead or self.left)
 
 
 class Run:
-    """The deliveries received from now on."""
+    """The deliveries received from now on; *faults* as the demo planted them, by guid."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: dict[str, str]) -> None:
         self._before = Delivery.objects.aggregate(last=Max("pk"))["last"] or 0
+        self._faults = faults
+        self.redriven = 0
 
     @property
     def deliveries(self) -> QuerySet[Delivery]:
         return Delivery.objects.filter(pk__gt=self._before)
 
+    def dead_letters(self) -> list[int]:
+        """Ids, of this run only: an earlier one may have been interrupted."""
+        ids = self.deliveries.values("message_id")
+        dead = LiveMessage.objects.filter(pk__in=ids, queue__name=DEAD_LETTERS)
+        return list(dead.order_by("pk").values_list("pk", flat=True))
+
     def standing(self) -> Standing:
         ids = self.deliveries.values("message_id")
-        live = _count(LiveMessage.objects.filter(pk__in=ids))
-        archived = _count(ArchivedMessage.objects.filter(pk__in=ids))
+        live = LiveMessage.objects.filter(pk__in=ids)
+        by_state = live.exclude(queue__name=DEAD_LETTERS).order_by().values_list("state")
+        states = Counter(dict(by_state.annotate(Count("pk"))))
         return Standing(
-            ready=live["PENDING"],
-            in_flight=live["PROCESSING"],
-            waiting=live["RETRYABLE"] + live["SCHEDULED"],
-            archived=archived["COMPLETED"],
-            failed=archived["FAILED"],
+            ready=states["PENDING"],
+            in_flight=states["PROCESSING"],
+            waiting=states["RETRYABLE"] + states["SCHEDULED"],
+            archived=ArchivedMessage.objects.filter(pk__in=ids, state="COMPLETED").count(),
+            dead=len(self.dead_letters()),
         )
 
-    def outcome(self, traffic: Counter[str], seconds: float) -> Outcome:
+    def delivered_again(self) -> tuple[int, int]:
+        """How many messages were retried after an error, and how many a killed consumer held."""
+        again = ArchivedMessage.objects.filter(read_ct__gt=1).values("pk")
+        guids = self.deliveries.filter(message_id__in=again).values_list("guid", flat=True)
+        faults = Counter(self._faults.get(str(guid), KILL) for guid in guids)
+        return faults[RETRY], faults[KILL]
+
+    def outcome(
+        self, traffic: Counter[str], delivered_again: tuple[int, int], seconds: float
+    ) -> Outcome:
         standing = self.standing()
+        retried, recovered = delivered_again
         activities = Activity.objects.filter(delivery__in=self.deliveries)
         by_repository = (
             activities.exclude(repository=None)
@@ -102,9 +126,12 @@ class Run:
             redelivered=traffic["redelivered"],
             duplicates=traffic["duplicates"],
             archived=standing.archived,
-            failed=standing.failed,
+            dead=standing.dead,
             left=standing.left,
             activities=activities.count(),
+            retried=retried,
+            recovered=recovered,
+            redriven=self.redriven,
             seconds=round(seconds, 3),
             events=self._events(),
             repositories=dict(by_repository[:5]),
@@ -112,17 +139,11 @@ class Run:
 
     def _events(self) -> dict[str, dict[str, int]]:
         ids = self.deliveries.values("message_id")
-        archived = ArchivedMessage.objects.filter(pk__in=ids)
-        states = dict(archived.values_list("pk", "state"))
-        events: dict[str, dict[str, int]] = defaultdict(
-            lambda: {"archived": 0, "failed": 0, "left": 0}
-        )
-        place = {"COMPLETED": "archived", "FAILED": "failed"}
+        done = ArchivedMessage.objects.filter(pk__in=ids, state="COMPLETED")
+        places = dict.fromkeys(done.values_list("pk", flat=True), "archived")
+        places |= dict.fromkeys(self.dead_letters(), "dead")
+        events: dict[str, dict[str, int]] = {}
         for message_id, event in self.deliveries.values_list("message_id", "event"):
-            state = states.get(message_id) if message_id else None
-            events[event][place.get(state or "", "left")] += 1
+            numbers = events.setdefault(event, {"archived": 0, "dead": 0, "left": 0})
+            numbers[places.get(message_id or 0, "left")] += 1
         return dict(sorted(events.items()))
-
-
-def _count(messages: QuerySet[Any]) -> Counter[str]:
-    return Counter(dict(messages.order_by().values_list("state").annotate(Count("pk"))))

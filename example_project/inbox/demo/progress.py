@@ -1,4 +1,4 @@
-"""The demo's progress: one line that renews itself in a terminal, plain lines in a log."""
+"""The demo's progress: a bar that is redrawn in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.management.base import OutputWrapper
 from example_project.inbox.demo.count import Standing
 
 BAR = 24
-LOG_EVERY_SECONDS = 2.0
+LINE_EVERY_SECONDS = 2.0
 
 
 class Progress:
@@ -20,7 +20,7 @@ class Progress:
         self.total = total
         self.is_terminal = stream.isatty()
         self._started = time.monotonic()
-        self._logged = 0.0
+        self._written = 0.0
 
     @property
     def seconds(self) -> float:
@@ -32,25 +32,30 @@ class Progress:
             columns = shutil.get_terminal_size().columns
             self.stream.write(f"\r\x1b[K{line[: columns - 1]}", ending="")
             self.stream.flush()
-        elif time.monotonic() - self._logged >= LOG_EVERY_SECONDS:
-            self._logged = time.monotonic()
+        elif time.monotonic() - self._written >= LINE_EVERY_SECONDS:
+            self._written = time.monotonic()
             self.stream.write(line)
 
+    def note(self, text: str) -> None:
+        """Write a line that stays; the bar goes on below it."""
+        self.stream.write(f"\r\x1b[K{text}" if self.is_terminal else text)
+
     def finish(self, traffic: Counter[str], standing: Standing) -> None:
-        self._logged = 0.0
+        self._written = 0.0
         self.show(traffic, standing)
         if self.is_terminal:
             self.stream.write("")
 
     def line(self, traffic: Counter[str], standing: Standing) -> str:
-        rate = standing.done / self.seconds if self.seconds else 0
         numbers = (
             f"sent {traffic['sent']}/{self.total}  ready {standing.ready}  "
-            f"in flight {standing.in_flight}  archived {standing.archived}  "
-            f"failed {standing.failed}  {rate:.0f}/s"
+            f"in flight {standing.in_flight}  waiting {standing.waiting}  "
+            f"archived {standing.archived}  dead {standing.dead}"
         )
-        return f"{self._bar(standing.done)} {numbers}" if self.is_terminal else numbers
+        steps = traffic["sent"] + standing.archived
+        return f"{self._bar(steps)} {numbers}" if self.is_terminal else numbers
 
-    def _bar(self, done: int) -> str:
-        filled = round(BAR * done / self.total) if self.total else BAR
+    def _bar(self, steps: int) -> str:
+        """Sending is one half of a delivery's way, handling the other."""
+        filled = min(BAR, BAR * steps // (2 * self.total))
         return "█" * filled + "░" * (BAR - filled)

@@ -1,4 +1,4 @@
-"""Play GitHub: several clients post signed webhooks over HTTP, and some of them twice."""
+"""Play GitHub: several clients post signed webhooks over HTTP, some of them twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTEMPTS = 5
 
 
 class Traffic:
-    """Posts *deliveries* from *clients* threads; every *redeliver_every*-th goes out again."""
+    """Posts *deliveries* from *clients* threads; every *redeliver_every*-th is sent again."""
 
     def __init__(
         self,
@@ -24,12 +24,16 @@ class Traffic:
         deliveries: Iterator[tuple[str, bytes]],
         clients: int = 4,
         redeliver_every: int = 10,
+        faults: dict[int, str] | None = None,
     ):
         self.port = port
         self.secret = secret
         self.redeliver_every = redeliver_every
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
+        #: The planted faults by guid: *faults* has them by the number of the delivery.
+        self.faults: dict[str, str] = {}
+        self._faults = faults or {}
         self._deliveries = enumerate(deliveries, start=1)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -60,6 +64,8 @@ class Traffic:
             while (numbered := self._next()) is not None:
                 number, (event, body) = numbered
                 guid = str(uuid.uuid4())
+                if number in self._faults:
+                    self.faults[guid] = self._faults[number]
                 status = self._post(connection, guid, event, body)
                 if status in (200, 202) and number % self.redeliver_every == 0:
                     self._count("redelivered")
@@ -72,8 +78,8 @@ class Traffic:
     def _post(
         self, connection: http.client.HTTPConnection, guid: str, event: str, body: bytes
     ) -> int | None:
-        """The status of the answer. A broken connection is tried again with the same guid, so a
-        delivery whose answer got lost comes back as a duplicate, and is not sent twice."""
+        """The status of the answer. After a broken connection the same guid is sent again: a
+        delivery whose answer was lost is then a duplicate."""
         headers = {
             "Content-Type": "application/json",
             "X-GitHub-Delivery": guid,

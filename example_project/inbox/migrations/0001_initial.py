@@ -86,17 +86,10 @@ class Migration(migrations.Migration):
                         choices=[
                             ("push", "push"),
                             ("issue", "issue"),
-                            ("pull_request", "pull request"),
-                            ("review", "review"),
                             ("comment", "comment"),
-                            ("discussion", "discussion"),
-                            ("star", "star"),
-                            ("fork", "fork"),
+                            ("pull_request", "pull request"),
                             ("release", "release"),
-                            ("check", "check"),
-                            ("deployment", "deployment"),
-                            ("security", "security"),
-                            ("people", "people"),
+                            ("star", "star"),
                             ("other", "other"),
                         ],
                         max_length=20,
@@ -105,7 +98,6 @@ class Migration(migrations.Migration):
                 ("actor", models.CharField(blank=True, max_length=100)),
                 ("title", models.CharField(max_length=300)),
                 ("url", models.URLField(blank=True, max_length=500)),
-                ("happened_at", models.DateTimeField()),
                 (
                     "delivery",
                     models.OneToOneField(

@@ -1,4 +1,4 @@
-"""Create the queue the webhooks wait in: part of the schema, so part of a deployment's migrate."""
+"""Create the queue of the webhooks and its dead-letter queue: `migrate` is all a deployment needs."""
 
 from __future__ import annotations
 
@@ -13,4 +13,10 @@ class Migration(migrations.Migration):
         ("django_pgqueue", "0001_initial"),
     ]
 
-    operations = [CreateQueue("github", visibility_timeout=30, max_deliveries=20)]
+    operations = [
+        CreateQueue("github.dead"),
+        # A message that a killed consumer held is delivered again after five seconds.
+        CreateQueue(
+            "github", visibility_timeout=5, max_deliveries=20, dead_letter_queue="github.dead"
+        ),
+    ]

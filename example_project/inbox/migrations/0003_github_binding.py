@@ -1,4 +1,4 @@
-"""Bind the queue to every key under github: what is published there waits in it."""
+"""Bind the queue to every topic under github."""
 
 from __future__ import annotations
 

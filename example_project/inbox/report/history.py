@@ -1,4 +1,4 @@
-"""What the lake tells about the webhooks: repositories, events, latency by hour."""
+"""Queries of the lake: repositories, events, latency by hour."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """``manage.py demo``: the whole inbox at work on this machine, from an empty directory.
 
-Migrates the database, starts a web server and consumers, posts signed webhooks over HTTP, waits
-until the queue is drained and counts whether every delivery arrived, once.
+Migrates the database, starts a web server and consumers, and posts signed webhooks over HTTP. Some
+of them fail at first, some are poison, one kills its consumer. When the queue is drained, the demo
+redrives the dead letters to consumers without the faults, counts, and goes on serving the pages.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,11 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import BaseCommand, CommandError, CommandParser, call_command
 
-from example_project.inbox.demo import payloads
+from django_pgqueue import queue
+from django_pgqueue.models import Message
+from example_project.inbox.demo import faults, payloads
 from example_project.inbox.demo.children import Child, end
-from example_project.inbox.demo.count import Outcome, Run, Standing
+from example_project.inbox.demo.count import DEAD_LETTERS, Outcome, Run, Standing
 from example_project.inbox.demo.progress import Progress
 from example_project.inbox.demo.traffic import Traffic
 
@@ -45,7 +49,7 @@ class Command(BaseCommand):
             default=payloads.SHIPPED,
             metavar="FILE",
             help='JSON lines {"event": name, "payload": body} to send, plain or .gz '
-            "(default: the ones that come with the project).",
+            "without planted faults (default: the ones that come with the project).",
         )
         parser.add_argument(
             "--count",
@@ -62,9 +66,7 @@ class Command(BaseCommand):
             "--port", type=int, default=0, help="The web server's port (default: a free one)."
         )
         parser.add_argument(
-            "--exit",
-            action="store_true",
-            help="End when the queue is drained; so it does without a terminal, too.",
+            "--once", action="store_true", help="End after the count; otherwise serve until Ctrl-C."
         )
         parser.add_argument(
             "--json", action="store_true", help="Print the outcome as JSON, the rest to stderr."
@@ -73,11 +75,13 @@ class Command(BaseCommand):
     def handle(self, *arguments: Any, **options: Any) -> None:
         self.say = self.stderr if options["json"] else self.stdout
         self.say.style_func = None
-        # kill and a closed terminal end the demo just as Ctrl-C does; under nohup it stays.
+        # SIGTERM and a closed terminal end the demo as Ctrl-C does; under nohup it stays.
         for interruption in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(interruption) != signal.SIG_IGN:
                 signal.signal(interruption, signal.default_int_handler)
         self.children: list[Child] = []
+        self.consumers: list[Child] = []
+        self.started = 0
         self.traffic: Traffic | None = None
         self.logs = Path(tempfile.mkdtemp(prefix="inbox-demo-"))
         try:
@@ -92,25 +96,45 @@ class Command(BaseCommand):
 
     def play(self, options: dict[str, Any]) -> Outcome:
         bodies = self.load(options["payloads"])
-        rounds = 4 if options["payloads"] == payloads.SHIPPED else 1
-        total = options["count"] or rounds * len(bodies)
-        stays = self.stdout.isatty() and not options["exit"]
+        is_shipped = options["payloads"] == payloads.SHIPPED
+        total = options["count"] or (4 if is_shipped else 1) * len(bodies)
+        planted = faults.plan(total) if is_shipped else {}
+        self.say.write("Preparing the database and starting the web server ...")
         call_command("migrate", verbosity=0, interactive=False)
 
         port = options["port"] or _free_port()
         self.start_server(port)
-        self.start_consumers(options["consumers"], options["workers"])
+        self.workers = options["workers"]
+        for _ in range(options["consumers"]):
+            self.start_consumer(bool(planted))
         self.say.write(
             f"Sending {total} webhooks to http://127.0.0.1:{port}/, "
             f"handled by {options['consumers']} consumers of {options['workers']} workers."
         )
+        if planted:
+            of = Counter(planted.values())
+            self.say.write(
+                f"Planted faults: {of[faults.RETRY]} webhooks fail at first, {of[faults.POISON]} "
+                f"always, and {of[faults.KILL]} kills the consumer that handles it."
+            )
 
-        self.traffic = Traffic(port, settings.GITHUB_WEBHOOK_SECRET, payloads.repeat(bodies, total))
-        outcome = self.drain(Run(), self.traffic, total)
+        deliveries = faults.plant(payloads.repeat(bodies, total), planted)
+        secret = settings.GITHUB_WEBHOOK_SECRET
+        self.traffic = Traffic(port, secret, deliveries, faults=planted)
+        run, progress = Run(self.traffic.faults), Progress(self.say, total)
+        self.traffic.start()
+        standing = self.drain(run, self.traffic, progress)
+        self.traffic.stop()
+        again = run.delivered_again()
+        if planted and standing.dead:
+            standing = self.redrive(run, self.traffic, progress)
+        progress.finish(self.traffic.counts, standing)
+        outcome = run.outcome(self.traffic.counts, again, progress.seconds)
         self.report(outcome, self.traffic.errors)
         if options["json"]:
             self.stdout.write(json.dumps(_as_dict(outcome), indent=2))
-        if stays:
+            self.stdout.flush()
+        if not options["once"]:
             self.stay(port)
         return outcome
 
@@ -124,7 +148,7 @@ class Command(BaseCommand):
         return bodies
 
     def make_user(self) -> str:
-        """A superuser to look around with; its password is a new one in every run."""
+        """A superuser with a new password in each run."""
         password = secrets.token_urlsafe(9)
         user, _ = get_user_model().objects.update_or_create(
             username=USERNAME, defaults={"is_staff": True, "is_superuser": True}
@@ -133,8 +157,8 @@ class Command(BaseCommand):
         user.save()
         return password
 
-    def start(self, name: str, *arguments: str) -> Child:
-        child = Child(name, *arguments, log_directory=self.logs)
+    def start(self, name: str, *arguments: str, **environment: str) -> Child:
+        child = Child(name, *arguments, log_directory=self.logs, **environment)
         self.children.append(child)
         child.start()
         return child
@@ -148,45 +172,75 @@ class Command(BaseCommand):
                 raise CommandError(f"The web server does not answer; its log is in {self.logs}.")
             time.sleep(0.1)
 
-    def start_consumers(self, consumers: int, workers: int) -> None:
-        for number in range(1, consumers + 1):
-            self.start(f"consumer-{number}", "runconsumer", "github", "--workers", str(workers))
+    def start_consumer(self, is_faulty: bool) -> None:
+        self.started += 1
+        name, workers = f"consumer-{self.started}", str(self.workers)
+        arguments = ["runconsumer", "github", "--workers", workers]
+        child = self.start(name, *arguments, DEMO_FAULTS=str(is_faulty))
+        self.consumers.append(child)
 
     def check_children(self) -> None:
         for child in self.children:
             if child.exit_code is not None:
                 raise CommandError(
-                    f"{child.name} ended with exit code {child.exit_code}. Its last words:\n"
+                    f"{child.name} ended with exit code {child.exit_code}. The end of its log:\n"
                     f"{child.last_words()}"
                 )
 
-    def drain(self, run: Run, traffic: Traffic, total: int) -> Outcome:
-        """Send everything and wait until all of it is done, or nothing moves any more."""
-        progress = Progress(self.say, total)
-        traffic.start()
+    def replace_killed(self, progress: Progress) -> None:
+        """Start a consumer in place of one that a planted fault killed."""
+        for child in list(self.consumers):
+            if child.exit_code == -signal.SIGKILL:
+                self.consumers.remove(child)
+                self.children.remove(child)
+                self.start_consumer(is_faulty=True)
+                progress.note(
+                    f"{child.name} was killed (kill -9) in the middle of a message; "
+                    f"{self.consumers[-1].name} takes its place. The messages that it held are "
+                    "delivered again when their leases run out, in a few seconds."
+                )
+
+    def drain(self, run: Run, traffic: Traffic, progress: Progress) -> Standing:
+        """Wait until all that was sent is archived or dead, or until nothing moves any more."""
         before: tuple[int, Standing] | None = None
         moved_at = time.monotonic()
         while True:
             is_sent = traffic.is_done
             standing = run.standing()
-            if is_sent and standing.done >= traffic.counts["sent"]:
-                break
-            self.check_children()
             progress.show(traffic.counts, standing)
+            if is_sent and standing.done >= traffic.counts["sent"]:
+                return standing
+            if traffic.faults:
+                self.replace_killed(progress)
+            self.check_children()
             if (now := (traffic.counts["sent"], standing)) != before:
                 before, moved_at = now, time.monotonic()
             elif time.monotonic() - moved_at > STALLED_SECONDS:
-                self.say.write(f"\nNothing has moved for {STALLED_SECONDS} seconds.")
-                break
-            time.sleep(0.2)
-        traffic.stop()
-        progress.finish(traffic.counts, standing)
-        return run.outcome(traffic.counts, progress.seconds)
+                progress.note(f"Nothing has moved for {STALLED_SECONDS} seconds.")
+                return standing
+            time.sleep(0.1)
+
+    def redrive(self, run: Run, traffic: Traffic, progress: Progress) -> Standing:
+        """Put the fault right, as a deployment would, and send the dead letters back."""
+        ids = run.dead_letters()
+        letter = Message.objects.get(pk=ids[0])
+        error = letter.headers["x-dead-letter"]["error"].partition("\n")[0]
+        progress.note(f"{len(ids)} poison messages are in the queue {DEAD_LETTERS}: {error}")
+        stopped, self.consumers = self.consumers, []
+        self.children = [child for child in self.children if child not in stopped]
+        end(stopped)
+        for _ in stopped:
+            self.start_consumer(is_faulty=False)
+        run.redriven = queue(DEAD_LETTERS).redrive(ids=ids)
+        progress.note(
+            f"Consumers without the fault are deployed; dead letters redriven: {run.redriven}."
+        )
+        return self.drain(run, traffic, progress)
 
     def report(self, outcome: Outcome, errors: list[str]) -> None:
         write = self.say.write
         write("\nWhat happened")
-        write(f"  {'event':<32} {'archived':>8} {'failed':>8} {'left':>8}")
+        write(f"  {'event':<32} {'archived':>8} {'dead':>8} {'left':>8}")
         for event, places in outcome.events.items():
             numbers = " ".join(f"{number:>8}" for number in places.values())
             write(f"  {event:<32} {numbers}")
@@ -194,26 +248,32 @@ class Command(BaseCommand):
         for name, number in outcome.repositories.items():
             write(f"  {name:<40} {number:>8}")
         write(
-            f"\n{outcome.sent} sent = {outcome.archived} archived + {outcome.failed} failed "
+            f"\n{outcome.sent} sent = {outcome.archived} archived + {outcome.dead} dead letters "
             f"+ {outcome.left} left, {outcome.activities} activities: "
-            f"{'it adds up' if outcome.adds_up else 'IT DOES NOT ADD UP'}."
+            f"{'nothing is lost' if outcome.adds_up else 'THE COUNT IS WRONG'}."
         )
+        if outcome.retried or outcome.recovered or outcome.redriven:
+            write(
+                f"{outcome.retried} failed and were retried, {outcome.recovered} were delivered "
+                f"again after a consumer was killed, {outcome.redriven} dead letters were redriven."
+            )
         write(
-            f"{outcome.redelivered} sent again, {outcome.duplicates} refused as duplicates; "
-            f"{outcome.seconds:.1f} s, {outcome.rate:.0f} a second."
+            f"{outcome.redelivered} sent twice, {outcome.duplicates} refused as duplicates; "
+            f"{outcome.seconds:.1f} s."
         )
         if outcome.refused:
             write(f"{outcome.refused} not accepted: {'; '.join(errors[:3])}")
-        if outcome.failed:
-            write("Why they failed: the admin's archived messages show each error.")
+        if outcome.dead:
+            write(f"The admin shows the error of each message in the queue {DEAD_LETTERS}.")
 
     def stay(self, port: int) -> None:
         password = self.make_user()
         self.say.write(
             f"\nFeed   http://127.0.0.1:{port}/\n"
             f"Admin  http://127.0.0.1:{port}/admin/  as {USERNAME}, password {password}\n"
-            f"Logs   {self.logs}\n\nCtrl-C ends it all."
+            f"Logs   {self.logs}\n\nCtrl-C ends everything."
         )
+        self.say.flush()
         try:
             while True:
                 self.check_children()
@@ -222,6 +282,8 @@ class Command(BaseCommand):
             self.say.write("\nEnding.")
 
     def clean_up(self) -> None:
+        for interruption in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(interruption, signal.SIG_IGN)  # the end is under way
         if self.traffic:
             self.traffic.stop()
         end(self.children)

@@ -1,4 +1,4 @@
-"""``manage.py report``: export the archive, ask the lake, show what it tells.
+"""``manage.py report``: export the archive to a lake, and report on the lake.
 
 Prints tables, and writes the same with plots as one page that needs nothing else.
 """
@@ -19,6 +19,8 @@ from django_pgqueue.spark import java
 from django_pgqueue.spark.errors import PipelineError
 from django_pgqueue.spark.session import local_session
 from example_project.inbox.report import plots
+
+STYLE = Path(__file__).resolve().parents[2] / "static" / "inbox" / "inbox.css"
 
 
 class Command(BaseCommand):
@@ -64,6 +66,7 @@ class Command(BaseCommand):
         page = {
             "history": history,
             "sections": sections,
+            "style": STYLE.read_text(),
             "made_at": dt.datetime.now(dt.timezone.utc),
         }
         output.write_text(render_to_string("inbox/report.html", page), encoding="utf-8")
