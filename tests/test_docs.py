@@ -44,8 +44,8 @@ PURE_MODULES = [
     "django_pgqueue.retries",
     "django_pgqueue.runtime.maintenance",
     "django_pgqueue.runtime.waits",
-    "django_pgqueue.spark.columns",
-    "django_pgqueue.spark.offsets",
+    "pyspark_pgqueue.columns",
+    "pyspark_pgqueue.offsets",
     "django_pgqueue.topics",
     "django_pgqueue.types",
 ]

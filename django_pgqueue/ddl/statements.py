@@ -10,6 +10,8 @@ from django.db.migrations import RunSQL
 __all__ = [
     "BODIES_V1",
     "BODIES_V1_REVERSE",
+    "CLAIM_KEYS",
+    "CLAIM_KEYS_REVERSE",
     "GROUPS_V1",
     "GROUPS_V1_REVERSE",
     "PIPELINE_V1",
@@ -43,6 +45,10 @@ def _read(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
+CLAIM_KEYS = _read("claim_keys.sql")
+CLAIM_KEYS_REVERSE = (
+    "DROP FUNCTION IF EXISTS pgqueue_claim_keys(regclass, integer, text[], interval)"
+)
 PIPELINE_V1 = _read("pipeline_v1.sql")
 PIPELINE_V1_REVERSE = _read("pipeline_v1_reverse.sql")
 TABLES_V1 = _read("tables_v1.sql")

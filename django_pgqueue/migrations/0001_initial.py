@@ -124,6 +124,7 @@ class Migration(migrations.Migration):
                 statements.RunPostgreSQL(statements.TRIGGER_V1, statements.TRIGGER_V1_REVERSE),
                 statements.RunPostgreSQL(statements.GROUPS_V1, statements.GROUPS_V1_REVERSE),
                 statements.RunPostgreSQL(statements.BODIES_V1, statements.BODIES_V1_REVERSE),
+                statements.RunPostgreSQL(statements.CLAIM_KEYS, statements.CLAIM_KEYS_REVERSE),
             ],
             state_operations=[
                 migrations.CreateModel(

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
-from django_pgqueue.spark import lake as files
-from django_pgqueue.spark.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
-from django_pgqueue.spark.export import LOCK, Summary
-from django_pgqueue.spark.export import export as export_at_once
-from django_pgqueue.spark.verify import verify
+from pyspark_pgqueue import lake as files
+from pyspark_pgqueue.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
+from pyspark_pgqueue.export import LOCK, Summary
+from pyspark_pgqueue.export import export as export_at_once
+from pyspark_pgqueue.verify import verify
 from tests.actors import Actor, begin, call, commit
 from tests.spark.conftest import wait_for_commits
 from tests.waiting import until
@@ -166,7 +166,7 @@ def test_driver_killed_in_the_middle_of_the_write_leaves_nothing_twice(
     spark: Any, url: str, lake: str, finish: Finish
 ) -> None:
     finish("orders", 20_000)
-    command = [sys.executable, "-m", "django_pgqueue.spark", "export", "--url", url, lake]
+    command = [sys.executable, "-m", "pyspark_pgqueue", "export", "--url", url, lake]
     driver = subprocess.Popen(
         [*command, "--cores", "1", "--memory", "512m"],
         cwd=ROOT,

@@ -14,12 +14,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
-from django_pgqueue.spark import lake as files
-from django_pgqueue.spark.errors import DataLost
-from django_pgqueue.spark.export import export
-from django_pgqueue.spark.options import Options
-from django_pgqueue.spark.stream import ArchiveStream
-from django_pgqueue.spark.verify import verify
+from pyspark_pgqueue import lake as files
+from pyspark_pgqueue.errors import DataLost
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.stream import ArchiveStream
+from pyspark_pgqueue.verify import verify
 from tests.spark.conftest import wait_for_commits
 
 DAY = dt.timedelta(days=1)

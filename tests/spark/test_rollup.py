@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.models import ArchivedMessage, Message, Queue, Rollup, RollupRun
-from django_pgqueue.spark.rollup import rollup
+from pyspark_pgqueue.rollup import rollup
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

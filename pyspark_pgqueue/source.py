@@ -17,12 +17,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from django_pgqueue.spark import arrow, columns, filters, planning
-from django_pgqueue.spark.errors import InvalidOption
-from django_pgqueue.spark.offsets import Offset
-from django_pgqueue.spark.options import Options
-from django_pgqueue.spark.sink import BatchWriter, StreamWriter
-from django_pgqueue.spark.stream import ArchiveStream
+from pyspark_pgqueue import arrow, columns, filters, planning
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.offsets import Offset
+from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.sink import BatchWriter, StreamWriter
+from pyspark_pgqueue.stream import ArchiveStream
 
 __all__ = ["PgQueueDataSource"]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.spark import planning
-from django_pgqueue.spark.offsets import Snapshot
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.offsets import Snapshot
 
 __all__ = ["Summary", "rollup"]
 

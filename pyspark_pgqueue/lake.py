@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as dataset
 from pyarrow import fs
 
-from django_pgqueue.spark.columns import ARCHIVE, ddl
-from django_pgqueue.spark.errors import InvalidOption, LakeDiffers
+from pyspark_pgqueue.columns import ARCHIVE, ddl
+from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 
 __all__ = [
     "COLUMNS",

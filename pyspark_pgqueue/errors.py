@@ -1,6 +1,6 @@
 """What the pipeline raises on purpose.
 
-* PipelineError           a PgQueueError
+* PipelineError
   x SparkMissing          PySpark or Java is not there
   x InvalidOption         an option, a column or a schema that the data source cannot work with
   x DataLost              what a stream would have to deliver is purged
@@ -14,7 +14,8 @@
 
 from __future__ import annotations
 
-from django_pgqueue.errors import PgQueueError
+import copyreg
+from typing import Any
 
 __all__ = [
     "DataLost",
@@ -30,8 +31,12 @@ __all__ = [
 ]
 
 
-class PipelineError(PgQueueError):
+class PipelineError(Exception):
     """The root: catch it to catch what the pipeline raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled with its text: some errors write it themselves, from other arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class SparkMissing(PipelineError):

@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.spark import arrow, lake, planning
-from django_pgqueue.spark.errors import InvalidOption, JobRunning, ServerChanged
-from django_pgqueue.spark.offsets import Offset, Snapshot
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import arrow, lake, planning
+from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
+from pyspark_pgqueue.offsets import Offset, Snapshot
+from pyspark_pgqueue.options import Options
 
 __all__ = ["Summary", "export"]
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.spark import columns
-from django_pgqueue.spark.errors import InvalidOption
-from django_pgqueue.spark.filters import literal
-from django_pgqueue.spark.offsets import Offset, Snapshot, window
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import columns
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.filters import literal
+from pyspark_pgqueue.offsets import Offset, Snapshot, window
+from pyspark_pgqueue.options import Options
 
 __all__ = [
     "Task",

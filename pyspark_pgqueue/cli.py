@@ -8,8 +8,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from django_pgqueue.spark import java
-from django_pgqueue.spark.session import local_session
+from pyspark_pgqueue import java
+from pyspark_pgqueue.session import local_session
 
 __all__ = ["HELP", "JOBS", "arguments", "run"]
 
@@ -39,7 +39,7 @@ def run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None]
         cores=options.pop("cores", None),
         memory=options.pop("memory", "1g"),
     )
-    function = getattr(import_module(f"django_pgqueue.spark.{_MODULES.get(job, job)}"), job)
+    function = getattr(import_module(f"pyspark_pgqueue.{_MODULES.get(job, job)}"), job)
     result = function(spark, url, **_chosen(job, options), tell=tell)
     if job == "verify":
         for finding in result:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, VariantType, VariantVal
 
-from django_pgqueue.spark import planning
-from django_pgqueue.spark.columns import JSON
-from django_pgqueue.spark.errors import DataLost, ReplicaLags, TableRewritten
-from django_pgqueue.spark.planning import Task
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.columns import JSON
+from pyspark_pgqueue.errors import DataLost, ReplicaLags, TableRewritten
+from pyspark_pgqueue.planning import Task
 
 __all__ = ["arrow_schema", "batches", "read"]
 

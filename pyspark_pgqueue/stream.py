@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from django_pgqueue.spark import arrow, planning
-from django_pgqueue.spark.errors import DataLost, ServerChanged
-from django_pgqueue.spark.offsets import Offset, Snapshot
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import arrow, planning
+from pyspark_pgqueue.errors import DataLost, ServerChanged
+from pyspark_pgqueue.offsets import Offset, Snapshot
+from pyspark_pgqueue.options import Options
 
 __all__ = ["ArchiveStream"]
 
