@@ -72,7 +72,7 @@ class CreateQueue(Operation):
         number = queue.pk
         queue.delete()
         with schema_editor.connection.cursor() as cursor:
-            ddl.drop_queue(cursor, number, unlogged=queue.unlogged)
+            ddl.drop_queue(cursor, number, name=queue.name, unlogged=queue.unlogged)
 
     @staticmethod
     def _queues(schema_editor: Any, apps: Apps) -> Any:

@@ -73,6 +73,9 @@ def _export(parser: Any) -> None:
     parser.add_argument(
         "--max-files", type=int, default=32, help="compact directories with more (default: 32)"
     )
+    parser.add_argument(
+        "--anew", action="store_true", help="delete the lake with its files, and begin again"
+    )
 
 
 def _rollup(parser: Any) -> None:
@@ -117,7 +120,7 @@ _ARGUMENTS: dict[str, Callable[[Any], None]] = {
 }
 _SEND = ("path", "to", "where", "rate", "dry_run")
 _NAMES = {
-    "export": ("path", "queues", "holds_retention", "max_files"),
+    "export": ("path", "queues", "holds_retention", "max_files", "anew"),
     "rollup": ("seconds", "from_at", "to_at", "every"),
     "replay": (*_SEND, "queue", "replay_id"),
     "load": (*_SEND, "format", "load_id"),

@@ -25,6 +25,7 @@ __all__ = [
     "COLUMNS",
     "DATA",
     "check_session",
+    "delete",
     "discard",
     "files_in",
     "on_executors",
@@ -143,6 +144,14 @@ def discard(path: str, run: int) -> None:
     directory = f"{root}/{STAGING}/run-{run}"
     if _exists(filesystem, directory):
         filesystem.delete_dir(directory)
+
+
+def delete(path: str) -> None:
+    """Delete what exports have written under a path, and nothing else there."""
+    filesystem, root = open_at(path)
+    for directory in (DATA, STAGING):
+        if _exists(filesystem, f"{root}/{directory}"):
+            filesystem.delete_dir(f"{root}/{directory}")
 
 
 def files_in(path: str) -> dict[str, list[str]]:

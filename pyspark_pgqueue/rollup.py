@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from pyspark_pgqueue import planning
+from pyspark_pgqueue.errors import ServerChanged
 from pyspark_pgqueue.offsets import Snapshot
 
 __all__ = ["Summary", "rollup"]
@@ -67,6 +68,10 @@ def rollup(
     """
     started_at, started = dt.datetime.now(dt.timezone.utc), time.monotonic()
     with planning.connect(url) as connection:
+        server = planning.server(connection)
+        planning.check_server(connection, server)
+        if not every:
+            _check_server(connection, server, seconds)
         start = _start(connection, seconds, from_at, every)
         end = _bucket((to_at or started_at).timestamp(), seconds)
         if to_at is None or to_at.timestamp() > end:
@@ -74,8 +79,27 @@ def rollup(
         tell(f"From {_moment(start):%Y-%m-%d %H:%M}")
         live, dead, snapshot = _in_queues(connection, seconds)
         rows = Counts(spark, url, seconds, start, end, snapshot, connection).all(live, dead)
-        removed = _save(connection, rows, seconds, start, end, snapshot, started_at)
+        removed = _save(connection, rows, seconds, start, end, snapshot, server.system, started_at)
     return Summary(_moment(start), _moment(end), len(rows), removed, time.monotonic() - started)
+
+
+def _check_server(
+    connection: psycopg.Connection[Any], server: planning.Server, seconds: int
+) -> None:
+    """Refuse to go on from a run of another server, or of a later state of this one."""
+    row = connection.execute(
+        "SELECT system, below_xid FROM pgqueue_rollup_run WHERE seconds = %s "
+        "ORDER BY id DESC LIMIT 1",
+        [seconds],
+    ).fetchone()
+    if row is None:
+        return
+    system, below_xid = row
+    if system != server.system or below_xid > server.now.xmax:
+        raise ServerChanged(
+            "The last roll-up was computed on another server, or on a later state of this one, "
+            "so that it does not tell what is new. Compute everything again (--every)."
+        )
 
 
 def _bucket(moment: float, seconds: int) -> int:
@@ -380,6 +404,7 @@ def _save(
     start: int,
     end: int,
     snapshot: Snapshot,
+    system: str,
     started_at: dt.datetime,
 ) -> int:
     """Replace the roll-ups of a span at once; returns how many went because they are empty."""
@@ -407,9 +432,18 @@ def _save(
         ).rowcount
         cursor.execute(
             "INSERT INTO pgqueue_rollup_run "
-            "(seconds, from_at, to_at, below_xid, buckets, removed, started_at) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s)",
-            [seconds, _moment(start), _moment(end), snapshot.xmin, len(rows), removed, started_at],
+            "(seconds, from_at, to_at, below_xid, buckets, removed, system, started_at) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                seconds,
+                _moment(start),
+                _moment(end),
+                snapshot.xmin,
+                len(rows),
+                removed,
+                system,
+                started_at,
+            ],
         )
     return removed
 

@@ -9,6 +9,8 @@ CREATE SEQUENCE pgqueue_message_id_seq AS bigint;
 CREATE TABLE pgqueue_message (
     id bigint NOT NULL DEFAULT nextval('pgqueue_message_id_seq'),
     enqueued_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    -- The sender's transaction, so that the table can be read as a log: see archive_xid.
+    enqueued_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
     scheduled_at timestamptz,
     queue_id integer NOT NULL,
     priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN -100 AND 100),

@@ -264,7 +264,7 @@ class Queue(models.Model):
         ):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
-            ddl.drop_queue(cursor, pk, unlogged=self.unlogged)
+            ddl.drop_queue(cursor, pk, name=self.name, unlogged=self.unlogged)
         return deleted
 
     @classmethod

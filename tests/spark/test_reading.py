@@ -31,9 +31,10 @@ def planned(url: str, **options: str) -> tuple[Options, list[planning.Task]]:
     """A read as the driver plans it, to be run later."""
     parsed = Options.parse({"url": url, "columns": "id", **options})
     with planning.connect(url) as asking:
+        marks = planning.marks(asking, parsed, planning.queues(asking, parsed))
         end = Offset(planning.server(asking).now)
         tasks = planning.cut_by_position(
-            asking, parsed, parsed.names, start=Offset(EARLIEST), end=end
+            asking, parsed, parsed.names, start=Offset(EARLIEST), end=end, planned=marks
         )
     return parsed, tasks
 

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.models import ArchivedMessage, Message, Queue, Rollup, RollupRun
+from pyspark_pgqueue.errors import ServerChanged
 from pyspark_pgqueue.rollup import rollup
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -193,3 +194,18 @@ def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
 
     assert sum(row.dead_lettered for row in hours(queue_name="orders")) == 3
     assert sum(row.sent for row in hours(queue_name="dead")) == 3
+
+
+@pytest.mark.parametrize("change", [{"below_xid": 2**50}, {"system": "another"}])
+def test_rollup_of_a_restored_server_is_not_gone_on_with_but_can_be_computed_again(
+    spark: Any, url: str, finish: Callable[..., list[int]], change: dict[str, Any]
+) -> None:
+    finish("orders", 3)
+    rollup(spark, url)
+    RollupRun.objects.update(**change)
+
+    with pytest.raises(ServerChanged, match="--every"):
+        rollup(spark, url)
+
+    rollup(spark, url, every=True)
+    assert sum(row.completed for row in hours(queue_name="orders")) == 3
