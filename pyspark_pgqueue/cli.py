@@ -83,6 +83,7 @@ def _rollup(parser: Any) -> None:
     parser.add_argument("--from", type=_moment, dest="from_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--to", type=_moment, dest="to_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--every", action="store_true", help="compute everything again")
+    parser.add_argument("--lake", metavar="PATH", help="where to count the spans that it has whole")
 
 
 def _sending(parser: Any) -> None:
@@ -121,7 +122,7 @@ _ARGUMENTS: dict[str, Callable[[Any], None]] = {
 _SEND = ("path", "to", "where", "rate", "dry_run")
 _NAMES = {
     "export": ("path", "queues", "holds_retention", "max_files", "anew"),
-    "rollup": ("seconds", "from_at", "to_at", "every"),
+    "rollup": ("seconds", "from_at", "to_at", "every", "lake"),
     "replay": (*_SEND, "queue", "replay_id"),
     "load": (*_SEND, "format", "load_id"),
     "verify": ("path", "every"),
