@@ -73,7 +73,7 @@ class CreateQueue(Operation):
         number = queue.pk
         queue.delete()
         with schema_editor.connection.cursor() as cursor:
-            tables.drop_tables(cursor, number, unlogged=queue.unlogged)
+            tables.drop_tables(cursor, number, name=queue.name, unlogged=queue.unlogged)
 
     @staticmethod
     def _queues(schema_editor: Any, apps: Apps) -> Any:

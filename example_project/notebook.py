@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import tempfile
 
-from django_pgqueue.spark.export import export
-from django_pgqueue.spark.lake import read as read_lake
-from django_pgqueue.spark.session import local_session
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.lake import read as read_lake
+from pyspark_pgqueue.session import local_session
 
 URL = os.environ["PGQUEUE_URL"]
 LAKE = os.environ.get("LAKE", tempfile.mkdtemp(prefix="lake-"))

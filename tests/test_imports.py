@@ -16,8 +16,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_pgqueue"
+SPARK = "pyspark_pgqueue"
 # Packages that the contracts name.
-ALWAYS = {"__init__.py": "", "models/__init__.py": "", "spark/__init__.py": ""}
+ALWAYS = {"__init__.py": "", "models/__init__.py": "", f"{SPARK}/__init__.py": ""}
 # The two places where Django and Python ask for an import that comes late.
 MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
 
@@ -53,19 +54,20 @@ def hidden_imports(package: Path) -> Iterator[str]:
 
 def is_import_of_ours(node: ast.AST) -> bool:
     if isinstance(node, ast.ImportFrom):
-        return node.level > 0 or (node.module or "").split(".")[0] == PACKAGE
+        return node.level > 0 or (node.module or "").split(".")[0] in {PACKAGE, SPARK}
     if isinstance(node, ast.Import):
-        return any(alias.name.split(".")[0] == PACKAGE for alias in node.names)
+        return any(alias.name.split(".")[0] in {PACKAGE, SPARK} for alias in node.names)
     return False
 
 
 def made_up_package(folder: Path, modules: dict[str, str]) -> Path:
+    """Both packages, with empty modules where nothing else is given."""
     package = folder / PACKAGE
     for name, code in {**ALWAYS, **modules}.items():
-        path = package / name
+        path = folder / name if name.startswith(f"{SPARK}/") else package / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        for parent in path.relative_to(package).parents:
-            (package / parent / "__init__.py").touch()
+        for parent in path.relative_to(folder).parents[:-1]:
+            (folder / parent / "__init__.py").touch()
         path.write_text(code)
     return package
 
@@ -78,6 +80,7 @@ def test_imports_point_inward_and_without_cycles() -> None:
 
 def test_no_import_hides_in_a_function() -> None:
     assert list(hidden_imports(ROOT / PACKAGE)) == []
+    assert list(hidden_imports(ROOT / SPARK)) == []
 
 
 def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -> None:
@@ -87,7 +90,8 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
             "errors.py": "",
             "models/queue.py": "from django_pgqueue import errors",
             "admin/pages.py": "from django_pgqueue.models import queue",
-            "spark/source.py": "from django_pgqueue import errors",
+            "pyspark_pgqueue/cli.py": "",
+            "management/jobs.py": "from pyspark_pgqueue import cli",
         },
     )
 
@@ -122,13 +126,16 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
             id="cycle",
         ),
         pytest.param({"surprise.py": ""}, id="module-without-a-layer"),
-        pytest.param({"spark/source.py": "from django.db import models"}, id="django-in-spark"),
         pytest.param(
-            {
-                "errors.py": "import django.core.exceptions",
-                "spark/source.py": "from django_pgqueue import errors",
-            },
-            id="django-in-spark-through-another-module",
+            {"pyspark_pgqueue/source.py": "from django.db import models"}, id="django-in-spark"
+        ),
+        pytest.param(
+            {"errors.py": "", "pyspark_pgqueue/source.py": "from django_pgqueue import errors"},
+            id="our-other-package-in-spark",
+        ),
+        pytest.param(
+            {"pyspark_pgqueue/cli.py": "", "admin/pages.py": "from pyspark_pgqueue import cli"},
+            id="spark-in-the-admin",
         ),
         pytest.param(
             {"models/queue.py": "", "migrations/one.py": "from django_pgqueue.models import queue"},

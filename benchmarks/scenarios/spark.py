@@ -59,7 +59,7 @@ FROM sent
 @cache
 def session() -> Any:
     """One for all, as a warm cluster would be."""
-    from django_pgqueue.spark.session import local_session
+    from pyspark_pgqueue.session import local_session
 
     jars = {"spark__driver__extraClassPath": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {}
     return local_session("benchmark", memory="1g", **jars)
@@ -184,7 +184,7 @@ def spark_read_bodies(bench: Any) -> dict[str, Measure]:
 )
 def spark_export(bench: Any) -> dict[str, Measure]:
     """Archive with bodies → Parquet by date, in a session that is warm."""
-    from django_pgqueue.spark.export import export
+    from pyspark_pgqueue.export import export
 
     name, _, tables = history(bench)
     folder = folder_for(bench)
@@ -213,7 +213,7 @@ def spark_export_cold(bench: Any) -> dict[str, Measure]:
 
     def ours() -> float:
         options = ["export", no_lake(folder), "--queue", name, "--url", url()]
-        return seconds(lambda: run("-m", "django_pgqueue.spark", *options))
+        return seconds(lambda: run("-m", "pyspark_pgqueue", *options))
 
     measures: dict[str, Measure] = {"ours, with a new session": ours}
     if find_spec("duckdb"):
@@ -243,7 +243,7 @@ FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_
 @spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL")
 def spark_rollup(bench: Any) -> dict[str, Measure]:
     """Everything computed again, beside the larger part of it in PostgreSQL itself."""
-    from django_pgqueue.spark.rollup import rollup
+    from pyspark_pgqueue.rollup import rollup
 
     _, _, tables = history(bench)
 
@@ -259,7 +259,7 @@ def by_duckdb(tables: dict[str, Any], folder: Path) -> None:
     import adbc_driver_postgresql.dbapi as adbc
     import duckdb
 
-    from django_pgqueue.spark import columns
+    from pyspark_pgqueue import columns
 
     shutil.rmtree(folder, ignore_errors=True)
     selected = columns.select(columns.ARCHIVE, columns.ARCHIVE, "'orders'::text")

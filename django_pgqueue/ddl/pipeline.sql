@@ -22,10 +22,12 @@ CREATE TABLE pgqueue_spark_txn (
     committed_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- Written by retention: archived messages of transactions below it may be gone.
+-- Archived messages of transactions below it may be gone. Retention raises it, and so does a
+-- drop of the queue, whose mark stays and keeps the name.
 CREATE TABLE pgqueue_purge_mark (
     queue_id integer PRIMARY KEY,
     below_xid bigint NOT NULL,
+    dropped text NOT NULL DEFAULT '',
     purged_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 

@@ -54,14 +54,16 @@ def create_tables(
         )
 
 
-def drop_tables(cursor: Any, queue_id: int, *, unlogged: bool) -> None:
+def drop_tables(cursor: Any, queue_id: int, *, name: str, unlogged: bool) -> None:
     """Drop all that a queue has but its own row, inside the caller's transaction.
 
     Takes ACCESS EXCLUSIVE on both parents until the end of the transaction: no other session can
-    use any queue meanwhile, so set ``lock_timeout``.
+    use any queue meanwhile, so set ``lock_timeout``. A mark with the queue's name stays, so that
+    streams of the archive know of their loss.
     """
-    _drop(cursor, queue_id)
     tables = table_names(queue_id, unlogged=unlogged)
+    _mark_dropped(cursor, queue_id, name, tables["archive"])
+    _drop(cursor, queue_id)
     # The groups first: what is left of them must not bring up new heads.
     for hot in ("group", "recheck", "waiting", "ready", "deferred", "lease", "dedup"):
         cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [queue_id])
@@ -72,3 +74,24 @@ def _drop(cursor: Any, queue_id: int) -> None:
         cursor.execute(f"DROP TABLE IF EXISTS {own_table(parent, queue_id)}")
     cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_wake_q{int(queue_id)}")
     bounds.drop_function(cursor, queue_id)
+
+
+def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: object) -> None:
+    """Note up to which transaction archived messages go.
+
+    Reads the archive before the lock, and under it only rows that are new since, by their index.
+    """
+    newest = f"SELECT max(archive_xid) FROM {archive}"
+    cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+    before, reached = cursor.fetchone()
+    cursor.execute(f"LOCK TABLE {archive} IN ACCESS EXCLUSIVE MODE")
+    cursor.execute(f"{newest} WHERE archive_xid >= %s", [reached])
+    (since,) = cursor.fetchone()
+    if before is not None or since is not None:
+        cursor.execute(
+            "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) "
+            "VALUES (%s, %s, %s) "
+            "ON CONFLICT (queue_id) DO UPDATE SET purged_at = DEFAULT, dropped = excluded.dropped, "
+            "below_xid = greatest(p.below_xid, excluded.below_xid)",
+            [queue_id, max(before or 0, since or 0) + 1, name],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -9,11 +10,13 @@ from psycopg.conninfo import make_conninfo
 
 from django_pgqueue.management.base import add_database
 from django_pgqueue.models import Queue
-from django_pgqueue.spark import cli
-from django_pgqueue.spark.errors import PipelineError
 from django_pgqueue.worker.connections import parameters
+from pyspark_pgqueue import cli
+from pyspark_pgqueue.errors import PipelineError
 
-__all__ = ["JobCommand", "url_of"]
+__all__ = ["JobCommand", "add_arguments", "run_job", "url_of"]
+
+add_arguments = cli.arguments
 
 
 def url_of(alias: str) -> str:
@@ -21,8 +24,19 @@ def url_of(alias: str) -> str:
     return make_conninfo(**{name: str(value) for name, value in parameters(alias).items()})
 
 
+def run_job(job: str, alias: str, options: dict[str, Any], tell: Callable[[str], None]) -> int:
+    """Run a job on one of Django's databases; returns its exit status.
+
+    Raises CommandError with the text of what the job raises on purpose.
+    """
+    try:
+        return cli.run(job, url_of(alias), options, tell)
+    except PipelineError as error:
+        raise CommandError(str(error)) from error
+
+
 class JobCommand(BaseCommand):
-    """``job`` names a function of the pipeline; see :mod:`django_pgqueue.spark`."""
+    """``job`` names a function of the pipeline; see :mod:`pyspark_pgqueue`."""
 
     job: str
 
@@ -32,13 +46,9 @@ class JobCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_database(parser)
-        cli.arguments(self.job, parser)
+        add_arguments(self.job, parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias = Queue.objects.database(options.pop("database"))
-        try:
-            status = cli.run(self.job, url_of(alias), options, self.stdout.write)
-        except PipelineError as error:
-            raise CommandError(str(error)) from error
-        if status:
+        if run_job(self.job, alias, options, self.stdout.write):
             raise CommandError("Lake and database differ.")

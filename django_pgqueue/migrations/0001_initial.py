@@ -136,6 +136,7 @@ class Migration(migrations.Migration):
                 statements.run_twice("groups"),
                 statements.run("truncate"),
                 statements.run("repair"),
+                statements.run("claim_keys"),
             ],
             state_operations=[
                 migrations.CreateModel(

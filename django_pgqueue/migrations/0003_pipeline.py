@@ -93,6 +93,13 @@ class Migration(migrations.Migration):
                         ),
                         ("below_xid", models.BigIntegerField()),
                         (
+                            "dropped",
+                            models.TextField(
+                                default="",
+                                help_text="The queue's name, once it is dropped.",
+                            ),
+                        ),
+                        (
                             "purged_at",
                             models.DateTimeField(
                                 db_default=models.Func(
@@ -122,6 +129,12 @@ class Migration(migrations.Migration):
                 ),
                 ("buckets", models.IntegerField()),
                 ("removed", models.IntegerField(default=0)),
+                (
+                    "system",
+                    models.TextField(
+                        default="", help_text="The server whose transactions these are."
+                    ),
+                ),
                 ("started_at", models.DateTimeField()),
                 (
                     "finished_at",
@@ -250,6 +263,7 @@ class Migration(migrations.Migration):
                 (
                     "lake",
                     models.ForeignKey(
+                        db_constraint=False,
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="runs",
                         to="django_pgqueue.lake",
@@ -268,5 +282,10 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
+        ),
+        statements.RunPostgreSQL(
+            "ALTER TABLE pgqueue_export_run ADD FOREIGN KEY (lake_id) REFERENCES pgqueue_lake "
+            "ON DELETE CASCADE",
+            migrations.RunSQL.noop,
         ),
     ]

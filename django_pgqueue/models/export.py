@@ -52,7 +52,8 @@ class ExportRun(models.Model):
         DONE = "DONE"
 
     id = models.BigAutoField(primary_key=True)
-    lake = models.ForeignKey(Lake, models.CASCADE, related_name="runs")
+    # The constraint is the table's own, so that a DELETE in plain SQL takes the runs along.
+    lake = models.ForeignKey(Lake, models.CASCADE, related_name="runs", db_constraint=False)
     kind = models.TextField(choices=Kind.choices, default=Kind.EXPORT)
     state = models.TextField(choices=State.choices, default=State.RUNNING)
     from_xid = models.BigIntegerField(default=0)
@@ -94,6 +95,7 @@ class PurgeMark(models.Model):
         related_name="purge_mark",
     )
     below_xid = models.BigIntegerField()
+    dropped = models.TextField(default="", help_text="The queue's name, once it is dropped.")
     purged_at = models.DateTimeField(db_default=_now)
 
     class Meta:

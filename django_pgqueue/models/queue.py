@@ -287,7 +287,7 @@ class Queue(models.Model):
         ):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # what comes next may fail, and then be tried again
-            tables.drop_tables(cursor, pk, unlogged=self.unlogged)
+            tables.drop_tables(cursor, pk, name=self.name, unlogged=self.unlogged)
         return deleted
 
     @classmethod

@@ -77,6 +77,7 @@ class RollupRun(models.Model):
     below_xid = models.BigIntegerField(help_text="What was archived before this was counted.")
     buckets = models.IntegerField()
     removed = models.IntegerField(default=0)
+    system = models.TextField(default="", help_text="The server whose transactions these are.")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(db_default=_now)
 

@@ -51,7 +51,7 @@ class _Stopped(Exception):
 class Maintenance(Loop):
     """Holds the lease of maintenance, or waits for it, in each database.
 
-    No limit on its time: a large partition takes long to read. Should its connection fall silent,
+    Its time has no limit: a large partition takes long to read. Should its connection fall silent,
     the lease runs out and another process takes over.
     """
 

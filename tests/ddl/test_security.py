@@ -163,7 +163,7 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders: 
     twins = {
         f"pgqueue_{name}{twin}" for name in ("go_on", "next_heads") for twin in ("", "_unlogged")
     }
-    assert public == {"pgqueue_wake", *twins}
+    assert public == {"pgqueue_wake", "pgqueue_claim_keys", *twins}
 
 
 def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders: BoundQueue) -> None:

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from django_pgqueue.spark.session import local_session
+    from pyspark_pgqueue.session import local_session
 
     session = local_session(
         # A failed task is tried again, as on a cluster.

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from django_pgqueue.models import Message
-from django_pgqueue.spark.errors import TableRewritten
-from django_pgqueue.spark.export import export
-from django_pgqueue.spark.lake import read as read_lake
+from pyspark_pgqueue.errors import TableRewritten
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.lake import read as read_lake
 from tests.spark.conftest import wait_for_commits
 from tests.spark.test_reading import ids, planned, run
 from tests.spark.test_streaming import Stream

@@ -14,11 +14,12 @@ import psycopg
 import pytest
 
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
-from django_pgqueue.spark import lake as files
-from django_pgqueue.spark.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
-from django_pgqueue.spark.export import LOCK, Summary
-from django_pgqueue.spark.export import export as export_at_once
-from django_pgqueue.spark.verify import verify
+from pyspark_pgqueue import lake as files
+from pyspark_pgqueue.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
+from pyspark_pgqueue.export import LOCK, Summary
+from pyspark_pgqueue.export import export as export_at_once
+from pyspark_pgqueue.rollup import rollup
+from pyspark_pgqueue.verify import verify
 from tests.actors import Actor, begin, call, commit
 from tests.spark.conftest import wait_for_commits
 from tests.waiting import until
@@ -166,7 +167,7 @@ def test_driver_killed_in_the_middle_of_the_write_leaves_nothing_twice(
     spark: Any, url: str, lake: str, finish: Finish
 ) -> None:
     finish("orders", 20_000)
-    command = [sys.executable, "-m", "django_pgqueue.spark", "export", "--url", url, lake]
+    command = [sys.executable, "-m", "pyspark_pgqueue", "export", "--url", url, lake]
     driver = subprocess.Popen(
         [*command, "--cores", "1", "--memory", "512m"],
         cwd=ROOT,
@@ -263,15 +264,55 @@ def test_lake_of_some_queues_takes_no_others(
         export(spark, url, lake, queues=["mails"])
 
 
-def test_lake_of_a_restored_server_is_not_added_to(
+@pytest.mark.parametrize("change", [{"exported_below": 2**50}, {"system": "another"}])
+def test_lake_of_a_restored_server_is_not_added_to_but_can_be_made_anew(
+    spark: Any, url: str, lake: str, finish: Finish, change: dict[str, Any]
+) -> None:
+    archived = finish("orders", 3)
+    export(spark, url, lake)
+    Lake.objects.update(**change)
+
+    with pytest.raises(ServerChanged, match="--anew"):
+        export(spark, url, lake)
+
+    assert export(spark, url, lake, anew=True).rows == 3
+    assert exported(spark, lake) == sorted(archived)
+
+
+def test_lake_with_runs_is_deleted_by_plain_sql_and_made_again(
     spark: Any, url: str, lake: str, finish: Finish
 ) -> None:
-    finish("orders", 3)
+    archived = finish("orders", 3)
     export(spark, url, lake)
-    Lake.objects.update(exported_below=2**50)
+    with psycopg.connect(url) as connection:
+        connection.execute("DELETE FROM pgqueue_lake WHERE path = %s", [lake])
+    assert not ExportRun.objects.exists()
 
-    with pytest.raises(ServerChanged, match="later state"):
+    with pytest.raises(InvalidOption, match="twice"):
         export(spark, url, lake)
+    assert not Lake.objects.exists()
+
+    export(spark, url, lake, anew=True)
+    assert exported(spark, lake) == sorted(archived)
+
+
+def test_archive_that_came_with_a_dump_is_refused_by_all_that_read_it(
+    spark: Any, url: str, lake: str, finish: Finish, tmp_path: Path
+) -> None:
+    finish("orders", 3)
+    ArchivedMessage.objects.update(archive_xid=2**50)
+    frame = spark.readStream.format("pgqueue").options(url=url).load()
+    query = frame.writeStream.format("noop").trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    with pytest.raises(ServerChanged, match="restored from a dump"):
+        export_at_once(spark, url, lake)
+    with pytest.raises(ServerChanged, match="restored from a dump"):
+        rollup(spark, url)
+    with pytest.raises(Exception, match="restored from a dump"):
+        spark.read.format("pgqueue").options(url=url).load().collect()
+    with pytest.raises(Exception, match="restored from a dump"):
+        query.start().awaitTermination(120)
 
 
 def test_verification_finds_a_missing_file(spark: Any, url: str, lake: str, finish: Finish) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgqueue.spark import java
+from pyspark_pgqueue import java
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue.spark.offsets import EARLIEST, Offset, Snapshot, window
+from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot, window
 
 
 @st.composite

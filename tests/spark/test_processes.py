@@ -31,7 +31,7 @@ import json, os, sys, time
 from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import functions as f
-from django_pgqueue.spark.session import local_session
+from pyspark_pgqueue.session import local_session
 
 url, notes = sys.argv[1], Path(sys.argv[2])
 spark = local_session(

@@ -12,11 +12,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
-from django_pgqueue.spark import arrow, planning
-from django_pgqueue.spark.columns import ARCHIVE, ddl
-from django_pgqueue.spark.errors import TableRewritten
-from django_pgqueue.spark.offsets import EARLIEST, Offset
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import arrow, planning
+from pyspark_pgqueue.columns import ARCHIVE, ddl
+from pyspark_pgqueue.errors import TableRewritten
+from pyspark_pgqueue.offsets import EARLIEST, Offset
+from pyspark_pgqueue.options import Options
 from tests.actors import Actor, begin, call, commit
 
 Finish = Callable[..., list[int]]
@@ -31,9 +31,10 @@ def planned(url: str, **options: str) -> tuple[Options, list[planning.Task]]:
     """A read as the driver plans it, to be run later."""
     parsed = Options.parse({"url": url, "columns": "id", **options})
     with planning.connect(url) as asking:
+        marks = planning.marks(asking, parsed, planning.queues(asking, parsed))
         end = Offset(planning.server(asking).now)
         tasks = planning.cut_by_position(
-            asking, parsed, parsed.names, start=Offset(EARLIEST), end=end
+            asking, parsed, parsed.names, start=Offset(EARLIEST), end=end, planned=marks
         )
     return parsed, tasks
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from django_pgqueue.models import ArchivedMessage, Message
-from django_pgqueue.spark.export import export
-from django_pgqueue.spark.replay import load, replay
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.replay import load, replay
 from tests.spark.conftest import wait_for_commits
 
 Finish = Callable[..., list[int]]

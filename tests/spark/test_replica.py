@@ -16,12 +16,12 @@ from environ import Env
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
-from django_pgqueue.spark import arrow, planning
-from django_pgqueue.spark.errors import ReplicaLags
-from django_pgqueue.spark.offsets import Offset
-from django_pgqueue.spark.options import FROM_THE_START, Options
-from django_pgqueue.spark.stream import ArchiveStream
 from example_project.embedded_postgres.server import EmbeddedServer
+from pyspark_pgqueue import arrow, planning
+from pyspark_pgqueue.errors import ReplicaLags
+from pyspark_pgqueue.offsets import Offset
+from pyspark_pgqueue.options import FROM_THE_START, Options
+from pyspark_pgqueue.stream import ArchiveStream
 from tests.actors import Actor, call, manage
 from tests.waiting import until
 

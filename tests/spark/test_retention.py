@@ -14,13 +14,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
-from django_pgqueue.spark import lake as files
-from django_pgqueue.spark.errors import DataLost
-from django_pgqueue.spark.export import export
-from django_pgqueue.spark.options import Options
-from django_pgqueue.spark.stream import ArchiveStream
-from django_pgqueue.spark.verify import verify
+from pyspark_pgqueue import lake as files
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.errors import DataLost
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.stream import ArchiveStream
+from pyspark_pgqueue.verify import verify
 from tests.spark.conftest import wait_for_commits
+from tests.spark.test_reading import planned, run
+from tests.spark.test_streaming import Stream
 
 DAY = dt.timedelta(days=1)
 
@@ -155,3 +158,132 @@ def test_task_of_a_stream_that_may_lose_messages_gives_what_is_left(
 
     assert ["purged" in str(warning.message) for warning in told] == [True]
     assert [batch for p in partitions for batch in careless.read(p) if batch.num_rows] == []
+
+
+def test_batch_read_beside_retention_is_whole_or_an_error(
+    url: str, finish_long_ago: Finish
+) -> None:
+    ids = finish_long_ago(3000)
+    options, tasks = planned(url, maxRecordsPerPartition="500")
+    assert len(tasks) > 2
+    assert run(options, tasks) == sorted(ids)
+
+    Message.objects.maintain("orders")
+
+    with pytest.raises(DataLost, match="after this read was planned"):
+        run(options, tasks)
+    careless, tasks = planned(url, failOnDataLoss="false")
+    assert set(run(careless, tasks)) < set(ids)
+
+
+def test_batch_read_is_whole_where_retention_works_on_another_queue(
+    url: str, finish_long_ago: Finish, finish: Callable[..., list[int]]
+) -> None:
+    finish_long_ago(50)
+    mails = finish("mails", 50)
+    options, tasks = planned(url, subscribe="mails")
+
+    Message.objects.maintain("orders")
+
+    assert run(options, tasks) == sorted(mails)
+
+
+def test_batch_read_sees_all_of_a_task_or_none(
+    url: str, finish_long_ago: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = finish_long_ago(300)
+    options, tasks = planned(url)
+    check = planning.Guard.check
+
+    def prune_after(guard: planning.Guard, marks: Any) -> None:
+        check(guard, marks)
+        Message.objects.maintain("orders")
+
+    monkeypatch.setattr(planning.Guard, "check", prune_after)
+
+    assert run(options, tasks) == sorted(ids)
+    assert kept() == []
+
+
+def test_batch_read_from_an_offset_refuses_what_was_purged_behind_it(
+    spark: Any, url: str, finish_long_ago: Finish
+) -> None:
+    finish_long_ago(1)
+    first = ArchivedMessage.objects.latest("archive_xid").archive_xid
+    finish_long_ago(5)
+    Message.objects.maintain("orders")
+    frame = spark.read.format("pgqueue").options(url=url, startingOffsets=f'{{"xid": {first}}}')
+
+    with pytest.raises(Exception, match="failOnDataLoss=false"):
+        frame.load().collect()
+
+    assert frame.option("failOnDataLoss", "false").load().count() == 0
+
+
+def test_stream_of_all_queues_tells_that_a_queue_was_dropped_before_it_was_read(
+    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+) -> None:
+    stream = Stream(spark, url, tmp_path / "checkpoint")
+    delivered = finish("orders", 5) + finish("mails", 5)
+    stream.catch_up()
+    finish("orders", 30)
+    Message.objects.drop_queue("orders")
+    more = finish("mails", 5)
+
+    with pytest.raises(Exception, match="Queue 'orders' was dropped before this stream read"):
+        stream.catch_up()
+    stream.catch_up(failOnDataLoss="false")
+
+    assert stream.ids == sorted(delivered + more)
+
+
+@pytest.mark.parametrize("pattern", ["mail.*", ".*s"])
+def test_stream_is_not_stopped_by_a_dropped_queue_that_it_has_read_or_does_not_read(
+    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]], pattern: str
+) -> None:
+    stream = Stream(spark, url, tmp_path / "checkpoint")
+    delivered = finish("mails", 5)
+    finish("other", 5)
+    if pattern == ".*s":
+        delivered += finish("orders", 5)
+    stream.catch_up(subscribePattern=pattern)
+    if pattern != ".*s":
+        finish("orders", 5)
+    Message.objects.drop_queue("orders")
+    delivered += finish("mails", 5)
+
+    stream.catch_up(subscribePattern=pattern)
+
+    assert stream.ids == sorted(delivered)
+
+
+def test_task_notices_that_its_queue_was_dropped_since_it_was_planned(
+    source: ArchiveStream, finish: Callable[..., list[int]]
+) -> None:
+    finish("orders", 1)
+    start = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    finish("orders", 10)
+    (partition,) = source.partitions(start, source.latestOffset(start, ReadAllAvailable()))
+
+    Message.objects.drop_queue("orders")
+
+    with pytest.raises(DataLost, match="was dropped"):
+        list(source.read(partition))
+
+
+def test_export_names_the_queues_that_retention_took_messages_of(
+    spark: Any, url: str, tmp_path: Path, finish_long_ago: Finish
+) -> None:
+    lake = str(tmp_path / "lake")
+    finish_long_ago(5)
+    wait_for_commits(url)
+    export(spark, url, lake)
+    finish_long_ago(5)
+    Message.objects.maintain("orders")
+    finish_long_ago(2)
+    wait_for_commits(url)
+    told: list[str] = []
+
+    assert export(spark, url, lake, tell=told.append).rows == 2
+
+    assert any("lacks messages of queue 'orders'" in line for line in told)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection
 
 from django_pgqueue.models import ArchivedMessage, Message, Queue, Rollup, RollupRun
-from django_pgqueue.spark.rollup import rollup
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.errors import InvalidOption, ServerChanged
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.rollup import _first_xid, rollup
+from pyspark_pgqueue.rollup_database import first_bucket
+from tests.actors import Actor, begin, call, commit
+from tests.spark.conftest import wait_for_commits
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -193,3 +201,133 @@ def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
 
     assert sum(row.dead_lettered for row in hours(queue_name="orders")) == 3
     assert sum(row.sent for row in hours(queue_name="dead")) == 3
+
+
+@pytest.mark.parametrize("change", [{"below_xid": 2**50}, {"system": "another"}])
+def test_rollup_of_a_restored_server_is_not_gone_on_with_but_can_be_computed_again(
+    spark: Any, url: str, finish: Callable[..., list[int]], change: dict[str, Any]
+) -> None:
+    finish("orders", 3)
+    rollup(spark, url)
+    RollupRun.objects.update(**change)
+
+    with pytest.raises(ServerChanged, match="--every"):
+        rollup(spark, url)
+
+    rollup(spark, url, every=True)
+    assert sum(row.completed for row in hours(queue_name="orders")) == 3
+
+
+def test_sent_counts_what_was_sent_in_a_transaction_that_committed_late(
+    spark: Any, url: str, actor: Actor, sql: Sql
+) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", [1, 2, 3, 4, 5])
+    actor.do(begin)
+    actor.do(call, "send_batch", "orders", list(range(60)))
+    rollup(spark, url)
+    assert sum(row.sent for row in hours(queue_name="orders")) == 5
+    actor.do(commit)
+    # As if the first run had been a day ago, and the transaction open since.
+    for table, column in TIMES:
+        sql(f"UPDATE {table} SET {column} = {column} - interval '1 day' RETURNING 1")
+
+    rollup(spark, url)
+    rollup(spark, url)
+
+    found = hours(queue_name="orders")
+    assert sum(row.sent for row in found) == 65
+    # As backlog since then.
+    assert len(found) >= 24
+    assert {row.backlog for row in found} == {65}
+
+
+TIMES = [
+    ("pgqueue_message", "enqueued_at"),
+    ("pgqueue_ready", "enqueued_at"),
+    ("pgqueue_rollup", "bucket"),
+    ("pgqueue_rollup_run", "started_at"),
+]
+
+
+def figures() -> list[dict[str, Any]]:
+    rows = Rollup.objects.order_by("queue_name", "bucket").values()
+    return [{k: v for k, v in row.items() if k not in {"id", "computed_at"}} for row in rows]
+
+
+def almost(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()}
+
+
+def test_lake_and_database_give_the_same_rollups(
+    spark: Any, url: str, tmp_path: Path, history: Callable[[str, int], Queue]
+) -> None:
+    lake = str(tmp_path / "lake")
+    history("orders", 500)
+    history("mails", 100)
+    rollup(spark, url)
+    expected = figures()
+    wait_for_commits(url)
+    export(spark, url, lake)
+
+    told: list[str] = []
+    rollup(spark, url, every=True, lake=lake, tell=told.append)
+
+    assert any(lake in line for line in told)
+    assert list(map(almost, figures())) == list(map(almost, expected))
+
+
+def test_spans_that_a_lake_has_whole_are_not_read_from_the_database(
+    spark: Any,
+    url: str,
+    tmp_path: Path,
+    history: Callable[[str, int], Queue],
+    finish: Callable[..., list[int]],
+    sql: Sql,
+) -> None:
+    lake = str(tmp_path / "lake")
+    queue = history("orders", 300)
+    wait_for_commits(url)
+    export(spark, url, lake)
+    new = finish("mails", 5)
+    rollup(spark, url)
+    expected = figures()
+    # The database has lost them; the lake has not.
+    sql("DELETE FROM pgqueue_archive WHERE queue_id = %s RETURNING 1", [queue.pk])
+
+    rollup(spark, url, every=True, lake=lake)
+
+    assert list(map(almost, figures())) == list(map(almost, expected))
+    assert sum(row.completed for row in hours(queue_name="mails")) == len(new)
+
+
+def test_lake_of_some_queues_is_refused(
+    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+) -> None:
+    lake = str(tmp_path / "lake")
+    finish("orders", 3)
+    with pytest.raises(InvalidOption, match="Nothing was exported"):
+        rollup(spark, url, lake=lake)
+    export(spark, url, lake, queues=["orders"])
+
+    with pytest.raises(InvalidOption, match="every queue"):
+        rollup(spark, url, lake=lake)
+
+
+def test_next_run_finds_what_is_new_by_its_transaction(
+    url: str, history: Callable[[str, int], Queue], finish: Callable[..., list[int]]
+) -> None:
+    history("orders", 300)
+    rollup(None, url)
+    finish("mails", 5)
+    with psycopg.connect(url, autocommit=True) as connection:
+        run = RollupRun.objects.get()
+        system = planning.server(connection).system
+        now = run.started_at + dt.timedelta(hours=1)
+
+        first = first_bucket(connection, 3600, run.below_xid, run.started_at)
+
+        assert first is not None
+        assert abs(first - run.started_at.timestamp()) < 7200
+        assert _first_xid(connection, system, now) == run.below_xid
+        assert _first_xid(connection, system, run.started_at - dt.timedelta(hours=1)) == 0

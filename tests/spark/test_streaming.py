@@ -12,12 +12,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
-from django_pgqueue.spark.errors import DataLost, ServerChanged
-from django_pgqueue.spark.export import export
-from django_pgqueue.spark.lake import read as read_lake
-from django_pgqueue.spark.offsets import Offset, Snapshot
-from django_pgqueue.spark.options import Options
-from django_pgqueue.spark.stream import ArchiveStream
+from pyspark_pgqueue.errors import DataLost, ServerChanged
+from pyspark_pgqueue.export import export
+from pyspark_pgqueue.lake import read as read_lake
+from pyspark_pgqueue.offsets import Offset, Snapshot
+from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.stream import ArchiveStream
 from tests.actors import Actor, begin, call, commit
 from tests.spark.conftest import archive_all, wait_for_commits
 from tests.spark.traffic import Traffic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import uuid
 from collections.abc import Callable
@@ -16,10 +17,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.spark import planning
-from django_pgqueue.spark.errors import PipelineError, StagingLost
-from django_pgqueue.spark.options import Options
-from django_pgqueue.spark.sink import BatchWriter, sweep
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.errors import PipelineError, StagingLost
+from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.sink import BatchWriter, sweep
 
 ROWS = 200
 
@@ -202,6 +203,18 @@ def test_key_that_was_sent_before_is_not_sent_again(spark: Any, url: str, orders
 
     assert sent() == [0, 2, 3]
     assert staged(url) == 0
+
+
+def test_dedup_key_counts_as_long_as_one_that_was_sent(spark: Any, url: str, orders: Queue) -> None:
+    Message.objects.send("orders", {"id": 0}, dedup_key="a")
+    save(spark.createDataFrame([('{"id": 1}', "b")], "body string, dedup_key string"), url)
+
+    with psycopg.connect(url) as connection:
+        windows = connection.execute(
+            "SELECT DISTINCT until - enqueued_at FROM pgqueue_dedup JOIN pgqueue_message USING (id)"
+        ).fetchall()
+
+    assert windows == [(orders.dedup_window or dt.timedelta(minutes=5),)]
 
 
 def test_overwriting_a_queue_is_refused(url: str, orders: Queue, bodies: Any) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_pgqueue.management.base import QueueCommand, amount, json_value
-from django_pgqueue.management.jobs import url_of
+from django_pgqueue.management.jobs import add_arguments, run_job
 from django_pgqueue.models import Message
-from django_pgqueue.spark import cli
-from django_pgqueue.spark.errors import PipelineError
 from django_pgqueue.types import State
 
 
@@ -35,7 +33,7 @@ class Command(QueueCommand):
             help='only messages whose body contains it, as {"customer": 7}',
         )
         lake = parser.add_argument_group("from a lake (--to and --rate from the archive too)")
-        cli.arguments("replay", _Optional(lake))
+        add_arguments("replay", _Optional(lake))
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         options["queue"] = options["source"] or options["queue"]
@@ -81,10 +79,7 @@ class Command(QueueCommand):
                 raise CommandError(f"--{key} is for the archive; a lake has --where.")
         if options["json"]:
             raise CommandError("--json is for the archive; leave it out with --lake.")
-        try:
-            cli.run("replay", url_of(alias), options, self.stdout.write)
-        except PipelineError as error:
-            raise CommandError(str(error)) from error
+        run_job("replay", alias, options, self.stdout.write)
 
 
 class _Optional:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue.spark import lake
+from pyspark_pgqueue import lake
 
 __all__ = ["History", "ask"]
 

@@ -15,10 +15,10 @@ from django.template.loader import render_to_string
 
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import Queue
-from django_pgqueue.spark import java
-from django_pgqueue.spark.errors import PipelineError
-from django_pgqueue.spark.session import local_session
 from example_project.inbox.report import plots
+from pyspark_pgqueue import java
+from pyspark_pgqueue.errors import PipelineError
+from pyspark_pgqueue.session import local_session
 
 STYLE = Path(__file__).resolve().parents[2] / "static" / "inbox" / "inbox.css"
 
@@ -46,8 +46,8 @@ class Command(BaseCommand):
         except PipelineError as error:
             raise CommandError(str(error)) from error
         # These need what was just looked for.
-        from django_pgqueue.spark.export import export
         from example_project.inbox.report import history as asked
+        from pyspark_pgqueue.export import export
 
         spark = local_session("inbox report")
         try:

@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.spark import arrow, lake, planning
-from django_pgqueue.spark.errors import InvalidOption, JobRunning, ServerChanged
-from django_pgqueue.spark.offsets import Offset, Snapshot
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import arrow, lake, planning
+from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
+from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
+from pyspark_pgqueue.options import Options
 
 __all__ = ["Summary", "export"]
 
@@ -73,13 +73,15 @@ def export(
     queues: Sequence[str] = (),
     holds_retention: bool | None = None,
     max_files: int = 32,
+    anew: bool = False,
     rows_per_task: int = 200_000,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Summary:
     """Export what was archived since the last time.
 
     ``queues`` chooses for a new lake; ``holds_retention`` makes retention wait for this lake.
-    A directory that has more than ``max_files`` files is compacted afterwards.
+    A directory that has more than ``max_files`` files is compacted afterwards. ``anew`` deletes
+    the lake with its files first, and exports what the database has.
 
     >>> print(export(spark, url, "/lake"))
     Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
@@ -90,6 +92,8 @@ def export(
     lake.check_session(spark)
     lake.open_at(path)  # or it is refused
     with planning.connect(url) as connection:
+        if anew:
+            _delete_lake(connection, path)
         number = _open_lake(connection, path, list(queues), holds_retention)
         with _locked(connection, number, path):
             _finish_publishing(connection, number, path, tell)
@@ -110,6 +114,12 @@ def _open_lake(
     connection: psycopg.Connection[Any], path: str, queues: list[str], holds: bool | None
 ) -> int:
     server = planning.server(connection)
+    known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
+    if known is None and lake.files_in(path):
+        raise InvalidOption(
+            f"{path} has files of a lake that this database does not know: their messages would "
+            f"be there twice. Export to an empty path, or delete these files (--anew does)."
+        )
     row = connection.execute(
         "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system) "
         "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s) "
@@ -133,9 +143,20 @@ def _open_lake(
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
             f"The lake {path} was exported from another server, or from a later state of this "
-            f"one. Export to another path, or see the documentation on restoring."
+            f"one: transactions are numbered otherwise. Export to another path, or make this lake "
+            f"anew from what the database has (--anew; its files are deleted)."
         )
+    planning.check_server(connection, server)
     return int(number)
+
+
+def _delete_lake(connection: psycopg.Connection[Any], path: str) -> None:
+    """Forget a lake and its runs, and delete its files."""
+    row = connection.execute("SELECT id FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
+    number = 0 if row is None else int(row[0])
+    with _locked(connection, number, path):
+        connection.execute("DELETE FROM pgqueue_lake WHERE id = %s", [number])
+        lake.delete(path)
 
 
 def _queues_of(connection: psycopg.Connection[Any], number: int) -> list[str]:
@@ -221,6 +242,8 @@ def _export_run(
     tell: Callable[[str], None],
 ) -> Summary:
     start, end = Offset(Snapshot.below(run.from_xid)), Offset(Snapshot.below(run.to_xid))
+    chosen = planning.queues(connection, options)
+    planned = planning.marks(connection, options, chosen)
     if run.from_xid == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)
     else:
@@ -239,10 +262,31 @@ def _export_run(
             "UPDATE pgqueue_export_run SET error = %s WHERE id = %s", [str(error)[:2000], run.id]
         )
         raise
+    for name in _lacking(start, planned, planning.marks(connection, options, chosen)):
+        tell(
+            f"Run {run.id} lacks messages of queue {name!r}: they were purged, or the queue was "
+            f"dropped, before they were exported. --hold-retention makes retention wait."
+        )
     tell(f"Run {run.id}: publishing {len(written)} files")
     _publish(connection, run.id, run.path, written, [])
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
     return Summary(run.id, rows, len(written), size, resumed=run.resumed)
+
+
+def _lacking(
+    start: Offset, planned: Sequence[planning.Mark], now: Sequence[planning.Mark]
+) -> list[str]:
+    """The queues of which messages behind the start were removed before a task read them."""
+    known = {mark.queue_id: mark.version for mark in planned}
+    return sorted(
+        mark.queue
+        for mark in now
+        if (
+            known.get(mark.queue_id) != mark.version
+            if start.since == EARLIEST
+            else start.may_lack(mark.below_xid)
+        )
+    )
 
 
 def _publish(

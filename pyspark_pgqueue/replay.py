@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue.spark import lake, planning
-from django_pgqueue.spark.errors import InvalidOption
+from pyspark_pgqueue import lake, planning
+from pyspark_pgqueue.errors import InvalidOption
 
 __all__ = ["Summary", "load", "replay"]
 

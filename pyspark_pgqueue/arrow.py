@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, VariantType, VariantVal
 
-from django_pgqueue.spark import planning
-from django_pgqueue.spark.columns import JSON
-from django_pgqueue.spark.errors import DataLost, ReplicaLags, TableRewritten
-from django_pgqueue.spark.planning import Task
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.columns import JSON
+from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
+from pyspark_pgqueue.planning import Task
 
 __all__ = ["arrow_schema", "batches", "read"]
 
@@ -51,12 +51,17 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         for statement in SETUP:
             cursor.execute(statement)
         _wait_for_replica(cursor, task.reach, replica_timeout)
+        # One snapshot: a removal is in all of the task, where the guard sees it, or in none of it.
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if task.guard is not None:
+            cursor.execute(planning.purged(task.guard.queue_ids))
+            task.guard.check(cursor.fetchall())
         for statement in task.statements:
             _check_files(cursor, task)
             cursor.execute(statement)
             yield from cursor.fetch_record_batch()
         _check_files(cursor, task)
-        _check_purged(cursor, task)
+        cursor.execute("COMMIT")
 
 
 def _check_files(cursor: Any, task: Task) -> None:
@@ -64,15 +69,6 @@ def _check_files(cursor: Any, task: Task) -> None:
         cursor.execute(f"SELECT pg_relation_filenode(to_regclass('{table}'))::bigint")
         if cursor.fetchone() != (filenode,):
             raise TableRewritten(table)
-
-
-def _check_purged(cursor: Any, task: Task) -> None:
-    """What removes rows raises the mark in the same transaction, so behind the rows it is seen."""
-    if task.start is not None:
-        cursor.execute(planning.purged(task.queue_ids))
-        for name, purged_below in cursor.fetchall():
-            if task.start.may_lack(purged_below):
-                raise DataLost(name)
 
 
 def _wait_for_replica(cursor: Any, reach: int, seconds: float) -> None:

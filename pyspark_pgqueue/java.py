@@ -11,7 +11,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from django_pgqueue.spark.errors import SparkMissing
+from pyspark_pgqueue.errors import SparkMissing
 
 __all__ = ["check", "java_home"]
 

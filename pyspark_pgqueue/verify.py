@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from django_pgqueue.spark import lake, planning
-from django_pgqueue.spark.errors import InvalidOption
+from pyspark_pgqueue import lake, planning
+from pyspark_pgqueue.errors import InvalidOption
 
 __all__ = ["Finding", "verify"]
 

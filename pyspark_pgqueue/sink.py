@@ -28,16 +28,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from django_pgqueue.spark import planning
-from django_pgqueue.spark.errors import InvalidOption, PipelineError, StagingLost
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
+from pyspark_pgqueue.options import Options
 
 __all__ = ["BatchWriter", "StreamWriter", "sweep"]
 
 #: Rows staged for longer belong to a job that is gone.
 ORPHANED_AFTER = "1 day"
 
-#: Of queues that name none; as in the operations.
+#: Of queues that name none: the same as the engine's.
 DEDUP_WINDOW = dt.timedelta(minutes=5)
 
 #: Bytes of lines in one staged row, whatever the size of the messages.
@@ -265,27 +265,22 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
 # table makes the rows readable and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
-    SELECT nextval('pgqueue_message_id_seq') AS id, *
-    FROM (SELECT * FROM pgqueue_arrived WHERE queue_id = {id} ORDER BY place) ordered
+    SELECT row_number() OVER (ORDER BY place) AS place,
+           delay, priority, group_key, dedup_key, headers, body
+    FROM pgqueue_arrived WHERE queue_id = {id}
 ),
-claimed AS (
-    INSERT INTO {dedup} AS d (queue_id, dedup_key, id, until)
-    SELECT DISTINCT ON (dedup_key) {id}, dedup_key, id,
-           statement_timestamp() + %(window)s::interval
-    FROM arrived WHERE dedup_key IS NOT NULL
-    ORDER BY dedup_key, id
-    ON CONFLICT (queue_id, dedup_key) DO UPDATE
-    SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id ELSE d.id END,
-        until = CASE WHEN d.until <= statement_timestamp() THEN excluded.until ELSE d.until END
-    RETURNING dedup_key, id
+claimed AS MATERIALIZED (
+    SELECT * FROM pgqueue_claim_keys(
+        '{dedup}', {id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
+        %(window)s::interval)
 )
 INSERT INTO pgqueue_message_q{id}
     (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
-SELECT a.id, {id}, CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
+SELECT c.id, {id}, CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
        a.priority, a.group_key, a.dedup_key, a.headers, a.body
-FROM arrived a LEFT JOIN claimed c USING (dedup_key)
-WHERE c.id IS NULL OR c.id = a.id
-ORDER BY a.id
+FROM arrived a JOIN claimed c USING (place)
+WHERE c.is_new
+ORDER BY c.id
 """
 
 
@@ -309,7 +304,8 @@ def _is_new(
 
 def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[dict[str, Any]]:
     rows = connection.execute(
-        "SELECT id, unlogged, coalesce(dedup_window, %s) FROM pgqueue_queue WHERE id = ANY(%s)",
+        "SELECT id, unlogged, coalesce(dedup_window, %s) FROM pgqueue_queue "
+        "WHERE id = ANY(%s) ORDER BY id",
         [DEDUP_WINDOW, list(ids)],
     ).fetchall()
     if len(rows) < len(ids):

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from django_pgqueue.spark import arrow, planning
-from django_pgqueue.spark.errors import DataLost, ServerChanged
-from django_pgqueue.spark.offsets import Offset, Snapshot
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import arrow, planning
+from pyspark_pgqueue.errors import DataLost, ServerChanged
+from pyspark_pgqueue.offsets import Offset, Snapshot
+from pyspark_pgqueue.options import Options
 
 __all__ = ["ArchiveStream"]
 
@@ -40,6 +40,8 @@ class ArchiveStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with planning.connect(self.options.url) as connection:
             server = planning.server(connection)
+            if self.options.fail_on_server_change:
+                planning.check_server(connection, server)
         start = self.options.start
         since = server.now if start is None else start.since
         if start is not None and start.after is not None:
@@ -126,13 +128,12 @@ class ArchiveStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_purged(
         self, connection: psycopg.Connection[Any], at: Offset, chosen: list[planning.Queue]
     ) -> None:
-        marks = connection.execute(planning.purged([pk for pk, _ in chosen])).fetchall()
-        for name, purged_below in marks:
-            if at.may_lack(purged_below):
-                lost = DataLost(name)
-                if self.options.fail_on_data_loss:
-                    raise lost
-                warnings.warn(str(lost), stacklevel=2)
+        try:
+            planning.Guard((), at).check(planning.marks(connection, self.options, chosen))
+        except DataLost as lost:
+            if self.options.fail_on_data_loss:
+                raise
+            warnings.warn(str(lost), stacklevel=2)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, at = self.options, Offset.parse(start)
@@ -144,9 +145,9 @@ class ArchiveStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A batch that comes again after a stop was not looked at by latestOffset.
             self._check_purged(connection, at, chosen)
         if options.fail_on_data_loss:
-            # Each task looks again behind its rows: retention does not wait for streams.
-            ids = tuple(pk for pk, _ in chosen)
-            tasks = [replace(task, start=at, queue_ids=ids) for task in tasks]
+            # Each task looks again: retention does not wait for streams.
+            guard = planning.Guard(tuple(pk for pk, _ in chosen), at)
+            tasks = [replace(task, guard=guard) for task in tasks]
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

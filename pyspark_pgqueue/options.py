@@ -36,9 +36,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue.spark.columns import ARCHIVE, LIVE, Column
-from django_pgqueue.spark.errors import InvalidOption
-from django_pgqueue.spark.offsets import EARLIEST, Offset, Snapshot
+from pyspark_pgqueue.columns import ARCHIVE, LIVE, Column
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
 __all__ = ["Options"]
 
@@ -102,7 +102,7 @@ class Options:
         if unknown:
             raise InvalidOption(
                 f"There is no option {', '.join(sorted(unknown))}; "
-                f"django_pgqueue.spark.options lists them."
+                f"pyspark_pgqueue.options lists them."
             )
         if options.get("subscribe") and options.get("subscribepattern"):
             raise InvalidOption("Give subscribe or subscribePattern, not both.")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from django_pgqueue.spark import java
-from django_pgqueue.spark.session import local_session
+from pyspark_pgqueue import java
+from pyspark_pgqueue.session import local_session
 
 __all__ = ["HELP", "JOBS", "arguments", "run"]
 
@@ -39,7 +39,7 @@ def run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None]
         cores=options.pop("cores", None),
         memory=options.pop("memory", "1g"),
     )
-    function = getattr(import_module(f"django_pgqueue.spark.{_MODULES.get(job, job)}"), job)
+    function = getattr(import_module(f"pyspark_pgqueue.{_MODULES.get(job, job)}"), job)
     result = function(spark, url, **_chosen(job, options), tell=tell)
     if job == "verify":
         for finding in result:
@@ -73,6 +73,9 @@ def _export(parser: Any) -> None:
     parser.add_argument(
         "--max-files", type=int, default=32, help="compact directories with more (default: 32)"
     )
+    parser.add_argument(
+        "--anew", action="store_true", help="delete the lake with its files, and begin again"
+    )
 
 
 def _rollup(parser: Any) -> None:
@@ -80,6 +83,7 @@ def _rollup(parser: Any) -> None:
     parser.add_argument("--from", type=_moment, dest="from_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--to", type=_moment, dest="to_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--every", action="store_true", help="compute everything again")
+    parser.add_argument("--lake", metavar="PATH", help="where to count the spans that it has whole")
 
 
 def _sending(parser: Any) -> None:
@@ -117,8 +121,8 @@ _ARGUMENTS: dict[str, Callable[[Any], None]] = {
 }
 _SEND = ("path", "to", "where", "rate", "dry_run")
 _NAMES = {
-    "export": ("path", "queues", "holds_retention", "max_files"),
-    "rollup": ("seconds", "from_at", "to_at", "every"),
+    "export": ("path", "queues", "holds_retention", "max_files", "anew"),
+    "rollup": ("seconds", "from_at", "to_at", "every", "lake"),
     "replay": (*_SEND, "queue", "replay_id"),
     "load": (*_SEND, "format", "load_id"),
     "verify": ("path", "every"),

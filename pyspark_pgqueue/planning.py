@@ -7,25 +7,29 @@ tasks of one read see the same rows: those that the planner's snapshot shows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
-from django_pgqueue.spark import columns
-from django_pgqueue.spark.errors import InvalidOption
-from django_pgqueue.spark.filters import literal
-from django_pgqueue.spark.offsets import Offset, Snapshot, window
-from django_pgqueue.spark.options import Options
+from pyspark_pgqueue import columns
+from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
+from pyspark_pgqueue.filters import literal
+from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot, window
+from pyspark_pgqueue.options import Options
 
 __all__ = [
+    "Guard",
+    "Mark",
     "Task",
+    "check_server",
     "connect",
     "cut_by_position",
     "cut_by_transaction",
     "live_tasks",
+    "marks",
     "purged",
     "queues",
     "server",
@@ -49,9 +53,44 @@ class Task:
     files: tuple[tuple[str, int], ...] = ()
     #: The transaction that a replica must have passed.
     reach: int = 0
-    #: Where a stream goes on from, and the queues of which nothing behind that may be gone.
-    start: Offset | None = None
-    queue_ids: tuple[int, ...] = ()
+    #: The rows that must still be there; None: whatever is left.
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Refuses a task whose rows were removed since it was planned.
+
+    A removal raises the queue's mark in the same transaction. A task therefore looks at the marks
+    in the snapshot that it reads in.
+    """
+
+    queue_ids: tuple[int, ...]
+    start: Offset
+    #: Of a batch read: each queue's mark when it was planned. Of a stream, None: all that is
+    #: behind its start must be there.
+    planned: tuple[tuple[int, str], ...] | None = None
+
+    def check(self, marks: Iterable[Mark]) -> None:
+        """Raise DataLost when one of the marks says so."""
+        for mark in map(Mark._make, marks):
+            if self.planned is None:
+                if self.start.may_lack(mark.below_xid):
+                    raise DataLost(mark.queue, dropped=mark.dropped)
+            elif dict(self.planned).get(mark.queue_id) != mark.version and (
+                self.start.since == EARLIEST or self.start.may_lack(mark.below_xid)
+            ):
+                raise DataLost.while_reading(mark.queue, dropped=mark.dropped)
+
+
+class Mark(NamedTuple):
+    """Archived messages of transactions below that one may be gone."""
+
+    queue_id: int
+    queue: str
+    below_xid: int
+    dropped: bool
+    version: str  # another after every removal
 
 
 @dataclass(frozen=True)
@@ -76,6 +115,36 @@ def server(connection: psycopg.Connection[Any]) -> Server:
     now = Snapshot.parse(row[0])
     # A replica's snapshot does not tell which transactions are running.
     return Server(Snapshot.below(now.xmin) if row[1] else now, row[2], row[1])
+
+
+def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
+    """Refuse an archive whose transactions this server has not reached: it came with a dump.
+
+    Their numbers mean nothing here, and rows would be passed over until the server reaches them.
+    """
+    row = connection.execute(
+        "SELECT max(archive_xid) FROM pgqueue_archive WHERE archive_xid >= %s", [server.now.xmax]
+    ).fetchone()
+    assert row is not None
+    (newest,) = row
+    # Reached since, by transactions that the planner's snapshot does not show.
+    if newest is None or server.is_replica or newest < _reached(connection):
+        return
+    raise ServerChanged(
+        f"The archive has transaction {newest} and this server is at {server.now.xmax}: the "
+        f"database was restored from a dump of another server. Number the restored rows anew: "
+        f"UPDATE pgqueue_archive SET archive_xid = DEFAULT; DELETE FROM pgqueue_purge_mark; then "
+        f"start from new checkpoints and export to a new lake."
+    )
+
+
+def _reached(connection: psycopg.Connection[Any]) -> int:
+    """The next transaction that the server will begin."""
+    row = connection.execute(
+        "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def queues(
@@ -111,10 +180,14 @@ def cut_by_position(
     *,
     start: Offset,
     end: Offset,
+    planned: Sequence[Mark] = (),
     conditions: Sequence[str] = (),
     on_queue: Sequence[str] = (),
 ) -> list[Task]:
-    """A batch read. The end must have been taken before: what it shows lies in the files by now."""
+    """A batch read. The end must have been taken before: what it shows lies in the files by now.
+
+    ``planned`` are the marks as they were before the end was taken.
+    """
     chosen = queues(connection, options, on_queue)
     rows = connection.execute(
         """
@@ -140,7 +213,22 @@ def cut_by_position(
     terms = [window(start, end), *conditions, *_between_times(options)]
     queue_names = dict(chosen)
     tasks: list[Task] = []
-    pieces: list[tuple[str, str, int]] = []
+    pieces: list[_Piece] = []
+    versions = {mark.queue_id: mark.version for mark in planned}
+
+    def task() -> Task:
+        guard = None
+        if options.fail_on_data_loss:
+            ids = tuple(dict.fromkeys(piece.queue_id for piece in pieces))
+            known = tuple((pk, versions[pk]) for pk in ids if pk in versions)
+            guard = Guard(ids, start, known)
+        return Task(
+            tuple(piece.statement for piece in pieces),
+            tuple(dict.fromkeys((piece.table, piece.filenode) for piece in pieces)),
+            (end.until or end.since).xmax,
+            guard,
+        )
+
     filled = 0
     for queue_id, table, filenode, blocks, _ in rows:
         low = 0
@@ -150,23 +238,24 @@ def cut_by_position(
             statement = _statement(
                 options, names, table, queue_id, queue_names[queue_id], [ctids, *terms]
             )
-            pieces.append((statement, table, filenode))
+            pieces.append(_Piece(statement, table, filenode, queue_id))
             filled += high - low
             low = high
             if filled >= size:
-                tasks.append(_task(pieces, end))
+                tasks.append(task())
                 pieces, filled = [], 0
     if pieces:
-        tasks.append(_task(pieces, end))
+        tasks.append(task())
     return tasks
 
 
-def _task(pieces: list[tuple[str, str, int]], end: Offset) -> Task:
-    return Task(
-        tuple(statement for statement, _, _ in pieces),
-        tuple(dict.fromkeys((table, filenode) for _, table, filenode in pieces)),
-        (end.until or end.since).xmax,
-    )
+class _Piece(NamedTuple):
+    """A part of one table."""
+
+    statement: str
+    table: str
+    filenode: int
+    queue_id: int
 
 
 def _statement(
@@ -208,13 +297,31 @@ def in_window(options: Options, chosen: Sequence[Queue], start: Offset, end: Off
     return " AND ".join([*terms, *_between_times(options)])
 
 
-def purged(queue_ids: Sequence[int]) -> str:
-    """The query for how far some queues were purged: names, and transactions."""
+def purged(queue_ids: Iterable[int]) -> str:
+    """The query for the marks of some queues, dropped ones among them."""
     ids = ",".join(map(str, queue_ids))
     return (
-        "SELECT q.name, p.below_xid FROM pgqueue_purge_mark p "
-        f"JOIN pgqueue_queue q ON q.id = p.queue_id WHERE q.id = ANY ('{{{ids}}}'::integer[])"
+        "SELECT p.queue_id, coalesce(q.name, p.dropped), p.below_xid, q.id IS NULL, "
+        "p.xmin::text FROM pgqueue_purge_mark p LEFT JOIN pgqueue_queue q ON q.id = p.queue_id "
+        f"WHERE p.queue_id = ANY ('{{{ids}}}'::integer[])"
     )
+
+
+def marks(
+    connection: psycopg.Connection[Any], options: Options, chosen: Sequence[Queue]
+) -> list[Mark]:
+    """The marks of the chosen queues, and of dropped ones that would have been chosen."""
+    rows = connection.execute(
+        "SELECT queue_id FROM pgqueue_purge_mark WHERE dropped <> '' "
+        "AND (%(all)s OR lower(dropped) = ANY(%(names)s) OR dropped ~ %(pattern)s)",
+        {
+            "all": not options.subscribe and options.pattern is None,
+            "names": [name.lower() for name in options.subscribe],
+            "pattern": None if options.pattern is None else f"^(?:{options.pattern})$",
+        },
+    ).fetchall()
+    ids = [*(pk for pk, _ in chosen), *(pk for (pk,) in rows)]
+    return [Mark._make(row) for row in connection.execute(purged(ids))]
 
 
 def cut_by_transaction(

@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as dataset
 from pyarrow import fs
 
-from django_pgqueue.spark.columns import ARCHIVE, ddl
-from django_pgqueue.spark.errors import InvalidOption, LakeDiffers
+from pyspark_pgqueue.columns import ARCHIVE, ddl
+from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 
 __all__ = [
     "COLUMNS",
     "DATA",
     "check_session",
+    "delete",
     "discard",
     "files_in",
     "on_executors",
@@ -143,6 +144,14 @@ def discard(path: str, run: int) -> None:
     directory = f"{root}/{STAGING}/run-{run}"
     if _exists(filesystem, directory):
         filesystem.delete_dir(directory)
+
+
+def delete(path: str) -> None:
+    """Delete what exports have written under a path, and nothing else there."""
+    filesystem, root = open_at(path)
+    for directory in (DATA, STAGING):
+        if _exists(filesystem, f"{root}/{directory}"):
+            filesystem.delete_dir(f"{root}/{directory}")
 
 
 def files_in(path: str) -> dict[str, list[str]]:

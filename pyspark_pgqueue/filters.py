@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import datasource as ds
 
-from django_pgqueue.spark.columns import JSON, Column
+from pyspark_pgqueue.columns import JSON, Column
 
 __all__ = ["literal", "push"]
 

@@ -17,12 +17,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from django_pgqueue.spark import arrow, columns, filters, planning
-from django_pgqueue.spark.errors import InvalidOption
-from django_pgqueue.spark.offsets import Offset
-from django_pgqueue.spark.options import Options
-from django_pgqueue.spark.sink import BatchWriter, StreamWriter
-from django_pgqueue.spark.stream import ArchiveStream
+from pyspark_pgqueue import arrow, columns, filters, planning
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.offsets import Offset
+from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.sink import BatchWriter, StreamWriter
+from pyspark_pgqueue.stream import ArchiveStream
 
 __all__ = ["PgQueueDataSource"]
 
@@ -86,13 +86,21 @@ class Reader(DataSourceReader):
             elif options.start is None:
                 raise InvalidOption("A batch read that starts at latest has nothing to read.")
             else:
-                end = options.end or Offset(planning.server(connection).now)
+                chosen = planning.queues(connection, options, self.on_queue)
+                # The marks before the end: a removal in between shows in them.
+                marks = planning.marks(connection, options, chosen)
+                server = planning.server(connection)
+                if options.fail_on_server_change:
+                    planning.check_server(connection, server)
+                if options.fail_on_data_loss:
+                    planning.Guard((), options.start).check(marks)
                 tasks = planning.cut_by_position(
                     connection,
                     options,
                     names,
                     start=options.start,
-                    end=end,
+                    end=options.end or Offset(server.now),
+                    planned=marks,
                     conditions=self.conditions,
                     on_queue=self.on_queue,
                 )

@@ -1,9 +1,9 @@
 """What the pipeline raises on purpose.
 
-* PipelineError           a PgQueueError
+* PipelineError
   x SparkMissing          PySpark or Java is not there
   x InvalidOption         an option, a column or a schema that the data source cannot work with
-  x DataLost              what a stream would have to deliver is purged
+  x DataLost              messages were purged before a stream, or while a read, had them
   x ServerChanged         a checkpoint or a lake belongs to another server, or to its future
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
   x ReplicaLags           a replica did not catch up with what is to be read
@@ -14,7 +14,8 @@
 
 from __future__ import annotations
 
-from django_pgqueue.errors import PgQueueError
+import copyreg
+from typing import Any
 
 __all__ = [
     "DataLost",
@@ -30,8 +31,12 @@ __all__ = [
 ]
 
 
-class PipelineError(PgQueueError):
+class PipelineError(Exception):
     """The root: catch it to catch what the pipeline raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled with its text: some errors write it themselves, from other arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class SparkMissing(PipelineError):
@@ -43,17 +48,33 @@ class InvalidOption(PipelineError, ValueError):
 
 
 class DataLost(PipelineError):
-    """Rows that a stream has not delivered were purged."""
+    """Archived messages were removed before a stream delivered them, or while they were read."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, dropped: bool = False) -> None:
+        """``dropped`` says that the whole queue is gone."""
+        how = "was dropped" if dropped else "lost archived messages that were purged"
         super().__init__(
-            f"Archived messages of queue {queue!r} were purged before this stream read them. "
-            f"Set failOnDataLoss=false to go on with what is left, or start from a new checkpoint."
+            f"Queue {queue!r} {how} before this stream read them all. Set failOnDataLoss=false to "
+            f"go on with what is left, or start from a new checkpoint."
         )
+
+    @classmethod
+    def while_reading(cls, queue: str, *, dropped: bool = False) -> DataLost:
+        """Of a batch read, which can be made again."""
+        how = "Queue {!r} was dropped" if dropped else "Archived messages of queue {!r} were purged"
+        error = cls.__new__(cls)
+        PipelineError.__init__(
+            error,
+            f"{how.format(queue)} after this read was planned, so that it would miss some. Run the "
+            f"read again; where retention is always at work, start behind it (startingOffsets), "
+            f"or set failOnDataLoss=false to take what is left.",
+        )
+        return error
 
 
 class ServerChanged(PipelineError):
-    """A checkpoint or lake was made with another server, or with a later state of this one."""
+    """A checkpoint, a lake or a roll-up was made with another server, or with a later state of
+    this one; or the archive itself is of another server."""
 
 
 class TableRewritten(PipelineError):

@@ -1,7 +1,7 @@
 """The jobs from a shell, here or on a cluster.
 
-    python -m django_pgqueue.spark export --url postgresql://… /lake
-    spark-submit --py-files django_pgqueue.zip …/django_pgqueue/spark/__main__.py export …
+    python -m pyspark_pgqueue export --url postgresql://… /lake
+    spark-submit --py-files pyspark_pgqueue.zip …/pyspark_pgqueue/__main__.py export …
 
 The address may be in ``PGQUEUE_URL`` instead.
 """
@@ -13,12 +13,12 @@ import os
 import sys
 from typing import Any
 
-from django_pgqueue.spark.cli import JOBS, arguments, run
-from django_pgqueue.spark.errors import PipelineError
+from pyspark_pgqueue.cli import JOBS, arguments, run
+from pyspark_pgqueue.errors import PipelineError
 
 
 def main(given: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m django_pgqueue.spark", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pyspark_pgqueue", description=__doc__)
     jobs = parser.add_subparsers(dest="job", required=True)
     for name in JOBS:
         job = jobs.add_parser(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from django_pgqueue.spark.errors import InvalidOption
+from pyspark_pgqueue.errors import InvalidOption
 
 __all__ = ["ARCHIVE", "JSON", "LIVE", "Column", "ddl", "needs_message", "select"]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from django_pgqueue.spark import java
+from pyspark_pgqueue import java
 
 __all__ = ["local_session"]
 
@@ -34,7 +34,7 @@ def local_session(
 
     cores = cores or os.cpu_count() or 1
     # Workers must find this package too, as well where it is not installed.
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[1])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, known), root])

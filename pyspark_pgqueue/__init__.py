@@ -1,0 +1,34 @@
+"""PostgreSQL queues in Spark: a source, a sink, and the jobs that keep a lake.
+
+Spark looks into every top-level module named ``pyspark_*`` for its ``DefaultSource``, so that
+``spark.read.format("pgqueue")`` works without a call. A cluster needs this package, PySpark and
+the drivers of its extra ``spark``; it imports neither Django nor ``django_pgqueue``.
+
+==================  ===========================================================================
+offsets, filters    decide, in plain Python: the rows between two moments, as SQL
+options, columns    the options of a reader or writer, and the columns there are
+planning            asks the database how to cut a read into tasks
+arrow               carries rows, as Arrow batches through ADBC
+source, stream      the data source ``pgqueue``: batch and streaming reads
+sink                batch and streaming writes, each row once
+lake                files of a lake: their places, and their publication at once
+export, rollup,     the jobs
+replay, verify
+cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
+session, java       a local session with what it needs, or what to install
+==================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: the jobs' arguments are read where PySpark is not installed.
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("pyspark_pgqueue.source").PgQueueDataSource

@@ -1,0 +1,288 @@
+"""Roll-ups: what happened in each queue, by spans of time.
+
+PostgreSQL counts what is in the database, in one snapshot, so that no message is counted twice or
+left out; Spark counts the spans that a lake has whole.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pyspark_pgqueue import planning, rollup_database, rollup_lake
+from pyspark_pgqueue.errors import InvalidOption, ServerChanged
+from pyspark_pgqueue.rollup_database import Since
+from pyspark_pgqueue.rollup_figures import Figures, Key, moment
+
+__all__ = ["Summary", "rollup"]
+
+HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one call did."""
+
+    from_at: dt.datetime
+    to_at: dt.datetime
+    buckets: int
+    removed: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.buckets:,} roll-ups from {self.from_at:%Y-%m-%d %H:%M} to "
+            f"{self.to_at:%Y-%m-%d %H:%M}, {self.removed} emptied, {self.seconds:.1f} s."
+        )
+
+
+def rollup(
+    spark: Any,
+    url: str,
+    *,
+    seconds: int = HOUR,
+    from_at: dt.datetime | None = None,
+    to_at: dt.datetime | None = None,
+    every: bool = False,
+    lake: str | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Summary:
+    """Compute roll-ups of spans of so many seconds, and replace those that were there.
+
+    Without a span given, from the first that changed since the last time on; with ``every``, all.
+    Spans that ``lake`` has whole are counted there by Spark, and the others in the database.
+    ``spark`` may be None without a lake.
+
+    >>> print(rollup(spark, url))
+    48 roll-ups from 2026-11-19 00:00 to 2026-11-21 00:00, 0 emptied, 1.4 s.
+
+    Raises ServerChanged, and InvalidOption for a lake that does not have every queue.
+    """
+    started = time.monotonic()
+    with planning.connect(url) as connection:
+        server = planning.server(connection)
+        planning.check_server(connection, server)
+        if not every and from_at is None:
+            _check_server(connection, server, seconds)
+        with rollup_database.one_snapshot(connection):
+            now = _now(connection)
+            start = _start(connection, seconds, from_at, every and lake is None)
+            end = _bucket((to_at or now.at).timestamp(), seconds)
+            if to_at is None or to_at.timestamp() > end:
+                end += seconds
+            tell(f"From {moment(start):%Y-%m-%d %H:%M}")
+            figures = Figures(seconds, start, end)
+            kept = start if lake is None else _kept_in(connection, lake, seconds, start, end)
+            rollup_database.count_live(connection, figures)
+            since = Since(kept, _first_xid(connection, server.system, moment(kept)))
+            rollup_database.count_archived(connection, figures, since)
+        if lake is not None and kept > start:
+            tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
+            rollup_lake.count_in_lake(spark, lake, figures, kept)
+        rows = figures.all()
+        removed = _save(connection, rows, seconds, start, end, server.system, now)
+    return Summary(moment(start), moment(end), len(rows), removed, time.monotonic() - started)
+
+
+def _check_server(
+    connection: psycopg.Connection[Any], server: planning.Server, seconds: int
+) -> None:
+    """Refuse to go on from a run of another server, or of a later state of this one."""
+    last = _last(connection, seconds)
+    if last is not None and (last.system != server.system or last.below_xid > server.now.xmax):
+        raise ServerChanged(
+            "The last roll-up was computed on another server, or on a later state of this one, "
+            "so that it does not tell what is new. Compute everything again (--every)."
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run saw: all transactions below one, by some time of the server's clock."""
+
+    below_xid: int
+    at: dt.datetime
+    system: str = ""
+
+
+def _now(connection: psycopg.Connection[Any]) -> _Run:
+    row = connection.execute(
+        # The clock after the snapshot: nothing that the snapshot shows is later.
+        "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock_timestamp()"
+    ).fetchone()
+    assert row is not None
+    return _Run(*row)
+
+
+def _last(connection: psycopg.Connection[Any], seconds: int) -> _Run | None:
+    row = connection.execute(
+        "SELECT below_xid, started_at, system FROM pgqueue_rollup_run WHERE seconds = %s "
+        "ORDER BY id DESC LIMIT 1",
+        [seconds],
+    ).fetchone()
+    return None if row is None else _Run(*row)
+
+
+def _bucket(at: float, seconds: int) -> int:
+    return int(at // seconds) * seconds
+
+
+def _start(
+    connection: psycopg.Connection[Any], seconds: int, from_at: dt.datetime | None, every: bool
+) -> int:
+    """The first span to compute."""
+    if from_at is not None:
+        return _bucket(from_at.timestamp(), seconds)
+    last = None if every else _last(connection, seconds)
+    if last is None:
+        return _first_whole(connection, seconds)
+    reached = _bucket(last.at.timestamp(), seconds)
+    changed = rollup_database.first_bucket(connection, seconds, last.below_xid, last.at)
+    if changed is None or changed >= reached:
+        return reached
+    return min(max(changed, _first_whole(connection, seconds)), reached)
+
+
+def _first_whole(connection: psycopg.Connection[Any], seconds: int) -> int:
+    """Roll-ups outlive what they were counted from: after a purge, the first whole span."""
+    row = connection.execute(
+        "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
+        "WHERE EXISTS (SELECT FROM pgqueue_purge_mark WHERE dropped = '')"
+    ).fetchone()
+    kept = row[0] if row else None
+    return 0 if kept is None else _bucket(kept, seconds) + seconds
+
+
+def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime) -> int:
+    """A transaction before which nothing was archived at that time or later.
+
+    An earlier run saw all transactions below one of them, and all that they had archived was
+    archived by then.
+    """
+    row = connection.execute(
+        """
+        SELECT coalesce(max(xid), 0) FROM (
+            SELECT max(below_xid) FROM pgqueue_rollup_run
+            WHERE started_at <= %(at)s AND system = %(system)s
+            UNION ALL
+            SELECT max(r.to_xid) FROM pgqueue_export_run r JOIN pgqueue_lake l ON l.id = r.lake_id
+            WHERE r.started_at <= %(at)s AND l.system = %(system)s
+        ) AS seen (xid)
+        """,
+        {"at": at, "system": system},
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _kept_in(
+    connection: psycopg.Connection[Any], path: str, seconds: int, start: int, end: int
+) -> int:
+    """The first span from ``start`` on that the lake does not have whole."""
+    row = connection.execute(
+        "SELECT exported_below, queues, system FROM pgqueue_lake WHERE path = %s", [path]
+    ).fetchone()
+    if row is None:
+        raise InvalidOption(f"Nothing was exported to {path} yet. Leave --lake out, or export.")
+    exported_below, queues, system = row
+    if queues:
+        raise InvalidOption(
+            f"The lake {path} has only {', '.join(queues)}: a roll-up needs one with every queue."
+        )
+    server = planning.server(connection)
+    if system != server.system or exported_below > server.now.xmax:
+        raise ServerChanged(
+            f"The lake {path} was exported from another server, or from a later state of this "
+            f"one. Leave --lake out, or export it anew (--anew)."
+        )
+    row = connection.execute(
+        "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
+        "WHERE archive_xid >= %s",
+        [exported_below],
+    ).fetchone()
+    first = None if row is None else row[0]
+    kept = end if first is None else _bucket(first, seconds)
+    return min(max(kept, start), end)
+
+
+_COLUMNS: dict[str, Any] = {
+    "sent": 0,
+    "completed": 0,
+    "failed": 0,
+    "retried": 0,
+    "dead_lettered": 0,
+    "backlog": 0,
+    "busy_seconds": 0.0,
+    "wait_p50": None,
+    "wait_p95": None,
+    "wait_p99": None,
+    "run_p50": None,
+    "run_p95": None,
+    "run_p99": None,
+    "wait_histogram": {},
+    "run_histogram": {},
+    "groups": 0,
+    "top_group": None,
+    "poison": [],
+    "top_errors": [],
+}
+
+
+def _save(
+    connection: psycopg.Connection[Any],
+    rows: dict[Key, dict[str, Any]],
+    seconds: int,
+    start: int,
+    end: int,
+    system: str,
+    now: _Run,
+) -> int:
+    """Replace the roll-ups of a span at once; returns how many went because they are empty."""
+    names = list(_COLUMNS)
+    # JSON as text, NULL as NULL: what a plain tuple of parameters can hold.
+    values = [
+        [queue, seconds, moment(bucket), *(_value(found.get(n, _COLUMNS[n])) for n in names)]
+        for (queue, bucket), found in rows.items()
+    ]
+    updates = ", ".join(f"{name} = excluded.{name}" for name in names)
+    places = ", ".join(["%s"] * (3 + len(names)))
+    with connection.transaction(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('pgqueue rollup'), %s)", [seconds])
+        cursor.executemany(
+            f"INSERT INTO pgqueue_rollup (queue_name, seconds, bucket, {', '.join(names)}, "
+            f"computed_at) VALUES ({places}, now()) "
+            f"ON CONFLICT (queue_name, seconds, bucket) DO UPDATE SET {updates}, "
+            f"computed_at = excluded.computed_at",
+            values,
+        )
+        removed = cursor.execute(
+            "DELETE FROM pgqueue_rollup WHERE seconds = %s AND bucket >= %s AND bucket < %s "
+            "AND computed_at < now()",
+            [seconds, moment(start), moment(end)],
+        ).rowcount
+        cursor.execute(
+            "INSERT INTO pgqueue_rollup_run "
+            "(seconds, from_at, to_at, below_xid, buckets, removed, system, started_at) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                seconds,
+                moment(start),
+                moment(end),
+                now.below_xid,
+                len(rows),
+                removed,
+                system,
+                now.at,
+            ],
+        )
+    return removed
+
+
+def _value(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, (dict, list)) else value

@@ -1,0 +1,230 @@
+"""What a roll-up counts in the database: one statement a queue, all in one snapshot.
+
+PostgreSQL aggregates where the rows are, so that only the figures leave it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pyspark_pgqueue.rollup_figures import (
+    FIRST_LINE,
+    LONGEST_LIST,
+    PERCENTS,
+    POISONOUS,
+    Figures,
+    moment,
+)
+
+__all__ = ["Since", "count_archived", "count_live", "first_bucket", "one_snapshot"]
+
+#: For sorting times and for counting values; the usual 4 MB write most of it to disk.
+WORK_MEM = "64MB"
+
+
+@dataclass(frozen=True)
+class Since:
+    """Where the archived messages begin that are counted here."""
+
+    bucket: int  # seconds since 1970
+    #: All of them were archived by this transaction or a later one: the index finds them by it.
+    xid: int = 0
+
+
+@contextmanager
+def one_snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """All statements inside see the same rows."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(f"SET LOCAL work_mem = '{WORK_MEM}'")
+        connection.execute("SET LOCAL jit = off")
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+_PLACE = "floor(4 * ln(greatest({}, 1e-6)) / ln(2::float8))::integer"
+
+# Percentiles sort the times of each span. All other figures come from rows that are counted by
+# their value first, in one hash table for the narrow values and one each for groups and errors.
+_ARCHIVED = f"""
+WITH ended AS MATERIALIZED (
+    SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::bigint AS bucket,
+           floor(date_part('epoch', a.enqueued_at) / %(seconds)s)::bigint AS sent_bucket,
+           a.id, a.read_ct, a.state, a.error, m.group_key,
+           greatest(0, date_part('epoch', a.first_read_at
+                                          - greatest(a.enqueued_at, m.scheduled_at))) AS wait,
+           greatest(0, date_part('epoch', a.archived_at - a.last_read_at)) AS run
+    FROM pgqueue_archive_q{{id}} a
+    JOIN pgqueue_message_q{{id}} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
+    WHERE {{since}}
+),
+counted AS MATERIALIZED (
+    SELECT bucket, sent_bucket, {_PLACE.format("wait")} AS wait_place,
+           {_PLACE.format("run")} AS run_place, count(*) AS count
+    FROM ended GROUP BY 1, 2, 3, 4
+),
+timed AS (
+    SELECT bucket, count(*) AS count,
+           count(*) FILTER (WHERE state = 'COMPLETED') AS completed,
+           count(*) FILTER (WHERE state = 'FAILED') AS failed,
+           count(*) FILTER (WHERE read_ct > 1) AS retried,
+           coalesce(sum(run), 0) AS busy_seconds,
+           percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY wait) AS waits,
+           percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY run) AS runs
+    FROM ended GROUP BY bucket
+),
+poison AS (
+    SELECT *, row_number() OVER (PARTITION BY bucket ORDER BY read_ct DESC, id) AS place
+    FROM ended WHERE read_ct >= {POISONOUS}
+),
+grouped AS (
+    SELECT *, row_number() OVER (PARTITION BY bucket
+                                 ORDER BY count DESC, value COLLATE "C") AS place,
+           count(*) OVER (PARTITION BY bucket) AS groups
+    FROM (SELECT bucket, group_key AS value, count(*) AS count
+          FROM ended WHERE group_key IS NOT NULL GROUP BY 1, 2) each
+),
+failing AS (
+    SELECT *, row_number() OVER (PARTITION BY bucket
+                                 ORDER BY count DESC, value COLLATE "C") AS place
+    FROM (SELECT bucket, left(split_part(ltrim(error), E'\\n', 1), {FIRST_LINE}) AS value,
+                 count(*) AS count
+          FROM ended WHERE error IS NOT NULL GROUP BY 1, 2) each
+)
+SELECT 'ended' AS kind, bucket * %(seconds)s AS bucket, to_jsonb(timed) AS told FROM timed
+UNION ALL
+SELECT 'sent', sent_bucket * %(seconds)s, to_jsonb(sum(count)) FROM counted GROUP BY sent_bucket
+UNION ALL
+SELECT 'wait_histogram', bucket * %(seconds)s, jsonb_object_agg(place, count)
+FROM (SELECT bucket, wait_place AS place, sum(count) AS count
+      FROM counted WHERE wait_place IS NOT NULL GROUP BY 1, 2) each
+GROUP BY bucket
+UNION ALL
+SELECT 'run_histogram', bucket * %(seconds)s, jsonb_object_agg(place, count)
+FROM (SELECT bucket, run_place AS place, sum(count) AS count
+      FROM counted WHERE run_place IS NOT NULL GROUP BY 1, 2) each
+GROUP BY bucket
+UNION ALL
+SELECT 'poison', bucket * %(seconds)s,
+       jsonb_agg(jsonb_build_object('id', id, 'read_ct', read_ct, 'state', state) ORDER BY place)
+FROM poison WHERE place <= {LONGEST_LIST} GROUP BY bucket
+UNION ALL
+SELECT 'top_group', bucket * %(seconds)s,
+       jsonb_build_object('groups', groups, 'group', value, 'count', count)
+FROM grouped WHERE place = 1
+UNION ALL
+SELECT 'top_errors', bucket * %(seconds)s,
+       jsonb_agg(jsonb_build_object('error', value, 'count', count) ORDER BY place)
+FROM failing WHERE place <= {LONGEST_LIST} GROUP BY bucket
+"""
+
+_LETTERS = """
+SELECT told ->> 'source', floor(date_part('epoch', (told ->> 'dead_lettered_at')::timestamptz)
+                                / %(seconds)s)::bigint * %(seconds)s, count(*)
+FROM (SELECT m.headers -> 'x-dead-letter' AS told
+      FROM pgqueue_archive_q{id} a
+      JOIN pgqueue_message_q{id} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
+      WHERE m.headers ? 'x-dead-letter' AND {since}) letters
+WHERE told ->> 'source' IS NOT NULL
+GROUP BY 1, 2
+"""
+
+_LIVE = """
+WITH live AS (
+    SELECT q.name, l.id, l.queue_id, l.enqueued_at,
+           EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) AS dead
+    FROM pgqueue_live l JOIN pgqueue_queue q ON q.id = l.queue_id
+), letter AS (
+    SELECT m.headers -> 'x-dead-letter' AS told
+    FROM live l JOIN pgqueue_message m
+        ON m.id = l.id AND m.queue_id = l.queue_id AND m.enqueued_at = l.enqueued_at
+    WHERE l.dead AND m.headers ? 'x-dead-letter'
+)
+SELECT 'sent', name,
+       floor(date_part('epoch', enqueued_at) / %(seconds)s)::bigint * %(seconds)s, count(*)
+FROM live GROUP BY 2, 3
+UNION ALL
+SELECT 'dead', told ->> 'source',
+       floor(date_part('epoch', (told ->> 'dead_lettered_at')::timestamptz) / %(seconds)s)::bigint
+       * %(seconds)s, count(*)
+FROM letter WHERE told ->> 'source' IS NOT NULL GROUP BY 2, 3
+"""
+
+
+def count_archived(
+    connection: psycopg.Connection[Any],
+    figures: Figures,
+    since: Since,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Add what ended in the database to the figures, queue by queue."""
+    queues = connection.execute(
+        "SELECT q.id, q.name, "
+        "EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) "
+        "FROM pgqueue_queue q ORDER BY q.name"
+    ).fetchall()
+    condition = "a.archive_xid >= %(xid)s AND a.archived_at >= %(start)s"
+    params: dict[str, Any] = {
+        "seconds": figures.seconds,
+        "parts": [percent / 100 for percent in PERCENTS],
+        "xid": since.xid,
+        "start": moment(since.bucket),
+    }
+    for done, (pk, name, is_dead_letter_queue) in enumerate(queues):
+        progress(done, len(queues))
+        for kind, bucket, told in connection.execute(
+            _ARCHIVED.format(id=pk, since=condition), params
+        ):
+            figures.add(name, int(bucket), kind, told)
+        if is_dead_letter_queue:
+            for source, bucket, count in connection.execute(
+                _LETTERS.format(id=pk, since=condition), params
+            ):
+                figures.dead[source, int(bucket)] += count
+    progress(len(queues), len(queues))
+
+
+def count_live(connection: psycopg.Connection[Any], figures: Figures) -> None:
+    """Add what is still in the queues: sent, and dead letters."""
+    for kind, name, bucket, count in connection.execute(_LIVE, {"seconds": figures.seconds}):
+        if kind == "sent":
+            figures.sent[name, int(bucket)] += count
+        else:
+            figures.dead[name, int(bucket)] += count
+
+
+def first_bucket(
+    connection: psycopg.Connection[Any], seconds: int, below_xid: int, reached: dt.datetime
+) -> int | None:
+    """The first span that changed since a run which saw all transactions below that one.
+
+    A message counts where it was sent and where it ended. One whose sender committed late was
+    sent before the run and is new all the same, which its transaction tells.
+    """
+    row = connection.execute(
+        """
+        SELECT floor(date_part('epoch', least(
+            (SELECT min(archived_at) FROM pgqueue_archive WHERE archive_xid >= %(xid)s),
+            (SELECT min(a.enqueued_at)
+             FROM pgqueue_archive a
+             JOIN pgqueue_message m ON m.id = a.id AND m.queue_id = a.queue_id
+                                   AND m.enqueued_at = a.enqueued_at
+             WHERE a.archive_xid >= %(xid)s AND a.enqueued_at < %(at)s
+               AND m.enqueued_xid >= %(xid)s),
+            (SELECT min(m.enqueued_at)
+             FROM pgqueue_live l
+             JOIN pgqueue_message m ON m.id = l.id AND m.queue_id = l.queue_id
+                                   AND m.enqueued_at = l.enqueued_at
+             WHERE l.enqueued_at < %(at)s AND m.enqueued_xid >= %(xid)s)
+        )) / %(seconds)s)::bigint * %(seconds)s
+        """,
+        {"xid": below_xid, "at": reached, "seconds": seconds},
+    ).fetchone()
+    return None if row is None or row[0] is None else int(row[0])

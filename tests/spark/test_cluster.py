@@ -1,0 +1,94 @@
+"""A machine of a cluster: PySpark and this package, and neither Django nor django_pgqueue."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pyspark_pgqueue
+from django_pgqueue.models import Message
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What stands for packages that are not installed.
+ABSENT = "raise ImportError(f'{__name__} is not installed on this machine')\n"
+
+ROUND_TRIP = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+url = sys.argv[1]
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "1")
+    .config("spark.log.level", "ERROR")
+    .getOrCreate()
+)
+rows = spark.read.format("pgqueue").options(url=url, subscribe="orders").load()
+rows.selectExpr("body", "concat('key-', id % 3) AS dedup_key").write.format("pgqueue").mode(
+    "append"
+).options(url=url, queue="copies").save()
+print(json.dumps([rows.count(), sorted(m for m in sys.modules if m.startswith("django"))]))
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that finds this package and nothing else of ours."""
+    home = tmp_path / "machine"
+    shutil.copytree(Path(pyspark_pgqueue.__file__).parent, home / "pyspark_pgqueue")
+    for name in ("django", "django_pgqueue"):
+        (home / name).mkdir()
+        (home / name / "__init__.py").write_text(ABSENT)
+    return {**os.environ, "PYTHONPATH": str(home), "HOME": str(home)}
+
+
+def run(command: list[str], machine: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=machine["HOME"],
+        env=machine,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_every_module_imports_without_django(machine: dict[str, str]) -> None:
+    modules = sorted(path.stem for path in Path(pyspark_pgqueue.__file__).parent.glob("*.py"))
+    modules = [name for name in modules if not name.startswith("__")]
+    code = f"from pyspark_pgqueue import DefaultSource, {', '.join(modules)}"
+
+    run(["-c", f"{code}; assert DefaultSource.name() == 'pgqueue'"], machine)
+
+    assert {"source", "sink", "export", "rollup"} <= set(modules)
+
+
+def test_jobs_start_without_django(machine: dict[str, str]) -> None:
+    assert "--hold-retention" in run(["-m", "pyspark_pgqueue", "export", "--help"], machine)
+
+
+@pytest.mark.slow
+def test_source_and_sink_work_without_django(
+    url: str, finish: Callable[..., list[int]], machine: dict[str, str], tmp_path: Path
+) -> None:
+    finish("orders", 30)
+    Message.objects.create_queue("copies")
+    script = tmp_path / "round_trip.py"
+    script.write_text(ROUND_TRIP)
+
+    count, modules = json.loads(run([str(script), url], machine).strip().splitlines()[-1])
+
+    assert (count, modules) == (30, [])
+    # One of each key.
+    assert Message.objects.filter(queue__name="copies").count() == 3
