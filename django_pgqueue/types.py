@@ -42,7 +42,8 @@ class State(str, Enum):
 
 
 class Batch(NamedTuple):
-    """The messages that one read leased together as one row: the lowest of their ids, and how many."""
+    """The messages that one read leased together as one row: the lowest of their ids, and how
+    many."""
 
     head: int
     size: int
@@ -51,9 +52,9 @@ class Batch(NamedTuple):
 class Receipt(NamedTuple):
     """One delivery of one message: a reader shows it to settle the message.
 
-    The delivery count and the moment of the delivery, in microseconds since 1970, are the fence. Once
-    the message is read again, whatever came between, an operation by an earlier receipt changes
-    nothing.
+    The delivery count and the moment of the delivery, in microseconds since 1970, are the fence.
+    Once the message is read again, whatever came between, an operation by an earlier receipt
+    changes nothing.
 
     >>> str(Receipt(id=7, read_ct=2, read_at=1790000000000000))
     '7:2:1790000000000000'
@@ -85,8 +86,8 @@ class Settled(list[int]):
     """The ids that an operation changed.
 
     ``lost`` holds the receipts and ids that it was asked for and did not find. ``before`` holds
-    receipts whose deliveries an earlier call had settled: its answer was lost, and the call repeated.
-    A plain list of ids otherwise:
+    receipts whose deliveries an earlier call had settled: its answer was lost, and the call
+    repeated. A plain list of ids otherwise:
 
     >>> done = Settled([1, 2], lost=[3])
     >>> done == [1, 2], done.lost

@@ -1,21 +1,22 @@
-"""The queue itself: SQL, and the decisions around it. Knows no model and nothing of django.db.models.
+"""The queue itself: SQL, and the decisions around it. Knows no model and nothing of
+django.db.models.
 
 Each folder is one behaviour, its Python beside its .sql:
 
 ========  ==============================================================================
 send      put messages into a queue
-read      lease messages, look at them, take them for good
+read      lease messages, by groups too, look at them, take them for good
 settle    say what became of a message: archive, delete, retry, fail, a new timeout
 leases    one row in place of many, for messages that one read leased together
-groups    FIFO groups: who is at the head, and what may follow it
+groups    FIFO groups: which message is at the head of each
 redrive   dead letters and archived messages, back to work
 metrics   how much a queue holds
 ========  ==============================================================================
 
 An operation is a function whose first argument is an open queue
-(:class:`django_pgqueue.engine.session.OpenQueue`): it runs one statement, or a few, and returns rows
-by name (:mod:`django_pgqueue.engine.rows`). :mod:`django_pgqueue.models.message` lists them once, and
-makes from that list ``Message.objects``, ``queue("orders")`` and their async twins.
+(:class:`django_pgqueue.engine.session.OpenQueue`): it runs one statement, or a few, and returns
+rows by name (:mod:`django_pgqueue.engine.rows`). :mod:`django_pgqueue.models.message` lists them
+once, and makes from that list ``Message.objects``, ``queue("orders")`` and their async twins.
 
 Rules for the SQL, each learnt from a plan that went wrong; statements cite them by number:
 
@@ -23,13 +24,13 @@ P1  A value that decides how much is read stands in a scalar subquery: ``LIMIT (
     planner that sees the value plans anew for each, or sorts everything for the first few rows.
 P2  Rows are changed by ``ctid = ANY(ARRAY(SELECT ctid …))``: a join could be planned as a hash over
     the whole table.
-P3  ``queue_id + 0``, where the id is known, leaves the planner only the index led by id: the one led
-    by queue_id would read all of the queue.
+P3  ``queue_id + 0``, where the id is known, leaves the planner only the index led by id: the one
+    led by queue_id would read all of the queue.
 P4  A list of values is hidden in ``ARRAY(SELECT unnest(…))``, or the planner plans for its length.
-P5  ``LATERAL (… OFFSET 0)`` looks rows up one by one, by the index: for a join the planner reads all
-    of a partition that has no statistics yet.
-P6  Existence is asked for in the order of an index with ``LIMIT 1``: EXISTS may be planned as a scan
-    that hopes to find a row early.
+P5  ``LATERAL (… OFFSET 0)`` looks rows up one by one, by the index: for a join the planner reads
+    all of a partition that has no statistics yet.
+P6  Existence is asked for in the order of an index with ``LIMIT 1``: EXISTS may be planned as a
+    scan that hopes to find a row early.
 P7  ``(… IN (SELECT …)) IS TRUE`` is a look-up in a hash, and never a join.
 """
 

@@ -7,8 +7,8 @@ the server then keeps its plan. Two dangers, and how each is met:
 - A pooler may exchange the session between two statements, and another client's statement may have
   the same name there. Nothing is prepared unless the server that answers is the one that the
   connection was opened to (:func:`_is_direct`).
-- A plan made while the tables were empty reads all of them once they are full. So a statement's text
-  ends with the second in which it runs (:func:`dated`), and no plan is older than that.
+- A plan made while the tables were empty reads all of them once they are full. So a statement's
+  text ends with the second in which it runs (:func:`dated`), and no plan is older than that.
 
 ``PGQUEUE["PREPARE_STATEMENTS"] = False`` turns preparing off.
 """
@@ -59,14 +59,15 @@ def prepares(connection: Any) -> bool:
 def _look(connection: Any, session: Any) -> bool:
     if connection.needs_rollback:
         return False
+    factory: Any = session.cursor_factory
     found = _found[session] = (
         not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
         # Django gives dates another zone by a cursor of its own.
         and connection.timezone is dt.timezone.utc
-        # A project that put its own cursors in the place of Django's, or that has psycopg prepare by
-        # a threshold of its own, keeps what it chose.
+        # A project that put its own cursors in the place of Django's, or that has psycopg prepare
+        # by a threshold of its own, keeps what it chose.
         and isinstance(session, psycopg.Connection)
-        and session.cursor_factory is Cursor
+        and factory is Cursor
         and session.prepare_threshold is None
         and _is_direct(session)
     )

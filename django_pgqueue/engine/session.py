@@ -67,7 +67,8 @@ class OpenQueue:
                 cursor.execute(text, params)
                 rows: list[tuple[Any, ...]] = cursor.fetchall()
                 return rows
-        # psycopg's own cursor: the server binds the values, so that psycopg may prepare the statement.
+        # psycopg's own cursor: the server binds the values, so that psycopg may prepare the
+        # statement.
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as own:
             return own.execute(dated(text), params).fetchall()
@@ -80,7 +81,7 @@ class OpenQueue:
         """
         connection = connections[self.alias]
         blocks = connection.atomic_blocks
-        in_test_only = bool(blocks) and all(block._from_testcase for block in blocks)
+        in_test_only = bool(blocks) and all(getattr(b, "_from_testcase", False) for b in blocks)
         if connection.in_atomic_block:
             refused = not in_test_only
         else:

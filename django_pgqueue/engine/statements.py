@@ -1,8 +1,8 @@
 """The text of each statement: one .sql file, named by its folder, with the queue's tables in place.
 
 Values travel as ``%(name)s``. ``{message}``, ``{ready}`` and their like stand for the tables of one
-queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` stands for the text
-of another file.
+queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` stands for the
+text of another file.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def maintain_all(
 ) -> list[Maintained]:
     """``maintain`` every queue, by name, or those named.
 
-    Besides, messages that consumers held which are dead for ten minutes are given back. A queue that
-    fails does not keep the others from their turn: its ``error`` says why.
+    Besides, messages that consumers held which are dead for ten minutes are given back. A queue
+    that fails does not keep the others from their turn: its ``error`` says why.
 
     >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
     ['mails', 'orders']

@@ -14,10 +14,9 @@ from django.utils.functional import cached_property
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
-from django_pgqueue.engine.groups import grouped
 from django_pgqueue.engine.leases import batches
 from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.engine.read import polling, reading
+from django_pgqueue.engine.read import grouped, polling, reading
 from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.rows import Delivery, moment
 from django_pgqueue.engine.send import sending
@@ -114,7 +113,8 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
 
 class MessageManager(Operations, models.Manager["Message"]):
-    """The operations, each with the queue as its first argument, and those on no queue in particular.
+    """The operations, each with the queue as its first argument, and those on no queue in
+    particular.
 
     ``using("replica")`` gives the same manager for another database.
 
@@ -161,7 +161,7 @@ class MessageManager(Operations, models.Manager["Message"]):
         if args:
             return args[0], args[1:]
         if "queue" not in kwargs:
-            raise InvalidArgument("name the queue first: Message.objects.send(\"orders\", body)")
+            raise InvalidArgument('name the queue first: Message.objects.send("orders", body)')
         return kwargs.pop("queue"), args
 
     def _name_of_queue(self) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ R = TypeVar("R")
 #: The first argument of the manager's operations.
 AnyQueue = str | Queue
 
-_QUEUE = inspect.Parameter("queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue")
+_QUEUE = inspect.Parameter(
+    "queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue"
+)
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
@@ -63,9 +65,7 @@ class Twin(Operation[P, R]):
         self, instance: models.Manager[Any], owner: type
     ) -> Callable[Concatenate[AnyQueue, P], Coroutine[Any, Any, R]]: ...
     @overload
-    def __get__(
-        self, instance: object, owner: type
-    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, instance: object, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         return super().__get__(instance, owner)
 
@@ -85,21 +85,28 @@ class DatabaseTwin(Operation[P, R]):
     """The async form of such an operation."""
 
     @overload  # type: ignore[override]
-    def __get__(
-        self, instance: object, owner: type
-    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, instance: None, owner: type) -> Callable[..., Coroutine[Any, Any, R]]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         return super().__get__(instance, owner)
 
 
+@overload
 def operation(
-    act: Callable[Concatenate[OpenQueue, P], Any],
-    then: Callable[[OpenQueue, Any], R] | None = None,
-) -> tuple[Operation[P, R], Twin[P, R]]:
+    act: Callable[Concatenate[OpenQueue, P], R],
+) -> tuple[Operation[P, R], Twin[P, R]]: ...
+@overload
+def operation(
+    act: Callable[Concatenate[OpenQueue, P], Any], then: Callable[[OpenQueue, Any], R]
+) -> tuple[Operation[P, R], Twin[P, R]]: ...
+def operation(
+    act: Callable[..., Any], then: Callable[[OpenQueue, Any], Any] | None = None
+) -> tuple[Operation[Any, Any], Twin[Any, Any]]:
     """A method, and its async twin, that calls a function with an open queue.
 
-    ``then`` makes the result from what the function returns. A queue that was dropped and made again
-    elsewhere is opened once more, unless that is too late inside a broken transaction.
+    ``then`` makes the result from what the function returns. A queue that was dropped and made
+    again elsewhere is opened once more, unless that is too late inside a broken transaction.
     """
 
     def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +159,7 @@ def _documented(
     signature: inspect.Signature,
     parameters: list[inspect.Parameter],
 ) -> Callable[..., Any]:
-    copy = FunctionType(run.__code__, run.__globals__, closure=run.__closure__)  # type: ignore[attr-defined]
+    copy = FunctionType(run.__code__, run.__globals__, closure=run.__closure__)
     copy.__doc__ = act.__doc__
     copy.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return copy

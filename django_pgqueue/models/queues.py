@@ -39,8 +39,8 @@ def create_queue(
             that old messages go by dropping a partition.
         retention: how long archived messages are kept; None: for ever.
         visibility_timeout: seconds that a message stays hidden from other readers once it is read.
-        max_deliveries: how often a message is delivered before it goes to the ``dead_letter_queue``,
-            or without one to the archive as FAILED.
+        max_deliveries: how often a message is delivered before it goes to the
+            ``dead_letter_queue``, or without one to the archive as FAILED.
         dedup_window: how long a dedup key counts; None: five minutes.
         notify: False saves the notification that a send gives to waiting consumers.
 
@@ -89,8 +89,8 @@ def drop_queue(alias: str, name: str | Queue) -> bool:
     >>> Message.objects.drop_queue("orders")
     True
 
-    Raises QueueBusy when that takes too long, and django.db.models.ProtectedError when another queue
-    has it as its dead-letter queue.
+    Raises QueueBusy when that takes too long, and django.db.models.ProtectedError when another
+    queue has it as its dead-letter queue.
     """
     if isinstance(name, Queue):
         alias, name = name.alias, name.name

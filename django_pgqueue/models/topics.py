@@ -30,8 +30,8 @@ ROUTING_KEY = "x-routing-key"
 
 R = TypeVar("R")
 
-# The bindings of each database that this process knows: their fingerprint, the router, and the queues
-# by pattern.
+# The bindings of each database that this process knows: their fingerprint, the router, and the
+# queues by pattern.
 _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
 
 

@@ -26,8 +26,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_pgqueue.models import Message
 from django_pgqueue.engine.read import reading
+from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
 from tests.conftest import run_sql
 

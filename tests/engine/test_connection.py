@@ -87,7 +87,8 @@ def test_a_plan_of_an_empty_table_is_no_trap(
     for _ in range(OFTEN):
         assert committed_orders.read() == []
     run_sql(
-        "INSERT INTO pgqueue_message (queue_id, body) SELECT %s, '1' FROM generate_series(1, 20000)",
+        "INSERT INTO pgqueue_message (queue_id, body) "
+        "SELECT %s, '1' FROM generate_series(1, 20000)",
         [Queue.objects.get().pk],
     )
     monkeypatch.undo()

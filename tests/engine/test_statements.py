@@ -51,3 +51,13 @@ def test_every_statement_is_named_by_the_python_beside_it() -> None:
         parts = "".join(file.read_text() for file in ENGINE.rglob("*.sql"))
         family = f'f"{folder.name}/{{operation}}' in beside
         assert f'"{name}"' in beside or f"{{{name}}}" in parts or family, name
+
+
+def test_the_engine_imports_nothing_of_djangos_models() -> None:
+    files = sorted(ENGINE.rglob("*.py"))
+    assert len(files) > 10
+
+    for file in files:
+        text = file.read_text()
+        assert "from django.db.models" not in text, file
+        assert "import models" not in text, file

@@ -21,5 +21,6 @@ def promote(queue: OpenQueue, qty: int | None) -> bool:
 
 
 def set_back(queue: OpenQueue) -> bool:
-    """Put followers back in line whose lease ran out before their head is done; whether any were."""
+    """Put followers back in line whose lease ran out before their head is done; whether any
+    were."""
     return bool(queue.run("groups/set_back", {"batch": BATCH}))

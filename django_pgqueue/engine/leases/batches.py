@@ -1,14 +1,15 @@
 """Leases of whole batches: one row in place of one for each message.
 
 A read that takes many fresh messages writes one row of ``lease`` in place of as many rows of
-``deferred``: 900 bytes of write-ahead log a message in place of 1,200. The receipts know their batch,
-so that an ack of all of it, or of a good part, goes by that row. Every other operation unfolds the
-lease first: from there on each message is a row of ``deferred``, as if it had been read alone.
+``deferred``: 900 bytes of write-ahead log a message in place of 1,200. The receipts know their
+batch, so that an ack of all of it, or of a good part, goes by that row. Every other operation
+unfolds the lease first: from there on each message is a row of ``deferred``, as if it had been read
+alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from django_pgqueue import arguments
@@ -24,7 +25,7 @@ BATCH_FROM = 16
 _SHARE = 4
 
 
-def in_batches(rows: Sequence[Sequence[Any]]) -> list[Delivery]:
+def in_batches(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
     """Deliveries that were leased together, one batch for each priority."""
     found = deliveries(rows)
     batches = {}
@@ -35,7 +36,7 @@ def in_batches(rows: Sequence[Sequence[Any]]) -> list[Delivery]:
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:
-    """Archive by their leases the messages of batches of which enough is done; returns their ids."""
+    """Archive messages of which a batch, or a good part of it, is done, by their leases."""
     together: dict[tuple[Batch, int], list[int]] = {}
     for receipt in receipts:
         if receipt.batch is not None:

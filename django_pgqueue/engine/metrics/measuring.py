@@ -15,7 +15,8 @@ from django_pgqueue.types import Metrics
 
 __all__ = ["FEW", "metrics", "metrics_of_many"]
 
-#: Up to that many queues are measured one by one; more of them in one statement, with closer limits.
+#: Up to that many queues are measured one by one; more of them in one statement, with closer
+#: limits.
 FEW = 20
 LEAST_COUNTED = 100
 #: Of ready messages that the statistics know to be more than are counted.

@@ -1,13 +1,13 @@
 """How far this process has claimed what is ready in a queue: where its next read begins.
 
-While a transaction keeps an old snapshot, the rows of messages that were read stay, dead, at the head
-of every index, and a read from the start passes over all of them: 112 ms with 1,300,000 of them. A
-read that begins behind the last row this process took passes over none (0.2 ms).
+While a transaction keeps an old snapshot, the rows of messages that were read stay, dead, at the
+head of every index, and a read from the start passes over all of them: 112 ms with 1,300,000 of
+them. A read that begins behind the last row this process took passes over none (0.2 ms).
 
-Rows that land before that bound are not lost: messages whose transaction committed late, or that were
-sent back from elsewhere, are found by a read from the start. There is one as soon as a read comes back
-short, and at least every second; less often where it takes so long that it would be more than a
-twentieth of the work, but every five seconds.
+Rows that land before that bound are not lost: messages whose transaction committed late, or that
+were sent back from elsewhere, are found by a read from the start. There is one as soon as a read
+comes back short, and at least every second; less often where it takes so long that it would be more
+than a twentieth of the work, but every five seconds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from django_pgqueue.engine.session import OpenQueue
 
 __all__ = ["Claim", "claim_on"]
 
-#: Seconds between two reads from the start: at the least, as a multiple of how long one took, and at
-#: the most.
+#: Seconds between two reads from the start: at the least, as a multiple of how long one took, and
+#: at the most.
 SWEEP_INTERVAL = 1.0
 SWEEP_SHARE = 20
 SWEEP_LIMIT = 5.0

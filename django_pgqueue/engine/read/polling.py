@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from django_pgqueue.engine.groups import grouped
+from django_pgqueue.engine.read import grouped
 from django_pgqueue.engine.read.reading import lease, next_due
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.session import OpenQueue
@@ -28,9 +28,10 @@ def read_with_poll(
 ) -> list[Delivery]:
     """Read, and when there is nothing wait for it, up to ``max_poll_seconds``.
 
-    Returns at the first messages, without waiting for ``qty`` of them. The wait holds no transaction:
-    a notification ends it, or the moment the next message is due, or ``poll_interval_ms``, whichever
-    comes first. Zero seconds tries once. ``vt``, ``qty`` and ``conditional`` are as for ``read``.
+    Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
+    transaction: a notification ends it, or the moment the next message is due, or
+    ``poll_interval_ms``, whichever comes first. Zero seconds tries once. ``vt``, ``qty`` and
+    ``conditional`` are as for ``read``.
 
     >>> queue("orders").read_with_poll(max_poll_seconds=0)
     []

@@ -33,9 +33,9 @@ def redrive(
 ) -> int:
     """Send dead letters back, each to the queue it came from; returns how many went.
 
-    They keep their ids, and their header ``x-dead-letter``; deliveries are counted anew. Messages that
-    a consumer of the dead-letter queue holds stay, and so do those that did not come from a queue,
-    unless ``to`` is given.
+    They keep their ids, and their header ``x-dead-letter``; deliveries are counted anew. Messages
+    that a consumer of the dead-letter queue holds stay, and so do those that did not come from a
+    queue, unless ``to`` is given.
 
     Arguments:
         to: the name of one queue for all of them.
@@ -134,8 +134,8 @@ def replay(
 ) -> int:
     """Send archived messages again, to their queue or another; returns how many were sent.
 
-    They are new messages with new ids; the header ``x-replay-of`` names the old one. The archive stays
-    as it is.
+    They are new messages with new ids; the header ``x-replay-of`` names the old one. The archive
+    stays as it is.
 
     Arguments:
         state: only those that are COMPLETED, or FAILED.

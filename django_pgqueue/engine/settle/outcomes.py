@@ -82,8 +82,8 @@ def fail(
 ) -> Settled:
     """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED.
 
-    In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` tells source,
-    reason, error, counts and times.
+    In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` tells
+    source, reason, error, counts and times.
 
     >>> queue("orders").fail({message.receipt: "no such customer"})
     [1]
@@ -120,9 +120,7 @@ def _fail(
     )
 
 
-def settle(
-    queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool = True
-) -> Settled:
+def settle(queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool = True) -> Settled:
     """Write the outcome of each message, one statement for each kind of outcome.
 
     >>> queue("orders").settle({message.receipt: Ack()})

@@ -1,8 +1,8 @@
 """Settling by receipt or by id: archive, delete, a new visibility timeout.
 
-By receipt (or by a message that was read, which has one) an operation is fenced: when the message was
-read again since, nothing changes, and the receipt is in the result's ``lost``. By bare id it acts on
-the message whatever its state, as PGMQ does: a tool for operators.
+By receipt (or by a message that was read, which has one) an operation is fenced: when the message
+was read again since, nothing changes, and the receipt is in the result's ``lost``. By bare id it
+acts on the message whatever its state, as PGMQ does: a tool for operators.
 """
 
 from __future__ import annotations

@@ -12,13 +12,12 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Deferred, LiveMessage, Message, Queue
 from django_pgqueue.engine.read import claims
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Deferred, LiveMessage, Message, Queue
 from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
 from tests.actors import Actor, begin, call, commit
 from tests.conftest import run_sql
-from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from django_pgqueue.engine.metrics.measuring import ENOUGH, FEW, LEAST_COUNTED
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import BoundQueue, Message
-from django_pgqueue.engine.metrics.measuring import ENOUGH, FEW, LEAST_COUNTED
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 from tests.waiting import until

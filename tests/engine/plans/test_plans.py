@@ -278,7 +278,9 @@ def read_behind_a_claim(queue: BoundQueue, after: int, batched: bool = False) ->
         "qty": QTY,
         "process_id": None,
         "batched": batched,
-        **{"rank": 0, "after": after, "due_after": now},
+        "rank": 0,
+        "after": after,
+        "due_after": now,
     }
     part = Part("read/lease_batch" if batched else "read/lease_each")
     return opened(queue).run("read/read_ready", params, leased=part)

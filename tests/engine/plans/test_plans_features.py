@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from django_pgqueue.engine.read import claims
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message
-from django_pgqueue.engine.read import claims
 from tests.engine.plans.plans import watched
 
 Sql = Callable[..., list[tuple[Any, ...]]]

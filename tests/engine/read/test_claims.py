@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from django_pgqueue.engine.read import claims
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Deferred, Message, Queue
-from django_pgqueue.engine.read import claims
 from tests.actors import Actor, begin, call, commit, execute
 from tests.engine.plans.plans import watched
 
@@ -192,7 +192,9 @@ def test_a_queue_that_is_made_anew_is_claimed_anew(claimed: BoundQueue) -> None:
     again = Message.objects.resolve("orders")
     assert again.pk == pk
     assert claims.claim_on(again.opened) is not before
-    assert claims.claim_on(again.opened) is claims.claim_on(Message.objects.resolve("orders").opened)
+    assert claims.claim_on(again.opened) is claims.claim_on(
+        Message.objects.resolve("orders").opened
+    )
 
 
 def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(

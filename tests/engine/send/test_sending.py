@@ -13,9 +13,9 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from django_pgqueue.engine.send import sending as sending_module
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
-from django_pgqueue.engine.send import sending as sending_module
 from tests.conftest import run_sql
 from tests.factories import MessageFactory, QueueFactory
 

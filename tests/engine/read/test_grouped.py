@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
+from django_pgqueue.engine.metrics.measuring import FEW
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
-from django_pgqueue.engine.metrics.measuring import FEW
 from django_pgqueue.types import Metrics
 from tests.actors import Actor, begin, call, commit, execute, rollback
 from tests.waiting import until

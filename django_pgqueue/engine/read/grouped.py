@@ -59,13 +59,11 @@ def read_grouped_rr(
     return in_rounds(queue, vt, qty)
 
 
-def group_by_group(
-    queue: OpenQueue, vt: float | dt.timedelta | None, qty: int
-) -> list[Delivery]:
+def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> list[Delivery]:
     found: list[Delivery] = []
     missing = _number(qty)
     while missing > 0:
-        [(number,)] = queue.run("groups/heads_needed", {"qty": missing})
+        [(number,)] = queue.run("read/heads_needed", {"qty": missing})
         # Without heads yet the first read brings them up.
         heads = lease(queue, vt=vt, qty=number or 1)
         if not heads:
@@ -104,7 +102,7 @@ def _follow(
         "max_deliveries": queue.max_deliveries,
         "in_rounds": in_rounds,
     }
-    return deliveries(queue.run("groups/follow", params))
+    return deliveries(queue.run("read/follow", params))
 
 
 def _number(qty: int | None) -> int:

@@ -1,3 +1,0 @@
-"""Mirrors the package."""
-
-from __future__ import annotations
