@@ -14,20 +14,29 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from django.apps.registry import Apps
 from django.db import router
 from django.db.migrations.exceptions import IrreversibleError
+from django.db.migrations.graph import MigrationGraph
 from django.db.migrations.operations.base import Operation
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.topics import topic_pattern
 
-__all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "QueueOperation", "UnbindTopic"]
+__all__ = [
+    "AlterQueue",
+    "BindTopic",
+    "CreateQueue",
+    "DropQueue",
+    "QueueOperation",
+    "UnbindTopic",
+    "operations_in",
+]
 
 Duration = dt.timedelta | float
 
@@ -193,7 +202,7 @@ class AlterQueue(QueueOperation):
                 f"{label}: before must name the same settings as are changed "
                 f"({', '.join(sorted(settings))}), not {', '.join(sorted(before)) or 'none'}"
             )
-        self.reversible = before is not None
+        self.reversible = before is not None  # type: ignore[misc]
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         before = {} if self.before is None else {"before": dict(self.before)}
@@ -385,6 +394,16 @@ class _Database:
                     f"queues without a dead_letter_queue"
                 )
             target = target.dead_letter_queue
+
+
+def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:
+    """What migrations do with queues, in their order, each with its app and migration."""
+    plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
+    for key in plan:
+        migration = graph.nodes[key]
+        for operation in migration.operations if migration else ():
+            if isinstance(operation, QueueOperation):
+                yield key, operation
 
 
 def _keeps_queues(schema_editor: Any, apps: Apps) -> bool:

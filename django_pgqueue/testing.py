@@ -7,7 +7,7 @@ with the test's transaction; a handler is a plain function of a message.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -24,7 +24,7 @@ from django.utils import timezone
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Outcome, Reject, Retry
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
-from django_pgqueue.operations import QueueOperation
+from django_pgqueue.operations import operations_in
 from django_pgqueue.runtime.context import Context
 from django_pgqueue.runtime.options import Options
 from django_pgqueue.runtime.outcomes import outcome_of, outcomes_of
@@ -133,6 +133,8 @@ class _Run:
             message.on_outcome = running.say
         if not self._in_transaction:
             running.on_said = on_said
+        error: Exception | None = None
+        returned: Any = None
         try:
             try:
                 if self._in_transaction:
@@ -141,13 +143,11 @@ class _Run:
                 else:
                     returned = self._run(running)
             except (Discard, Reject, Retry) as outcome:
-                returned, error = None, outcome
+                error = outcome
             except Exception as raised:
                 if not self._policies:
                     raise
-                returned, error = None, raised
-            else:
-                error = None
+                error = raised
             if error is not None and self._in_transaction:
                 # The rollback undid what the handler said, too.
                 running.said.clear()
@@ -264,22 +264,12 @@ def make_queues(using: str | None = None) -> None:
     """
     alias = Queue.objects.database(using)
     with override_settings(MIGRATION_MODULES=_migration_modules()):
-        operations = list(_queue_operations())
+        operations = list(operations_in(MigrationLoader(None).graph))
     state = ProjectState.from_apps(apps)
     with connections[alias].schema_editor(atomic=False) as editor:
-        for app_label, operation in operations:
+        for (app_label, _), operation in operations:
             operation.database_forwards(app_label, editor, state, state)
     Queue.objects.forget_all()
-
-
-def _queue_operations() -> Iterator[tuple[str, QueueOperation]]:
-    """What the project's migrations do with queues, in their order, each with its app."""
-    graph = MigrationLoader(None).graph
-    plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
-    for key in plan:
-        for operation in graph.nodes[key].operations:
-            if isinstance(operation, QueueOperation):
-                yield key[0], operation
 
 
 def _made_by_migrations(alias: str) -> bool:
@@ -293,7 +283,7 @@ def _made_by_migrations(alias: str) -> bool:
 
 def _migration_modules() -> dict[str, str]:
     """The modules of migrations that exist, for a run in which they are switched off."""
-    modules = django_settings.MIGRATION_MODULES
+    modules: Any = django_settings.MIGRATION_MODULES
     if not isinstance(modules, dict):
         # pytest-django's stand-in, which knows no module at all.
         return {}
