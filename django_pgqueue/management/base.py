@@ -32,7 +32,9 @@ __all__ = [
     "json_value",
     "loads",
     "positive",
+    "seconds",
     "table",
+    "whole_seconds",
 ]
 
 #: What a shell says of a process that Ctrl-C ended.
@@ -200,6 +202,29 @@ def duration(text: str) -> dt.timedelta:
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a duration: write 30 or 30s, 10m, 2h, 7d or 1w"
     )
+
+
+def seconds(text: str) -> float:
+    """A duration as a number of seconds.
+
+    >>> seconds("0.5"), seconds("1m")
+    (0.5, 60.0)
+    """
+    return duration(text).total_seconds()
+
+
+def whole_seconds(text: str) -> int:
+    """A duration of one second or more, as a whole number of them.
+
+    >>> whole_seconds("90"), whole_seconds("1.5m")
+    (90, 90)
+    """
+    length = seconds(text)
+    if length < 1 or length % 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number of seconds, 1 or more: write 30 or 30s, 10m, 2h"
+        )
+    return int(length)
 
 
 def positive(text: str) -> int:

@@ -89,7 +89,7 @@ def test_a_queue_that_does_not_exist_is_named(orders: BoundQueue) -> None:
 
 @pytest.mark.parametrize("wrong", [("--stall", "0"), ("--patience", "-1"), ("--stall", "soon")])
 def test_waits_that_mean_nothing_are_refused(orders: BoundQueue, wrong: tuple[str, str]) -> None:
-    with pytest.raises(CommandError, match=r"stall|patience|not a number"):
+    with pytest.raises(CommandError, match=r"stall|patience|not a duration"):
         call("pgqueue_maintain", *wrong)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount, table
+from django_pgqueue.management.base import QueueCommand, amount, seconds, table
 from django_pgqueue.models import Message
 from django_pgqueue.types import Upkeep
 
@@ -23,17 +22,17 @@ class Command(QueueCommand):
         parser.add_argument("queues", nargs="*", metavar="queue", help="(default: all)")
         parser.add_argument(
             "--patience",
-            type=_seconds,
+            type=seconds,
             default=5.0,
-            metavar="SECONDS",
-            help="how long to try for a lock (default: %(default)g)",
+            metavar="TIME",
+            help="how long to try for a lock (default: %(default)gs)",
         )
         parser.add_argument(
             "--stall",
-            type=_seconds,
+            type=seconds,
             default=0.1,
-            metavar="SECONDS",
-            help="how long others may wait behind it at most (default: %(default)g)",
+            metavar="TIME",
+            help="how long others may wait behind it at most (default: %(default)gs)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -85,10 +84,3 @@ def _note(upkeep: Upkeep) -> str:
         f"{upkeep.spans_in_default} spans stay in the default leaf": upkeep.spans_in_default,
     }
     return ", ".join(note for note, applies in notes.items() if applies)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from error
