@@ -3,7 +3,7 @@
 ::
 
     class Migration(migrations.Migration):
-        dependencies = [("django_pgqueue", "0005_caretaker")]
+        dependencies = [("django_pgqueue", "0002_topics_processes_maintenance")]
         operations = [
             CreateQueue("orders.dead"),
             CreateQueue("orders", dead_letter_queue="orders.dead", max_deliveries=20),
@@ -330,8 +330,9 @@ class _Database:
             model = self._apps.get_model("django_pgqueue", "Binding")
         except LookupError as error:
             raise InvalidArgument(
-                "the tables of topic bindings come later than this migration: add "
-                '("django_pgqueue", "0004_binding") to its dependencies'
+                "the table of topic bindings comes later than this migration: add the latest "
+                "migration of django_pgqueue to its dependencies (manage.py showmigrations "
+                "django_pgqueue)"
             ) from error
         return model._base_manager.using(self._connection.alias)
 

@@ -11,6 +11,8 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
+from django_pgqueue.ddl import grants
+
 __all__ = [
     "Leaf",
     "create_leaves",
@@ -198,6 +200,7 @@ def create_leaves(
             f"ALTER TABLE {parent} ATTACH PARTITION {own_table(parent, number)} "
             f"FOR VALUES IN ({number})"
         )
+    grants.inherit(cursor, number)
 
 
 def make_leaf(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
