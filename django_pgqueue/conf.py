@@ -9,8 +9,8 @@ CACHE_SECONDS        5.0        how long a process trusts what it knows of a que
 COPY_THRESHOLD       500        from how many messages on ``send_batch`` goes by COPY
 EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by one
 LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try to get their locks
-MAINTENANCE_SECONDS  60.0       how often at most consumers look after leaves and retention; None:
-                                not at all, where ``manage.py pgqueue_maintain`` does
+MAINTENANCE_SECONDS  60.0       shortest time between two rounds of maintenance by consumers; None:
+                                consumers do none, and ``pgqueue_maintain`` is run instead
 PREPARE_STATEMENTS   True       the server keeps the plans of what runs often outside transactions
 ===================  =========  =================================================================
 

@@ -4,8 +4,8 @@
   x QueueNotFound         no queue of that name
   x QueueMismatch         the queue exists, made in another way than asked for
   x QueueBusy             the tables of a queue stayed locked by others
-    + QueueConverting     somebody else converts it
-  x LeaseLost             the message was read again by somebody else, or is gone
+    + QueueConverting     another process converts it
+  x LeaseLost             the message was read again, or is gone
   x InvalidArgument       also a ValueError
     + InvalidQueueName
     + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
@@ -82,12 +82,12 @@ class QueueBusy(PgQueueError):
 
 
 class QueueConverting(QueueBusy):
-    """Somebody else converts the queue at this moment; nothing was changed."""
+    """Another process converts the queue at this moment; nothing was changed."""
 
     def __init__(self, name: str) -> None:
         PgQueueError.__init__(
             self,
-            f"Queue {name!r} is being converted by somebody else. Let that end, then try again.",
+            f"Queue {name!r} is being converted by another process. Let that end, then try again.",
         )
 
 

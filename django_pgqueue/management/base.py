@@ -47,7 +47,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
 class QueueCommand(BaseCommand):
     """A command on queues: says in ``run`` what it does, and here how it fails.
 
-    Results go to stdout, what is only for the person in front of it to stderr.
+    Results go to stdout, notes for a reader to stderr.
     """
 
     #: What is done already, for when the rest cannot be.
@@ -75,7 +75,7 @@ class QueueCommand(BaseCommand):
         raise NotImplementedError
 
     def answer(self, options: Mapping[str, Any], result: Any, lines: Iterable[str]) -> None:
-        """Print the result for a script, or the lines for a person."""
+        """Print the result for a script, or the lines for a reader."""
         if options["json"]:
             self.stdout.write(json.dumps(result, cls=DjangoJSONEncoder))
         else:
@@ -83,7 +83,7 @@ class QueueCommand(BaseCommand):
                 self.stdout.write(line)
 
     def note(self, text: str) -> None:
-        """A word to the person, which is no result."""
+        """Print a note, which is no result."""
         self.stderr.write(text, style_func=str)
 
     def progress(self, verb: str, total: int | None = None) -> Progress:
@@ -105,8 +105,8 @@ class QueueCommand(BaseCommand):
         answer = sys.stdin.readline()
         if not answer:
             raise CommandError(
-                "There is nobody to answer, and nothing was changed. "
-                "Say --no-input to do it without asking."
+                "There is no terminal to answer at, and nothing was changed. "
+                "Add --no-input to do it without asking."
             )
         return answer.strip()
 
@@ -165,7 +165,7 @@ def _printable(text: str) -> str:
 
 
 def amount(number: int, *, exact: bool = True) -> str:
-    """So many messages.
+    """A number of messages, in words.
 
     >>> amount(1), amount(20_000, exact=False)
     ('1 message', 'about 20,000 messages')
@@ -174,7 +174,7 @@ def amount(number: int, *, exact: bool = True) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """A span of time in its largest unit.
+    """A length of time in its largest unit.
 
     >>> age(0.4), age(75), age(7300), age(200_000), age(None)
     ('0 s', '1 min', '2 h', '2 d', '-')

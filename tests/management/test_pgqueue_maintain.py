@@ -27,7 +27,7 @@ def test_each_queue_is_a_line_with_what_was_done(orders: BoundQueue) -> None:
 
     headings, *lines = call("pgqueue_maintain").out.splitlines()
 
-    assert " ".join(headings.split()) == "queue removed leaves dropped leaves made note"
+    assert " ".join(headings.split()) == "queue removed partitions dropped partitions made note"
     assert [line.split() for line in lines] == [
         ["daily", "3", "1", "0"],
         ["orders", "0", "0", "0"],
@@ -54,7 +54,7 @@ def test_what_was_in_the_way_is_said(actor: Actor) -> None:
 
     said = call("pgqueue_maintain", "--patience", "0.1", "--stall", "0.01").out
 
-    assert said.splitlines()[1].endswith("others use the tables, try later")
+    assert said.splitlines()[1].endswith("tables in use, try later")
     actor.do(commit)
 
 

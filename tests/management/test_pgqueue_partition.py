@@ -32,11 +32,11 @@ def test_a_queue_gets_slices_and_loses_them(committed_orders: BoundQueue) -> Non
     committed_orders.send_batch([1, 2, 3])
 
     said = call("pgqueue_partition", "orders", "--interval", "1d")
-    assert said.out == "Queue 'orders' now has slices of 1 day, 0:00:00.\n"
+    assert said.out == "Queue 'orders' now has partitions of 1 day, 0:00:00.\n"
     assert interval() == dt.timedelta(days=1)
 
     said = call("pgqueue_partition", "orders", "--off")
-    assert said.out == "Queue 'orders' now has one leaf.\n"
+    assert said.out == "Queue 'orders' now has one table.\n"
     assert interval() is None
     assert committed_orders.metrics().ready == 3
 
@@ -94,7 +94,9 @@ def test_after_ctrl_c_it_says_how_to_go_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(conversion, "check_bound", interrupt)
-        with pytest.raises(CommandError, match=r"Say it again to go on, .* \(--off\)") as stopped:
+        with pytest.raises(
+            CommandError, match=r"Run the command again to go on, .* \(--off\)"
+        ) as stopped:
             call("pgqueue_partition", "orders", "--interval", "1d")
 
     assert stopped.value.returncode == 130
@@ -113,7 +115,7 @@ def test_ctrl_c_ends_a_copy_of_a_process_and_another_one_finishes_it(committed: 
         until(lambda: _has_rows(f"pgqueue_message_q{pk}_new") or not command.alive, 30)
         command.send(signal.SIGINT)
         assert command.wait() == 130, command.output
-        assert "Interrupted. The queue works as it did." in command.output
+        assert "Interrupted. The queue works as before." in command.output
     Message.objects.send("orders", "between")
     call("pgqueue_partition", "orders", "--off")
 

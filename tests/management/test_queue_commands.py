@@ -267,7 +267,7 @@ def test_with_nobody_to_ask_it_says_what_to_do(
     orders.send(1)
     type_in(monkeypatch, "")
 
-    with pytest.raises(CommandError, match=r"nothing was changed\. Say --no-input"):
+    with pytest.raises(CommandError, match=r"nothing was changed\. Add --no-input"):
         call("pgqueue_purge", "orders")
 
     assert orders.metrics().length == 1

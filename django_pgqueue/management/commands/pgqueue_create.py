@@ -57,7 +57,7 @@ class Command(QueueCommand):
             "--partition-interval",
             type=duration,
             metavar="TIME",
-            help="a leaf for each such span, as 1d, so that old messages go at no cost",
+            help="the length of time of one partition, as 1d, so that old messages go at no cost",
         )
         parser.add_argument(
             "--dedup-window",

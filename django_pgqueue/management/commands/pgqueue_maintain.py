@@ -13,8 +13,8 @@ from django_pgqueue.types import Upkeep
 
 class Command(QueueCommand):
     help = (
-        "Remove archived messages whose queue's retention is over, and make leaves of time "
-        "ahead. Nothing that lives is touched."
+        "Remove archived messages whose queue's retention is over, and make partitions "
+        "ahead of time. Live messages are not touched."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -56,7 +56,7 @@ class Command(QueueCommand):
 
 
 def _lines(upkeeps: list[Upkeep]) -> list[str]:
-    columns = ["queue", "removed", "leaves dropped", "leaves made", "note"]
+    columns = ["queue", "removed", "partitions dropped", "partitions made", "note"]
     sides = ["<", ">", ">", ">", "<"]
     return table(
         dict(zip(columns, sides, strict=True)),
@@ -79,8 +79,8 @@ def _note(upkeep: Upkeep) -> str:
         "failed": upkeep.error,
         "refused by a listener": upkeep.refused,
         f"{upkeep.held:,} wait for an export": upkeep.held,
-        f"{upkeep.stragglers} leaves have something that lives": upkeep.stragglers,
-        "others use the tables, try later": upkeep.busy,
-        f"{upkeep.spans_in_default} spans stay in the default leaf": upkeep.spans_in_default,
+        f"{upkeep.stragglers} old partitions still have live messages": upkeep.stragglers,
+        "tables in use, try later": upkeep.busy,
+        f"{upkeep.spans_in_default} stay in the default partition": upkeep.spans_in_default,
     }
     return ", ".join(note for note, applies in notes.items() if applies)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_partition``: slices of time for a queue, or one leaf, while it is used."""
+"""``manage.py pgqueue_partition``: partition a queue by time, or make it one table again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DOING = {"check": "rows checked", "copy": "rows copied"}
 
 class Command(QueueCommand):
     help = (
-        "Partition a queue by time, change the length of its slices, or make it one leaf again, "
-        "while messages are sent and read."
+        "Partition a queue by time, change the length of its partitions, or make it one table "
+        "again, while messages are sent and read."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,9 +23,12 @@ class Command(QueueCommand):
         parser.add_argument("queue")
         wanted = parser.add_mutually_exclusive_group(required=True)
         wanted.add_argument(
-            "--interval", type=duration, metavar="TIME", help="the span of one slice, as 1d"
+            "--interval",
+            type=duration,
+            metavar="TIME",
+            help="the length of time of one partition, as 1d",
         )
-        wanted.add_argument("--off", action="store_true", help="one leaf; copies all rows")
+        wanted.add_argument("--off", action="store_true", help="one table; copies all rows")
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         found = Message.objects.resolve(options["queue"], alias)
@@ -34,16 +37,16 @@ class Command(QueueCommand):
         with self.progress("rows") as progress:
 
             def show(step: str, done: int, total: int) -> None:
+                now = "--off" if was is None else f"--interval {was.total_seconds():g}"
                 self.so_far = (
-                    f"The queue works as it did. Say it again to go on, or say what it is now "
-                    f"({'--off' if was is None else f'--interval {was.total_seconds():g}'}) to "
-                    f"clear away what was begun."
+                    f"The queue works as before. Run the command again to go on, or run it with "
+                    f"what the queue is now ({now}) to clear away what was begun."
                 )
                 progress.say(DOING[step], total)
                 progress.show(done)
 
             changed = Message.objects.repartition(queue, interval, progress=show)
-        now = "one leaf" if interval is None else f"slices of {interval}"
+        now = "one table" if interval is None else f"partitions of {interval}"
         self.answer(
             options,
             {

@@ -274,7 +274,7 @@ def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
     actor.do(begin)
     actor.do(execute, "SELECT pg_advisory_xact_lock(%s, %s)", [operation._CONVERTING, pk])
 
-    with pytest.raises(QueueConverting, match="converted by somebody else"):
+    with pytest.raises(QueueConverting, match="converted by another process"):
         orders.repartition(DAY)
 
     actor.do(rollback)
