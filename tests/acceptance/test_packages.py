@@ -23,7 +23,8 @@ import pytest
 pytest.importorskip("hatchling", reason="builds the packages with hatchling")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-README, QUICKSTART = ROOT / "README.md", ROOT / "docs" / "quickstart.md"
+README = ROOT / "README.md"
+QUICKSTART, TUTORIAL = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "tutorial.md"
 #: Seconds until a command counts as stuck.
 PATIENCE = 300
 
@@ -199,6 +200,13 @@ def test_a_page_runs_from_the_wheel_in_an_empty_directory(page: Path, player: Pl
     assert "python manage.py runconsumer" in player.did
     look = "from shop.models import Order; print(Order.objects.get().note)"
     assert player.command(f'python manage.py shell -v 0 -c "{look}"').strip() == "charged"
+
+
+def test_the_order_service_runs_from_the_wheel(player: Player) -> None:
+    player.play(TUTORIAL)
+
+    assert player.did.count("python manage.py runconsumer") == 2
+    assert "payments.dead" in player.command("python manage.py pgqueue_queues")
 
 
 def test_the_wheel_is_what_the_pages_ran(python: Path, tmp_path: Path) -> None:
