@@ -56,8 +56,8 @@ class QueueNotFound(PgQueueError, LookupError):
 
     def __init__(self, name: object, using: str) -> None:
         super().__init__(
-            f"There is no queue {name!r} in database {using!r}. Create it first: in a migration with "
-            f"CreateQueue({name!r}), or now with Message.objects.create_queue({name!r})."
+            f"There is no queue {name!r} in database {using!r}. Create it first: in a migration "
+            f"with CreateQueue({name!r}), or now with Message.objects.create_queue({name!r})."
         )
 
 

@@ -26,7 +26,7 @@ from tests.app import models as shop_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-#: README.md, docs/quickstart.md and docs/tutorial.md run in tests/acceptance/test_packages.py, from the wheel.
+#: Other pages run in tests/acceptance/test_packages.py, from the wheel.
 RUN = ["docs/operations.md"]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
