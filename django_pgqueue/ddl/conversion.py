@@ -16,6 +16,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+from django_pgqueue.ddl import grants
 from django_pgqueue.ddl.partitions import (
     MESSAGE,
     PARENTS,
@@ -426,16 +427,7 @@ def _copy_rights(cursor: Any, source: str, target: str) -> None:
             "SELECT format('ALTER TABLE %%s OWNER TO %%I', %s::text, %s::text)", [target, owner]
         )
         cursor.execute(cursor.fetchone()[0])
-    cursor.execute(
-        "SELECT format('GRANT %%s ON %%s TO %%s%%s', a.privilege_type, %s::text, "
-        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
-        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END) "
-        "FROM pg_class c CROSS JOIN aclexplode(c.relacl) a "
-        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
-        [target, source],
-    )
-    for (grant,) in cursor.fetchall():
-        cursor.execute(grant)
+    grants.copy(cursor, source, target)
 
 
 def _is_empty(cursor: Any, leaf: Leaf) -> bool:

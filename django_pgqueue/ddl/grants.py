@@ -7,10 +7,10 @@ new queue's own tables inherit them from there.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
-__all__ = ["KINDS", "inherit", "role_exists", "statements"]
+__all__ = ["KINDS", "copy", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -144,22 +144,28 @@ def inherit(cursor: Any, queue_id: int) -> None:
     """Give the tables of a new queue the rights that roles have on those of all queues."""
     number = int(queue_id)
     for parent in ("pgqueue_message", "pgqueue_archive"):
-        for rights, role in _rights_of_others(cursor, parent):
-            cursor.execute(f"GRANT {rights} ON {parent}_q{number} TO {role}")
-    for right, role in sorted(set(_wakers(cursor))):
-        cursor.execute(f"GRANT {right} ON SEQUENCE pgqueue_wake_q{number} TO {role}")
+        copy(cursor, parent, f"{parent}_q{number}")
+    wakes = {
+        ("SELECT, UPDATE" if rights.startswith("INSERT") else "SELECT", role)
+        for rights, role, _ in _rights_of_others(cursor, "pgqueue_message")
+    }
+    for rights, role in sorted(wakes):
+        cursor.execute(f"GRANT {rights} ON SEQUENCE pgqueue_wake_q{number} TO {role}")
 
 
-def _wakers(cursor: Any) -> Iterator[tuple[str, str]]:
-    for rights, role in _rights_of_others(cursor, "pgqueue_message"):
-        yield ("SELECT, UPDATE" if rights.startswith("INSERT") else "SELECT"), role
+def copy(cursor: Any, source: str, target: str) -> None:
+    """Give a table the rights that roles other than the owner have on another, by column too."""
+    for rights, role, option in _rights_of_others(cursor, source):
+        cursor.execute(f"GRANT {rights} ON {target} TO {role}{option}")
 
 
-def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str]]:
-    """What roles other than the owner may do with a table, or with columns of it."""
+def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
+    """What roles other than the owner may do with a table, or with columns of it, and whether
+    they may pass that on."""
     cursor.execute(
         "SELECT a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', ''), "
-        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END "
+        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
+        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END "
         "FROM pg_class c CROSS JOIN LATERAL ("
         "SELECT NULL::name AS attname, e.* FROM aclexplode(c.relacl) e UNION ALL "
         "SELECT t.attname, e.* FROM pg_attribute t, aclexplode(t.attacl) e "

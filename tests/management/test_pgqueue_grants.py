@@ -298,6 +298,20 @@ def test_a_queue_made_later_inherits_rights_on_all_queues(
         assert len(queue("later").archive(queue("later").read(qty=2))) == 2
 
 
+@pytest.mark.parametrize(("name", "interval"), [("orders", dt.timedelta(days=1)), ("clicks", None)])
+def test_a_queue_that_is_converted_keeps_its_rights(
+    role: str, queues: None, name: str, interval: dt.timedelta | None
+) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", name, "--apply")
+    queue(name).send(1)
+
+    queue(name).repartition(interval)
+
+    with acting(role):
+        send_in_every_way(name)
+        assert refused(lambda: queue(name).peek())
+
+
 def test_a_queue_made_later_inherits_nothing_from_rights_on_others(role: str, queues: None) -> None:
     call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", "orders", "--apply")
 
