@@ -37,7 +37,7 @@ __all__ = [
     "whole_seconds",
 ]
 
-#: What a shell says of a process that Ctrl-C ended.
+#: The exit code of a process that Ctrl-C ended.
 INTERRUPTED = 130
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -50,7 +50,7 @@ class QueueCommand(BaseCommand):
     Results go to stdout, notes for a reader to stderr.
     """
 
-    #: What is done already, for when the rest cannot be.
+    #: Said after an error: how much is done already.
     so_far = ""
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -69,7 +69,8 @@ def python(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ROOT,
     )  # fmt: skip
     # Files .pth in there are not looked at, so that nothing of the working tree is found.
-    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    others = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    (site / "others.pth").write_text("\n".join(others))
     return environment / "bin" / "python"
 
 
