@@ -12,6 +12,8 @@ class PgQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from django_pgqueue import checks  # noqa: F401  registers them
+        from django_pgqueue.models import fixtures
         from django_pgqueue.observability import logs
 
+        fixtures.connect()
         logs.connect()

@@ -6,7 +6,12 @@ django_pgqueue.E002     the queues' database is not PostgreSQL
 django_pgqueue.E003     its server is older than PostgreSQL 15 (asks the database)
 django_pgqueue.E004     ``PGQUEUE["DATABASE"]`` is no alias of ``DATABASES``
 django_pgqueue.E005     the tables were made without the migrations (asks the database)
+django_pgqueue.E006     ``PGQUEUE`` is no dict, or has a value of a wrong type
+django_pgqueue.E007     a ``consumers.py`` has a handler that cannot be used
+django_pgqueue.E008     two handlers consume one queue
 django_pgqueue.W001     the routers send the models elsewhere than ``PGQUEUE["DATABASE"]``
+django_pgqueue.W002     a handler's queue does not exist (asks the database)
+django_pgqueue.W003     a queue's deliveries run out before its handler's attempts (asks, too)
 ======================  ========================================================================
 
 Those that ask the database run with ``manage.py check --database default``, and with ``migrate``.
@@ -15,6 +20,7 @@ A database that cannot be reached passes: that is no matter of configuration.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -22,17 +28,27 @@ from typing import Any
 from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import OperationalError, connections, router
+from django.db import Error as DatabaseProblem
+from django.db import OperationalError, connections, router, transaction
+from django.db.migrations.loader import MigrationLoader
 
+from django_pgqueue import conf
 from django_pgqueue.conf import DEFAULTS, settings
+from django_pgqueue.errors import PgQueueError
+from django_pgqueue.handlers import Handler, autodiscover, handlers
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.operations import CreateQueue, operations_in
 
 __all__ = [
     "check_database_exists",
+    "check_deliveries",
+    "check_handlers",
     "check_keys",
     "check_made_by_migrations",
+    "check_queues_exist",
     "check_routers",
     "check_server_version",
+    "check_values",
     "check_vendor",
 ]
 
@@ -51,22 +67,41 @@ def check_keys(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
             hint=f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(DEFAULTS)}.",
             id="django_pgqueue.E001",
         )
-        for key in getattr(django_settings, "PGQUEUE", {})
+        for key in (() if conf.problem() else getattr(django_settings, "PGQUEUE", {}))
         if key not in DEFAULTS
         for close in [get_close_matches(str(key).upper(), DEFAULTS, n=1)]
     ]
 
 
 @register(Tags.compatibility)
+def check_values(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    wrong = [conf.problem()] if conf.problem() else [conf.problem(name) for name in DEFAULTS]
+    return [
+        Error(
+            f"{text}.",
+            hint="docs/settings.md has every key with its meaning.",
+            id="django_pgqueue.E006",
+        )
+        for text in wrong
+        if text
+    ]
+
+
+@register(Tags.compatibility)
 def check_vendor(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    if conf.problem("DATABASE"):
+        return []
     alias = Queue.objects.database()
     if alias not in connections or connections[alias].vendor == "postgresql":
         return []
     return [
         Error(
             f"The queues' database {alias!r} is {connections[alias].display_name}.",
-            hint="Queues need PostgreSQL. Name the alias of one in PGQUEUE['DATABASE'] and add "
-            "django_pgqueue.routers.QueueRouter to DATABASE_ROUTERS.",
+            hint=f"Queues need PostgreSQL. Set DATABASES[{alias!r}]['ENGINE'] to "
+            f"'django.db.backends.postgresql', with NAME, USER and HOST of your server. To keep "
+            f"only the queues there, give that database an alias of its own, name it in "
+            f"PGQUEUE['DATABASE'], and add django_pgqueue.routers.QueueRouter to "
+            f"DATABASE_ROUTERS.",
             id="django_pgqueue.E002",
         )
     ]
@@ -96,6 +131,8 @@ def check_server_version(
 
 @register(Tags.compatibility)
 def check_database_exists(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    if conf.problem("DATABASE"):
+        return []
     alias = settings.DATABASE
     if alias is None or alias in connections:
         return []
@@ -139,6 +176,8 @@ def check_made_by_migrations(
 
 @register(Tags.compatibility)
 def check_routers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    if conf.problem("DATABASE"):
+        return []
     alias = settings.DATABASE
     if alias is None or alias not in connections:
         return []
@@ -158,8 +197,140 @@ def check_routers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]
     ]
 
 
+@register(Tags.compatibility)
+def check_handlers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    try:
+        autodiscover()
+    except (PgQueueError, TypeError) as error:
+        return [
+            Error(
+                f"A consumer cannot be used: {error}",
+                hint=f"See {_place(error)}. manage.py runconsumer would end with this error.",
+                id="django_pgqueue.E007",
+            )
+        ]
+    if conf.problem("DATABASE"):
+        return []
+    messages: list[CheckMessage] = []
+    known: dict[tuple[str, str], Handler] = {}
+    for handler in handlers():
+        alias = Queue.objects.database(handler.using)
+        other = known.setdefault((handler.queue.lower(), alias), handler)
+        if other is not handler:
+            messages.append(
+                Error(
+                    f"Queue {handler.queue!r} in database {alias!r} is consumed by {other.label} "
+                    f"and by {handler.label}.",
+                    hint="Each message would go to either. Give one of them a queue of its own; "
+                    "to send to both, bind both queues to a topic.",
+                    id="django_pgqueue.E008",
+                )
+            )
+    return messages
+
+
+@register(Tags.database)
+def check_queues_exist(
+    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
+) -> list[CheckMessage]:
+    return [
+        Warning(
+            f"There is no queue {handler.queue!r} in database {alias!r}, which {handler.label} "
+            f"consumes.",
+            hint=_where_it_may_be(handler.queue, queues),
+            id="django_pgqueue.W002",
+        )
+        for alias, queues, consumed in _consumed(databases)
+        for handler in consumed
+        if handler.queue.lower() not in queues
+    ]
+
+
+@register(Tags.database)
+def check_deliveries(
+    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
+) -> list[CheckMessage]:
+    messages: list[CheckMessage] = []
+    for _, queues, consumed in _consumed(databases):
+        for handler in consumed:
+            queue = queues.get(handler.queue.lower())
+            deliveries = handler.max_deliveries or (queue and queue.max_deliveries)
+            attempts = getattr(handler.retry, "max_attempts", None)
+            if deliveries is not None and attempts is not None and deliveries < attempts:
+                messages.append(
+                    Warning(
+                        f"{handler.label} asks for {attempts} attempts, but a message of queue "
+                        f"{handler.queue!r} is delivered {deliveries} times at most.",
+                        hint=f"Set max_deliveries above {attempts}: deliveries that end in a "
+                        f"crash count too. Or lower max_attempts of the handler's retry.",
+                        id="django_pgqueue.W003",
+                    )
+                )
+    return messages
+
+
+def _consumed(databases: Aliases) -> list[tuple[str, dict[str, Queue], list[Handler]]]:
+    """Each database that may be asked, with its queues by name and the handlers of queues there.
+
+    Queues that migrations have yet to make, as before ``migrate``, are not looked at.
+    """
+    if conf.problem("DATABASE") or check_handlers():
+        return []
+    found = []
+    for alias in databases or ():
+        consumed = [h for h in handlers() if Queue.objects.database(h.using) == alias]
+        if not consumed or connections[alias].vendor != "postgresql":
+            continue
+        try:
+            # A savepoint, so that a query that fails does not break the transaction of a test.
+            with transaction.atomic(using=alias):
+                queues = {queue.name.lower(): queue for queue in Queue.objects.using(alias)}
+                if any(handler.queue.lower() not in queues for handler in consumed):
+                    awaited = _planned(alias) - queues.keys()
+                    consumed = [h for h in consumed if h.queue.lower() not in awaited]
+        except DatabaseProblem:
+            # It is down, or not migrated: what connects says so.
+            continue
+        found.append((alias, queues, consumed))
+    return found
+
+
+def _planned(alias: str) -> set[str]:
+    """The queues that migrations which are not applied will make."""
+    loader = MigrationLoader(connections[alias])
+    return {
+        operation.name.lower()
+        for key, operation in operations_in(loader.graph)
+        if key not in loader.applied_migrations and isinstance(operation, CreateQueue)
+    }
+
+
+def _where_it_may_be(name: str, queues: dict[str, Queue]) -> str:
+    close = get_close_matches(name.lower(), queues, n=1)
+    if close:
+        return f"Did you mean {queues[close[0]].name!r}?"
+    return (
+        f"Make it in a migration: CreateQueue({name!r}), or now: manage.py pgqueue_create {name}."
+    )
+
+
+def _place(error: BaseException) -> str:
+    """The line of the project that an error of the package comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = __file__.rpartition("checks.py")[0]
+    theirs = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((own, "<")) and "site-packages" not in frame.filename
+    ]
+    frame = (theirs or list(frames))[-1]
+    return f"{frame.filename}, line {frame.lineno}"
+
+
 def _asked(databases: Aliases) -> str | None:
     """The queues' database, if the checks may ask it and it is one that can be asked."""
+    if conf.problem("DATABASE"):
+        return None
     alias = Queue.objects.database()
     if alias in (databases or ()) and connections[alias].vendor == "postgresql":
         return alias

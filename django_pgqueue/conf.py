@@ -19,12 +19,15 @@ PREPARE_STATEMENTS   True       the server keeps the plans of what runs often ou
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-__all__ = ["DEFAULTS", "settings"]
+__all__ = ["DEFAULTS", "problem", "settings"]
 
 DEFAULTS: dict[str, Any] = {
     "DATABASE": None,
@@ -37,12 +40,63 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def _is_seconds(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+#: By key: whether a value is good, and what it must be.
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "DATABASE": (
+        lambda value: value is None or isinstance(value, str),
+        "an alias of DATABASES, or None",
+    ),
+    "CACHE_SECONDS": (_is_seconds, "a number of seconds, zero or more"),
+    "COPY_THRESHOLD": (_is_count, "a whole number, zero or more"),
+    "EXACT_COUNT_LIMIT": (_is_count, "a whole number, zero or more"),
+    "LOCK_SECONDS": (_is_seconds, "a number of seconds, zero or more"),
+    "MAINTENANCE_SECONDS": (
+        lambda value: value is None or _is_seconds(value),
+        "a number of seconds, zero or more, or None",
+    ),
+    "PREPARE_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
+}
+
+
+def problem(name: str | None = None) -> str | None:
+    """What is wrong with the value of a key, or with ``PGQUEUE`` itself; None if nothing is.
+
+    >>> problem("CACHE_SECONDS") is None
+    True
+    """
+    given = getattr(django_settings, "PGQUEUE", {})
+    if not isinstance(given, dict):
+        return (
+            f"PGQUEUE must be a dict, not {given!r}: write PGQUEUE = {{'CACHE_SECONDS': 5.0}}, "
+            f"or leave it out"
+        )
+    if name in given and name in _KINDS:
+        is_good, kind = _KINDS[name]
+        if not is_good(given[name]):
+            return (
+                f"PGQUEUE[{name!r}] must be {kind}, not {given[name]!r}. "
+                f"The default is {DEFAULTS[name]!r}"
+            )
+    return None
+
+
 class Settings:
     """Reads ``settings.PGQUEUE`` at first use, and again when a test changes it."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in DEFAULTS:
             raise AttributeError(f"PGQUEUE has no setting {name!r}: see django_pgqueue.conf")
+        if wrong := problem(name):
+            raise ImproperlyConfigured(f"{wrong}.")
         value = getattr(django_settings, "PGQUEUE", {}).get(name, DEFAULTS[name])
         self.__dict__[name] = value
         return value

@@ -4,8 +4,8 @@
   x QueueNotFound         no queue of that name
   x QueueMismatch         the queue exists, made in another way than asked for
   x QueueBusy             the tables of a queue stayed locked by others
-    + QueueConverting     somebody else converts it
-  x LeaseLost             the message was read again by somebody else, or is gone
+    + QueueConverting     another process converts it
+  x LeaseLost             the message was read again, or is gone
   x InvalidArgument       also a ValueError
     + InvalidQueueName
     + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
@@ -56,8 +56,8 @@ class QueueNotFound(PgQueueError, LookupError):
 
     def __init__(self, name: object, using: str) -> None:
         super().__init__(
-            f"There is no queue {name!r} in database {using!r}. Create it first: "
-            f"Message.objects.create_queue({name!r}), best in a data migration."
+            f"There is no queue {name!r} in database {using!r}. Create it first: in a migration "
+            f"with CreateQueue({name!r}), or now with Message.objects.create_queue({name!r})."
         )
 
 

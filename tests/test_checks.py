@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, connections
+
+import tests.app
+from django_pgqueue import consumer, handlers
+from django_pgqueue.conf import settings as ours
+from django_pgqueue.models import Message
+from django_pgqueue.retries import Constant
 
 ROUTER = "django_pgqueue.routers.QueueRouter"
 
@@ -41,8 +52,34 @@ def said(check_id: str, *, databases: list[str] | None = None) -> checks.CheckMe
     return message
 
 
+@pytest.fixture
+def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty registry, which is restored after the test."""
+    handlers.autodiscover()  # or it would register the others during the test
+    monkeypatch.setattr(handlers, "_handlers", {})
+
+
+@pytest.fixture
+def consumers_module(
+    own_handlers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str], Path]:
+    """Write the consumers.py of an installed app."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "consumers.py"
+        path.write_text(f"from django_pgqueue import consumer\n{text}")
+        monkeypatch.setattr("tests.app.__path__", [*tests.app.__path__, str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "tests.app.consumers", raising=False)
+        importlib.invalidate_caches()
+        return path
+
+    return write
+
+
 @pytest.mark.django_db(databases=["default", "other"])
 def test_nothing_is_said_of_a_sound_configuration() -> None:
+    Message.objects.create_queue("github")
+
     assert found(databases=["default", "other"]) == []
 
 
@@ -65,7 +102,10 @@ def test_e002_asks_for_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "vendor", "sqlite")
     monkeypatch.setattr(connection, "display_name", "SQLite")
 
-    assert "'default' is SQLite" in said("E002").msg
+    message = said("E002")
+
+    assert "'default' is SQLite" in message.msg
+    assert "DATABASES['default']['ENGINE']" in (message.hint or "")
 
 
 def test_e002_looks_at_the_database_of_the_queues_only(
@@ -154,3 +194,129 @@ def test_w001_has_nothing_against_the_default_database(settings: Any) -> None:
     settings.PGQUEUE = {"DATABASE": "default"}
 
     assert found() == []
+
+
+# The values of PGQUEUE
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        pytest.param("fast", "PGQUEUE must be a dict, not 'fast'", id="no-dict"),
+        ({"DATABASE": ["default"]}, "PGQUEUE['DATABASE'] must be an alias of DATABASES, or None"),
+        ({"CACHE_SECONDS": "5"}, "must be a number of seconds, zero or more, not '5'"),
+        ({"CACHE_SECONDS": float("nan")}, "must be a number of seconds"),
+        ({"COPY_THRESHOLD": 1.5}, "PGQUEUE['COPY_THRESHOLD'] must be a whole number"),
+        ({"EXACT_COUNT_LIMIT": True}, "must be a whole number, zero or more, not True"),
+        ({"LOCK_SECONDS": -1}, "The default is 30.0"),
+        ({"MAINTENANCE_SECONDS": "never"}, "zero or more, or None"),
+    ],
+)
+def test_e006_says_what_a_value_must_be(settings: Any, value: Any, says: str) -> None:
+    settings.PGQUEUE = value
+
+    assert says in said("E006").msg
+
+
+def test_a_wrong_value_is_refused_where_it_is_used_too(settings: Any) -> None:
+    settings.PGQUEUE = {"LOCK_SECONDS": "long"}
+
+    with pytest.raises(ImproperlyConfigured, match=r"LOCK_SECONDS.*number of seconds"):
+        _ = ours.LOCK_SECONDS
+
+
+# Handlers
+
+
+def test_e007_names_the_line_of_a_handler_with_a_wrong_option(
+    consumers_module: Callable[[str], Path],
+) -> None:
+    path = consumers_module(
+        "@consumer('orders', ack_policy='SOMETIMES')\ndef charge(message): ...\n"
+    )
+
+    message = said("E007")
+
+    assert "ack_policy must be one of ACK" in message.msg
+    assert f"{path}, line " in (message.hint or "")
+
+
+def test_e007_names_an_option_that_does_not_exist(
+    consumers_module: Callable[[str], Path],
+) -> None:
+    consumers_module("@consumer('orders', max_worker=3)\ndef charge(message): ...\n")
+
+    assert "max_worker" in said("E007").msg
+
+
+def test_e007_names_two_handlers_of_one_queue(consumers_module: Callable[[str], Path]) -> None:
+    consumers_module(
+        "@consumer('orders')\ndef charge(message): ...\n"
+        "@consumer('Orders')\ndef ship(message): ...\n"
+    )
+
+    assert "tests.app.consumers.charge" in said("E007").msg
+
+
+def test_e008_finds_two_handlers_that_name_the_database_differently(own_handlers: None) -> None:
+    @consumer("orders")
+    def charge(message: Any) -> None: ...
+
+    @consumer("orders", using="default")
+    def ship(message: Any) -> None: ...
+
+    message = said("E008")
+
+    assert "charge" in message.msg
+    assert "ship" in message.msg
+
+
+@pytest.mark.django_db
+def test_w002_names_the_queue_that_was_meant(own_handlers: None) -> None:
+    Message.objects.create_queue("orders")
+
+    @consumer("order")
+    def charge(message: Any) -> None: ...
+
+    message = said("W002", databases=["default"])
+
+    assert "no queue 'order' in database 'default'" in message.msg
+    assert message.hint == "Did you mean 'orders'?"
+    assert found() == []
+
+
+@pytest.mark.django_db
+def test_w002_says_how_to_make_a_queue(own_handlers: None) -> None:
+    @consumer("orders")
+    def charge(message: Any) -> None: ...
+
+    assert "CreateQueue('orders')" in (said("W002", databases=["default"]).hint or "")
+
+
+@pytest.mark.django_db
+def test_w002_waits_for_migrations_that_will_make_the_queue(
+    own_handlers: None, settings: Any
+) -> None:
+    settings.MIGRATION_MODULES = {}
+
+    @consumer("github")
+    def listen(message: Any) -> None: ...
+
+    assert found(databases=["default"]) == []
+
+
+@pytest.mark.django_db
+def test_w003_compares_deliveries_with_attempts(own_handlers: None) -> None:
+    Message.objects.create_queue("orders", max_deliveries=5)
+    Message.objects.create_queue("mails", max_deliveries=20)
+
+    @consumer("orders")
+    def charge(message: Any) -> None: ...
+
+    @consumer("mails", retry=Constant(max_attempts=20))
+    def post(message: Any) -> None: ...
+
+    message = said("W003", databases=["default"])
+
+    assert "10 attempts" in message.msg
+    assert "5 times at most" in message.msg

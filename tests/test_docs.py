@@ -26,7 +26,8 @@ from tests.app import models as shop_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-RUN = ["docs/quickstart.md", "docs/operations.md"]
+#: Other pages run in tests/acceptance/test_packages.py, from the wheel.
+RUN = ["docs/operations.md"]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 PURE_MODULES = [

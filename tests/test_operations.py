@@ -6,12 +6,20 @@ import datetime as dt
 
 import pytest
 from django.db import connection
+from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.state import ProjectState
+from django.db.migrations.writer import OperationWriter
 
-from django_pgqueue.errors import InvalidQueueName
+from django_pgqueue.errors import InvalidArgument, InvalidQueueName
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.models import LiveMessage, Message, Queue
-from django_pgqueue.operations import CreateQueue
+from django_pgqueue.operations import (
+    AlterQueue,
+    BindTopic,
+    CreateQueue,
+    DropQueue,
+    UnbindTopic,
+)
 from tests.conftest import run_sql
 
 pytestmark = pytest.mark.django_db
@@ -101,3 +109,177 @@ def test_the_operation_names_its_arguments_for_a_squashed_migration():
 
     assert operation.deconstruct() == ("CreateQueue", ["orders"], {"notify": False})
     assert operation.describe() == "Create queue orders"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"visibility_timeout": 0}, "visibility_timeout must be a whole number, at least 1, not 0"),
+        ({"max_deliveries": True}, "max_deliveries must be a whole number"),
+        ({"retention": "30d"}, "retention must be seconds or a timedelta, not '30d'"),
+        ({"retention": 0.5}, "retention must be at least a second"),
+        ({"dedup_window": -1}, "dedup_window must be at least a second"),
+        ({"notify": "yes"}, "notify must be True or False, not 'yes'"),
+        ({"dead_letter_queue": "de ad"}, "dead_letter_queue must be the name of a queue"),
+        ({"visibility_timout": 60}, "did you mean visibility_timeout?"),
+    ],
+)
+@pytest.mark.parametrize("operation", [CreateQueue, DropQueue, AlterQueue])
+def test_a_wrong_setting_is_refused_when_the_migration_is_loaded(operation, settings, says):
+    with pytest.raises(InvalidArgument) as refused:
+        operation("orders", **settings)
+
+    assert says in str(refused.value)
+    assert f"{operation.__name__}('orders')" in str(refused.value)
+
+
+def test_storage_cannot_be_altered():
+    with pytest.raises(InvalidArgument, match="pgqueue_partition"):
+        AlterQueue("orders", partition_interval=60)
+
+
+def test_durations_may_be_seconds(state):
+    forwards(CreateQueue("orders", partition_interval=3600, retention=86_400), state)
+
+    queue = Queue.objects.get(name="orders")
+    assert queue.partition_interval == dt.timedelta(hours=1)
+    assert queue.retention == dt.timedelta(days=1)
+    assert Message.objects.send("orders", 1)
+
+
+def test_an_unknown_dead_letter_queue_is_named(state):
+    forwards(CreateQueue("orders.dead"), state)
+
+    with pytest.raises(InvalidArgument) as refused:
+        forwards(CreateQueue("orders", dead_letter_queue="orders.daed"), state)
+
+    assert "no queue 'orders.daed'" in str(refused.value)
+    assert "those there are: orders.dead" in str(refused.value)
+
+
+def test_alter_changes_what_it_names_and_backwards_restores_it(state):
+    forwards(CreateQueue("orders", visibility_timeout=60, max_deliveries=3), state)
+    operation = AlterQueue(
+        "orders",
+        max_deliveries=9,
+        retention=86_400,
+        before={"max_deliveries": 3, "retention": None},
+    )
+
+    forwards(operation, state)
+
+    queue = Queue.objects.get(name="orders")
+    assert (queue.visibility_timeout, queue.max_deliveries) == (60, 9)
+    assert queue.retention == dt.timedelta(days=1)
+
+    backwards(operation, state)
+
+    queue = Queue.objects.get(name="orders")
+    assert (queue.visibility_timeout, queue.max_deliveries, queue.retention) == (60, 3, None)
+
+
+def test_alter_without_before_is_not_reversible(state):
+    operation = AlterQueue("orders", paused=True)
+
+    assert not operation.reversible
+    with pytest.raises(IrreversibleError, match="before"):
+        backwards(operation, state)
+
+
+def test_alter_wants_the_same_settings_before():
+    with pytest.raises(InvalidArgument, match="same settings"):
+        AlterQueue("orders", paused=True, before={"notify": True})
+    with pytest.raises(InvalidArgument, match="changes nothing"):
+        AlterQueue("orders")
+
+
+def test_alter_names_the_queue_that_is_missing(state):
+    with pytest.raises(InvalidArgument, match="there is no queue 'orders'"):
+        forwards(AlterQueue("orders", paused=True), state)
+
+
+def test_dead_letters_must_not_go_round(state):
+    forwards(CreateQueue("a"), state)
+    forwards(CreateQueue("b", dead_letter_queue="a"), state)
+
+    with pytest.raises(InvalidArgument, match="a -> b -> a"):
+        forwards(AlterQueue("a", dead_letter_queue="b"), state)
+
+
+def test_drop_drops_and_backwards_makes_an_empty_queue(state):
+    operation = DropQueue("orders", visibility_timeout=60)
+    forwards(CreateQueue("orders", visibility_timeout=60), state)
+    Message.objects.send("orders", 1)
+
+    forwards(operation, state)
+
+    assert not Queue.objects.exists()
+    assert LiveMessage.objects.count() == 0
+    forwards(operation, state)
+
+    backwards(operation, state)
+
+    assert Queue.objects.get().visibility_timeout == 60
+    assert Message.objects.peek("orders") == []
+
+
+def test_drop_names_the_queues_that_send_their_dead_letters_there(state):
+    forwards(CreateQueue("dead"), state)
+    forwards(CreateQueue("orders", dead_letter_queue="dead"), state)
+
+    with pytest.raises(InvalidArgument, match="dead letters of orders"):
+        forwards(DropQueue("dead"), state)
+
+
+@pytest.mark.parametrize("make", [forwards, backwards])
+def test_topics_are_bound_and_unbound(state, make):
+    bind, take_back = {
+        forwards: (BindTopic("order.#", "orders"), UnbindTopic("order.#", "orders")),
+        backwards: (UnbindTopic("order.#", "orders"), BindTopic("order.#", "orders")),
+    }[make]
+    forwards(CreateQueue("orders"), state)
+
+    make(bind, state)
+    make(bind, state)
+
+    assert Message.objects.test_routing("order.paid") == {"orders": ["order.#"]}
+
+    make(take_back, state)
+    make(take_back, state)
+
+    assert Message.objects.test_routing("order.paid") == {}
+
+
+def test_a_bad_pattern_or_queue_is_refused(state):
+    with pytest.raises(InvalidArgument, match="topic pattern"):
+        BindTopic("order..#", "orders")
+    with pytest.raises(InvalidArgument, match="there is no queue 'orders'"):
+        forwards(BindTopic("order.#", "orders"), state)
+
+
+@pytest.mark.parametrize("operation", [CreateQueue("a"), BindTopic("a.#", "a")])
+def test_the_dependency_that_is_missing_is_named(operation):
+    with pytest.raises(InvalidArgument, match="to its dependencies"):
+        forwards(operation, ProjectState())
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        CreateQueue("orders", visibility_timeout=60, retention=dt.timedelta(days=1)),
+        AlterQueue("orders", paused=True, before={"paused": False}),
+        DropQueue("orders", notify=False),
+        BindTopic("order.#", "orders"),
+        UnbindTopic("order.#", "orders"),
+    ],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_squashing_migrations_keeps_every_argument(operation):
+    text, imports = OperationWriter(operation, indentation=0).serialize()
+    names = {}
+    exec("\n".join(sorted(imports)), names)
+
+    again = eval(text.rstrip(","), names)
+
+    assert again.deconstruct() == operation.deconstruct()
+    assert again.migration_name_fragment == operation.migration_name_fragment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,17 @@ from django_pgqueue import consumer, queue
 from django_pgqueue import handlers as registry
 from django_pgqueue.acks import Discard, Nack, Reject, Retry
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
-from django_pgqueue.testing import drain, make_tables
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
+from django_pgqueue.retries import Constant, NoRetry
+from django_pgqueue.testing import drain, make_queues, make_tables
 from tests.app.models import Order
+
+
+@pytest.fixture
+def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty registry, which is restored after the test."""
+    registry.autodiscover()  # or it would register the others during the test
+    monkeypatch.setattr(registry, "_handlers", {})
 
 
 def place(message: Message) -> None:
@@ -44,9 +53,28 @@ class InATestCase(TestCase):
         assert drain("orders", place) == []
         assert not Order.objects.exists()
 
+    def test_errors_are_retried_with_policies(self) -> None:
+        def fail(message: Message) -> None:
+            raise Reject("no good")
+
+        queue("orders").send({"order": 1})
+
+        assert len(drain("orders", fail, policies=True)) == 1
+        assert ArchivedMessage.objects.get().state == "FAILED"
+
 
 class InATransactionTestCase(TransactionTestCase):
     """Where everything is committed, and the tables are emptied after each test."""
+
+    def test_retries_are_run_with_policies(self) -> None:
+        def fail_once(message: Message) -> None:
+            if not message.attempts:
+                raise OSError("the bank is closed")
+
+        queue("orders").send({"order": 1})
+
+        assert len(drain("orders", fail_once, policies=True)) == 2
+        assert queue("orders").metrics().archived == 1
 
     def setUp(self) -> None:
         Message.objects.create_queue("orders")
@@ -159,21 +187,210 @@ def test_a_body_becomes_the_type_that_the_handler_names(orders: BoundQueue) -> N
     assert seen == [Line("a")]
 
 
-def test_a_batch_handler_gets_batches_of_one(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(registry, "_handlers", {})
-
-    @consumer("orders", batch=True)
+def test_a_batch_handler_gets_whole_batches(orders: BoundQueue, own_handlers: None) -> None:
+    @consumer("orders", batch=True, batch_size=2)
     def judge(messages: list[Message]) -> list[Any]:
+        sizes.append(len(messages))
         return [Nack(60) if message.body == "later" else None for message in messages]
 
-    orders.send_batch(["now", "later"])
+    sizes: list[int] = []
+    orders.send_batch(["now", "later", "now"])
 
     drain("orders")
 
-    assert (orders.metrics().archived, orders.metrics().delayed) == (1, 1)
+    assert sizes == [2, 1]
+    assert (orders.metrics().archived, orders.metrics().delayed) == (2, 1)
+
+
+def test_a_batch_handler_does_not_get_bodies_that_do_not_fit(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @dataclass
+    class Line:
+        sku: str
+
+    def pack(lines: Any) -> None:
+        seen.append(lines)
+
+    pack.__annotations__["lines"] = list[Line]
+    consumer("orders", batch=True)(pack)
+    seen: list[Any] = []
+    orders.send_batch([{"sku": "a"}, {"colour": "red"}])
+
+    drain("orders")
+
+    assert seen == [[Line("a")]]
+    assert sorted(done.state for done in ArchivedMessage.objects.all()) == ["COMPLETED", "FAILED"]
+
+
+def test_a_handler_gets_a_context(orders: BoundQueue) -> None:
+    def charge(message: Message, context: Any) -> None:
+        seen.append((context.queue, context.attempt, context.deliveries, context.remaining))
+        context.logger.info("charging")
+
+    seen: list[Any] = []
+    orders.send(1)
+
+    drain("orders", charge)
+
+    assert seen == [("orders", 1, 1, float("inf"))]
+
+
+def test_middleware_surrounds_the_handler(orders: BoundQueue, own_handlers: None) -> None:
+    def noting(call: Any) -> Any:
+        def run(given: Any, context: Any) -> Any:
+            seen.append(context.queue)
+            return call(given, context)
+
+        return run
+
+    @consumer("orders", middleware=[noting])
+    def charge(message: Message) -> None:
+        seen.append(message.body)
+
+    seen: list[Any] = []
+    orders.send(7)
+
+    drain("orders")
+
+    assert seen == ["orders", 7]
+
+
+def test_a_transactional_handler_is_rolled_back_with_its_error(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @consumer("orders", ack_policy="TRANSACTIONAL", retry=NoRetry())
+    def charge(message: Message) -> None:
+        place(message)
+        raise RuntimeError("after the order was saved")
+
+    orders.send({"order": 1})
+
+    drain("orders", policies=True)
+
+    assert not Order.objects.exists()
+    assert ArchivedMessage.objects.get().state == "FAILED"
+
+
+# Policies
+
+
+def test_retries_are_run_without_a_wait_until_the_handler_succeeds(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @consumer("orders", retry=Constant(seconds=3600, max_attempts=5))
+    def charge(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 3:
+            raise OSError("the bank is closed")
+
+    attempts: list[int] = []
+    orders.send({"order": 1})
+
+    handled = drain("orders", policies=True)
+
+    assert attempts == [0, 1, 2]
+    assert len(handled) == 3
+    assert ArchivedMessage.objects.get().state == "COMPLETED"
+
+
+def test_the_strategy_ends_the_retries_in_the_dead_letter_queue(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=Queue.objects.get(name="dead"))
+
+    @consumer("orders", retry=Constant(seconds=3600, max_attempts=3))
+    def charge(message: Message) -> None:
+        raise OSError("the bank is closed")
+
+    orders.send({"order": 1})
+
+    assert len(drain("orders", policies=True)) == 3
+    [dead] = queue("dead").peek()
+    assert dead.headers["x-dead-letter"]["source"] == "orders"
+
+
+def test_a_limit_in_total_time_sees_the_time_that_was_moved_on(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @consumer("orders", retry=Constant(seconds=60, max_total_delay=150))
+    def charge(message: Message) -> None:
+        raise OSError("the bank is closed")
+
+    orders.send({"order": 1})
+
+    assert len(drain("orders", policies=True)) == 3
+    assert ArchivedMessage.objects.get().state == "FAILED"
+
+
+def test_max_deliveries_end_retries_that_the_strategy_would_go_on_with(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @consumer("orders", retry=Constant(seconds=60), max_deliveries=2)
+    def charge(message: Message) -> None:
+        raise OSError("the bank is closed")
+
+    orders.send({"order": 1})
+
+    assert len(drain("orders", policies=True)) == 2
+    assert ArchivedMessage.objects.get().state == "FAILED"
+
+
+def test_retries_come_in_the_order_of_their_times(orders: BoundQueue, own_handlers: None) -> None:
+    @consumer("orders")
+    def charge(message: Message) -> None:
+        runs.append((message.body, message.attempts))
+        if message.body == "slow" and message.attempts == 0:
+            raise Retry(delay=100)
+        if message.body == "quick" and message.attempts < 3:
+            raise Retry(delay=40)
+
+    runs: list[Any] = []
+    orders.send_batch(["slow", "quick"])
+
+    drain("orders", policies=True)
+
+    assert runs == [
+        ("slow", 0), ("quick", 0), ("quick", 1), ("quick", 2), ("slow", 1), ("quick", 3),
+    ]  # fmt: skip
+
+
+def test_messages_sent_with_a_delay_stay_with_policies_too(orders: BoundQueue) -> None:
+    orders.send(1, delay=60)
+
+    assert drain("orders", place, policies=True) == []
+    assert orders.metrics().delayed == 1
+
+
+def test_a_retried_head_is_run_before_its_group_goes_on(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @consumer("orders", retry=Constant(seconds=60))
+    def charge(message: Message) -> None:
+        runs.append(message.body)
+        if runs == ["first"]:
+            raise OSError("the bank is closed")
+
+    runs: list[Any] = []
+    orders.send_batch(["first", "second"], group="customer-7")
+
+    drain("orders", policies=True)
+
+    assert runs == ["first", "first", "second"]
+
+
+def test_a_handler_that_is_always_retried_is_stopped(
+    orders: BoundQueue, own_handlers: None
+) -> None:
+    @consumer("orders", retry=Constant(seconds=60))
+    def charge(message: Message) -> None:
+        raise OSError("the bank is closed")
+
+    orders.send(1)
+
+    with pytest.raises(AssertionError, match="always ask for a retry"):
+        drain("orders", policies=True, limit=5)
 
 
 def test_an_async_handler_is_awaited(orders: BoundQueue) -> None:
@@ -203,17 +420,68 @@ def test_the_consumer_of_the_queue_is_found(db: None) -> None:
         drain("unknown")
 
 
-@pytest.mark.django_db(databases=["default", "other"])
-def test_tables_are_made_where_django_made_plain_ones() -> None:
+# Databases made without migrations
+
+
+@pytest.fixture
+def plain_tables(transactional_db: None, django_db_blocker: Any) -> Iterator[None]:
+    """The second database as Django makes it with --no-migrations."""
     connection = connections["other"]
     models = [m for m in apps.get_app_config("django_pgqueue").get_models() if m._meta.managed]
     call_command("migrate", "django_pgqueue", "zero", database="other", verbosity=0)
     with connection.schema_editor() as editor:
         for model in models:
             editor.create_model(model)
+    yield
+    make_tables("other")
+    Queue.objects.using("other").all().delete()
+
+
+class DisableMigrations:
+    """How pytest-django switches all migrations off."""
+
+    def __contains__(self, app_label: str) -> bool:
+        return True
+
+    def __getitem__(self, app_label: str) -> None:
+        return None
+
+
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_tables_are_made_where_django_made_plain_ones(plain_tables: None, settings: Any) -> None:
+    settings.MIGRATION_MODULES = DisableMigrations()
 
     make_tables("other")
 
     Message.objects.using("other").create_queue("orders")
     assert queue("orders", using="other").send(1)
     assert len(queue("orders", using="other").read()) == 1
+
+
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_queues_of_migrations_are_made_with_the_tables(plain_tables: None, settings: Any) -> None:
+    settings.MIGRATION_MODULES = DisableMigrations()
+
+    make_tables("other")
+
+    assert Queue.objects.using("other").filter(name="github").exists()
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_tables_that_migrations_made_stay_with_what_is_in_them() -> None:
+    Message.objects.using("other").create_queue("orders")
+    queue("orders", using="other").send(1)
+
+    make_tables("other")
+
+    assert len(queue("orders", using="other").read()) == 1
+
+
+@pytest.mark.django_db
+def test_queues_of_migrations_can_be_made_for_a_test_that_lost_them(settings: Any) -> None:
+    settings.MIGRATION_MODULES = {"inbox": None}
+
+    make_queues()
+    make_queues()
+
+    assert queue("github").send(1)

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from django_pgqueue.ddl import grants
+
 __all__ = ["copy"]
 
 
 def copy(cursor: Any, source: str, target: str) -> None:
     """Give a table the owner and the grants of another one."""
     _copy_owner(cursor, source, target)
-    cursor.execute(
-        "SELECT format('GRANT %%s ON %%s TO %%s%%s', a.privilege_type, %s::text, "
-        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
-        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END) "
-        "FROM pg_class c CROSS JOIN aclexplode(c.relacl) a "
-        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner",
-        [target, source],
-    )
-    for (grant,) in cursor.fetchall():
-        cursor.execute(grant)
+    grants.copy(cursor, source, target)
 
 
 def _copy_owner(cursor: Any, source: str, target: str) -> None:

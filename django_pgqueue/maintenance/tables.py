@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from django_pgqueue.ddl import grants
 from django_pgqueue.ddl.names import ARCHIVE, MESSAGE, PARENTS, own_table, table_names
 from django_pgqueue.ddl.times import server_time
 from django_pgqueue.maintenance import bounds
@@ -52,6 +53,7 @@ def create_tables(
             f"ALTER TABLE {parent} ATTACH PARTITION {own_table(parent, number)} "
             f"FOR VALUES IN ({number})"
         )
+    grants.inherit(cursor, number)
 
 
 def drop_tables(cursor: Any, queue_id: int, *, name: str, unlogged: bool) -> None:

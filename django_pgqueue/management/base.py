@@ -33,10 +33,12 @@ __all__ = [
     "json_value",
     "loads",
     "positive",
+    "seconds",
     "table",
+    "whole_seconds",
 ]
 
-#: What a shell says of a process that Ctrl-C ended.
+#: The exit code of a process that Ctrl-C ended.
 INTERRUPTED = 130
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -46,10 +48,10 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
 class QueueCommand(BaseCommand):
     """A command on queues: says in ``run`` what it does, and here how it fails.
 
-    Results go to stdout, what is only for the person in front of it to stderr.
+    Results go to stdout, notes for a reader to stderr.
     """
 
-    #: What is done already, for when the rest cannot be.
+    #: Said after an error: how much is done already.
     so_far = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -74,7 +76,7 @@ class QueueCommand(BaseCommand):
         raise NotImplementedError
 
     def answer(self, options: Mapping[str, Any], result: Any, lines: Iterable[str]) -> None:
-        """Print the result for a script, or the lines for a person."""
+        """Print the result for a script, or the lines for a reader."""
         if options["json"]:
             self.stdout.write(json.dumps(result, cls=DjangoJSONEncoder))
         else:
@@ -82,7 +84,7 @@ class QueueCommand(BaseCommand):
                 self.stdout.write(line)
 
     def note(self, text: str) -> None:
-        """A word to the person, which is no result."""
+        """Print a note, which is no result."""
         self.stderr.write(text, style_func=str)
 
     def progress(self, verb: str, total: int | None = None) -> Progress:
@@ -104,8 +106,8 @@ class QueueCommand(BaseCommand):
         answer = sys.stdin.readline()
         if not answer:
             raise CommandError(
-                "There is nobody to answer, and nothing was changed. "
-                "Say --no-input to do it without asking."
+                "There is no terminal to answer at, and nothing was changed. "
+                "Add --no-input to do it without asking."
             )
         return answer.strip()
 
@@ -164,7 +166,7 @@ def _printable(text: str) -> str:
 
 
 def amount(number: int, *, exact: bool = True) -> str:
-    """So many messages.
+    """A number of messages, in words.
 
     >>> amount(1), amount(20_000, exact=False)
     ('1 message', 'about 20,000 messages')
@@ -173,7 +175,7 @@ def amount(number: int, *, exact: bool = True) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """A span of time in its largest unit.
+    """A length of time in its largest unit.
 
     >>> age(0.4), age(75), age(7300), age(200_000), age(None)
     ('0 s', '1 min', '2 h', '2 d', '-')
@@ -201,6 +203,29 @@ def duration(text: str) -> dt.timedelta:
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a duration: write 30 or 30s, 10m, 2h, 7d or 1w"
     )
+
+
+def seconds(text: str) -> float:
+    """A duration as a number of seconds.
+
+    >>> seconds("0.5"), seconds("1m")
+    (0.5, 60.0)
+    """
+    return duration(text).total_seconds()
+
+
+def whole_seconds(text: str) -> int:
+    """A duration of one second or more, as a whole number of them.
+
+    >>> whole_seconds("90"), whole_seconds("1.5m")
+    (90, 90)
+    """
+    length = seconds(text)
+    if length < 1 or length % 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number of seconds, 1 or more: write 30 or 30s, 10m, 2h"
+        )
+    return int(length)
 
 
 def positive(text: str) -> int:

@@ -42,11 +42,11 @@ class Progress:
             self._write("\r\x1b[K", ending="")
 
     def say(self, verb: str, total: int | None = None) -> None:
-        """What is shown from now on is this, of so many."""
+        """Begin another count, of a known total or none."""
         self._verb, self._total = verb, total
 
     def show(self, done: int, share: float | None = None) -> None:
-        """So many are done, which is this share of the whole."""
+        """Show how many are done, and their share of the whole."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -246,7 +246,7 @@ def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders: BoundQueue) -
     assert (bad.returncode, json.loads(bad.stdout)["bad"][0]["line"]) == (1, 2)
     assert "CommandError: Bad lines from 1 to 2: 1." in bad.stderr
     assert (unanswered.returncode, unanswered.stdout) == (1, "")
-    assert "Say --no-input" in unanswered.stderr
+    assert "Add --no-input" in unanswered.stderr
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert bodies(committed_orders) == [{"order": 7}]
 

@@ -55,7 +55,7 @@ def test_what_was_in_the_way_is_said(actor: Actor) -> None:
 
     said = call("pgqueue_maintain", "--patience", "0.1", "--stall", "0.01").out
 
-    assert said.splitlines()[1].endswith("others use the tables, try later")
+    assert said.splitlines()[1].endswith("tables in use, try later")
     actor.do(commit)
 
 
@@ -105,7 +105,7 @@ def test_a_queue_that_does_not_exist_is_named(orders: BoundQueue) -> None:
 
 @pytest.mark.parametrize("wrong", [("--stall", "0"), ("--patience", "-1"), ("--stall", "soon")])
 def test_waits_that_mean_nothing_are_refused(orders: BoundQueue, wrong: tuple[str, str]) -> None:
-    with pytest.raises(CommandError, match=r"stall|patience|not a number"):
+    with pytest.raises(CommandError, match=r"stall|patience|not a duration"):
         call("pgqueue_maintain", *wrong)
 
 

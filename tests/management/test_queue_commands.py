@@ -150,13 +150,27 @@ def test_watching_survives_a_database_that_is_away(
     assert "orders" in out
 
 
-@pytest.mark.parametrize("pause", ["0", "often", "nan", "1e9"])
+@pytest.mark.parametrize("pause", ["0", "2d"])
 def test_watching_needs_a_pause_that_makes_sense(db: None, pause: str) -> None:
     with pytest.raises(CommandError, match="seconds to a day"):
         call("pgqueue_queues", "--watch", pause)
 
 
+@pytest.mark.parametrize("pause", ["often", "nan", "1e9"])
+def test_watching_needs_a_duration(db: None, pause: str) -> None:
+    with pytest.raises(CommandError, match="is not a duration: write 30"):
+        call("pgqueue_queues", "--watch", pause)
+
+
 # Create
+
+
+def test_times_may_have_units(db: None) -> None:
+    call("pgqueue_create", "orders", "--visibility-timeout", "1.5m", "--retention", "30d")
+
+    queue = Queue.objects.get(name="orders")
+    assert queue.visibility_timeout == 90
+    assert queue.retention == dt.timedelta(days=30)
 
 
 def test_a_queue_is_made_with_every_setting(db: None) -> None:
@@ -200,7 +214,8 @@ def test_one_that_exists_stays_and_what_differs_is_said(orders: BoundQueue) -> N
     ("arguments", "words"),
     [
         (["or ders"], "'or ders' is not a queue name"),
-        (["mails", "--visibility-timeout", "0"], "'0' is not a whole number, 1 or more"),
+        (["mails", "--visibility-timeout", "0"], "'0' is not a whole number of seconds"),
+        (["mails", "--visibility-timeout", "1.5"], "write 30 or 30s, 10m, 2h"),
         (["mails", "--retention", "soon"], "'soon' is not a duration: write 30"),
         (["orders", "--unlogged"], "exists with unlogged=False, not True"),
     ],
@@ -252,7 +267,7 @@ def test_with_nobody_to_ask_it_says_what_to_do(
     orders.send(1)
     type_in(monkeypatch, "")
 
-    with pytest.raises(CommandError, match=r"nothing was changed\. Say --no-input"):
+    with pytest.raises(CommandError, match=r"nothing was changed\. Add --no-input"):
         call("pgqueue_purge", "orders")
 
     assert orders.metrics().length == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand, duration, positive
+from django_pgqueue.management.base import QueueCommand, duration, positive, whole_seconds
 from django_pgqueue.models import Message, Queue
 
 SETTINGS = (
@@ -32,9 +32,9 @@ class Command(QueueCommand):
         parser.add_argument("queue", help="its name")
         parser.add_argument(
             "--visibility-timeout",
-            type=positive,
-            metavar="SECONDS",
-            help="how long a message stays hidden once it is read (default: 30)",
+            type=whole_seconds,
+            metavar="TIME",
+            help="how long a message stays hidden once it is read, as 1m (default: 30s)",
         )
         parser.add_argument(
             "--max-deliveries",

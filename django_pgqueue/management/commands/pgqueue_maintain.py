@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount, table
+from django_pgqueue.management.base import QueueCommand, amount, seconds, table
 from django_pgqueue.models import Message
 from django_pgqueue.types import Maintained
 
@@ -23,17 +22,17 @@ class Command(QueueCommand):
         parser.add_argument("queues", nargs="*", metavar="queue", help="(default: all)")
         parser.add_argument(
             "--patience",
-            type=_seconds,
+            type=seconds,
             default=5.0,
-            metavar="SECONDS",
-            help="how long to try for a lock (default: %(default)g)",
+            metavar="TIME",
+            help="how long to try for a lock (default: %(default)gs)",
         )
         parser.add_argument(
             "--stall",
-            type=_seconds,
+            type=seconds,
             default=0.1,
-            metavar="SECONDS",
-            help="how long others may wait behind it at most (default: %(default)g)",
+            metavar="TIME",
+            help="how long others may wait behind it at most (default: %(default)gs)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -101,10 +100,3 @@ def _advice(done: list[Maintained]) -> list[str]:
         'Export to a new lake with pgqueue_export PATH --hold-retention, then unset "holds '
         'retention" of the old one in the admin.',
     ]
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from error

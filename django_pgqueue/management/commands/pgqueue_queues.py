@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import OperationalError, connections
 
-from django_pgqueue.management.base import QueueCommand, age, table
+from django_pgqueue.management.base import QueueCommand, age, seconds, table
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Metrics
 
@@ -41,10 +41,10 @@ class Command(QueueCommand):
         parser.add_argument("queues", nargs="*", help="only these (default: all)")
         parser.add_argument(
             "--watch",
-            type=_seconds,
+            type=_pause,
             nargs="?",
             const=2.0,
-            metavar="SECONDS",
+            metavar="TIME",
             help="show it again every so often, until Ctrl-C (default: 2)",
         )
 
@@ -139,11 +139,8 @@ def _row(metrics: Metrics, queue: Queue) -> list[str]:
     ]
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 86_400:
+def _pause(text: str) -> float:
+    pause = seconds(text)
+    if not 0.1 <= pause <= 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 0.1 seconds to a day")
-    return seconds
+    return pause

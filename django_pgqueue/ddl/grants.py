@@ -1,0 +1,176 @@
+"""Rights on the queues' tables for database roles that do not own them.
+
+Rights are kept by the server alone. Those on all queues are rights on the two parents too, and a
+new queue's own tables inherit them from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+__all__ = ["KINDS", "copy", "inherit", "role_exists", "statements"]
+
+_KEPT = "SELECT, INSERT, UPDATE, DELETE"
+
+# By table without its prefix and its twin's ending. A statement of a role fires triggers with the
+# rights of that role: a send needs the tables that messages are put in order in.
+_SENDER = {
+    "queue": "SELECT",
+    "binding": "SELECT",
+    # Not enqueued_at: a sender must not be able to backdate a message.
+    "message": "SELECT (id), INSERT (id, queue_id, scheduled_at, priority, group_key, dedup_key, "
+    "headers, body)",
+    "message_id_seq": "USAGE",
+    "wake": "SELECT, UPDATE",
+    "ready": "INSERT",
+    "deferred": "INSERT",
+    "waiting": "INSERT",
+    "recheck": "INSERT",
+    "dedup": _KEPT,
+}
+_CONSUMER = {
+    **_SENDER,
+    "message": "SELECT, DELETE, INSERT (id, queue_id, scheduled_at, priority, group_key, "
+    "dedup_key, headers, body)",
+    "archive": "SELECT, INSERT",
+    **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
+    "process": _KEPT,
+}
+_ANALYST = dict.fromkeys(
+    (
+        *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
+        *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"),
+        *("rollup", "rollup_run", "lake", "export_run", "purge_mark"),
+    ),
+    "SELECT",
+)
+_OPERATOR = {
+    **_ANALYST,
+    **_CONSUMER,
+    "archive": "SELECT, INSERT, DELETE",
+    "queue": "SELECT, UPDATE",
+    "binding": _KEPT,
+    "message_id_seq": "SELECT, USAGE",
+}
+
+_RIGHTS = {
+    "sender": _SENDER,
+    "consumer": _CONSUMER,
+    "operator": _OPERATOR,
+    "analyst": _ANALYST,
+}
+KINDS = tuple(_RIGHTS)
+
+# Functions that the statements of a role call by themselves or in triggers.
+_FUNCTIONS = {
+    "sender": "^pgqueue_wake$",
+    "consumer": "^pgqueue_(wake|bodies|go_on|next_heads)(_unlogged)?$",
+    "operator": "^pgqueue_(wake|bodies|go_on|next_heads)(_unlogged)?$",
+    "analyst": "^pgqueue_bodies$",
+}
+
+_OWN = re.compile(r"(message|archive|wake)_q(\d+)")
+
+
+def role_exists(cursor: Any, role: str) -> bool:
+    """Whether the server has a role of that name."""
+    cursor.execute("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = %s)", [role])
+    return bool(cursor.fetchone()[0])
+
+
+def statements(
+    cursor: Any,
+    role: str,
+    kind: str,
+    queues: Collection[int] | None = None,
+    targets: Collection[int] = (),
+    *,
+    revoke: bool = False,
+) -> list[str]:
+    """The GRANTs (or REVOKEs) for a role, as SQL.
+
+    ``kind`` is one of ``KINDS``. ``queues`` are ids of queues; None means all, those made later
+    too. ``targets`` are ids of queues that only get messages, as dead-letter queues.
+    """
+    cursor.execute(
+        "SELECT quote_ident(n.nspname), c.relname, c.relkind = 'S' "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.oid = (SELECT relnamespace FROM pg_class "
+        "               WHERE oid = to_regclass('pgqueue_message')) "
+        "AND c.relname ~ '^pgqueue_' AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY c.relname"
+    )
+    relations = cursor.fetchall()
+    found = []
+    for schema, name, is_sequence in relations:
+        rights = _rights_on(name, kind, queues, targets)
+        if rights:
+            found.append(f"{rights} ON {'SEQUENCE' if is_sequence else 'TABLE'} {schema}.{name}")
+    schemas = {schema for schema, _, _ in relations}
+    cursor.execute(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.proname ~ %s "
+        "AND p.pronamespace = (SELECT relnamespace FROM pg_class "
+        "                      WHERE oid = to_regclass('pgqueue_message')) ORDER BY 1",
+        [_FUNCTIONS[kind]],
+    )
+    found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
+    cursor.execute("SELECT quote_ident(%s)", [role])
+    (quoted,) = cursor.fetchone()
+    if revoke:
+        return [f"REVOKE {each} FROM {quoted};" for each in found]
+    usage = [f"USAGE ON SCHEMA {schema}" for schema in sorted(schemas)]
+    return [f"GRANT {each} TO {quoted};" for each in [*usage, *found]]
+
+
+def _rights_on(
+    name: str, kind: str, queues: Collection[int] | None, targets: Collection[int]
+) -> str | None:
+    base = name.removeprefix("pgqueue_").removesuffix("_unlogged")
+    own = _OWN.fullmatch(base)
+    if own is None:
+        # The parents stand for all queues.
+        return None if base in ("message", "archive") and queues is not None else _of(kind, base)
+    if queues is None or int(own[2]) in queues:
+        return _of(kind, own[1])
+    return _of("sender", own[1]) if int(own[2]) in targets else None
+
+
+def _of(kind: str, base: str) -> str | None:
+    return _RIGHTS[kind].get(base)
+
+
+def inherit(cursor: Any, queue_id: int) -> None:
+    """Give the tables of a new queue the rights that roles have on those of all queues."""
+    number = int(queue_id)
+    for parent in ("pgqueue_message", "pgqueue_archive"):
+        copy(cursor, parent, f"{parent}_q{number}")
+    wakes = {
+        ("SELECT, UPDATE" if rights.startswith("INSERT") else "SELECT", role)
+        for rights, role, _ in _rights_of_others(cursor, "pgqueue_message")
+    }
+    for rights, role in sorted(wakes):
+        cursor.execute(f"GRANT {rights} ON SEQUENCE pgqueue_wake_q{number} TO {role}")
+
+
+def copy(cursor: Any, source: str, target: str) -> None:
+    """Give a table the rights that roles other than the owner have on another, by column too."""
+    for rights, role, option in _rights_of_others(cursor, source):
+        cursor.execute(f"GRANT {rights} ON {target} TO {role}{option}")
+
+
+def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
+    """What roles other than the owner may do with a table, or with columns of it, and whether
+    they may pass that on."""
+    cursor.execute(
+        "SELECT a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', ''), "
+        "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "
+        "CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END "
+        "FROM pg_class c CROSS JOIN LATERAL ("
+        "SELECT NULL::name AS attname, e.* FROM aclexplode(c.relacl) e UNION ALL "
+        "SELECT t.attname, e.* FROM pg_attribute t, aclexplode(t.attacl) e "
+        "WHERE t.attrelid = c.oid AND NOT t.attisdropped) a "
+        "WHERE c.oid = %s::regclass AND a.grantee <> c.relowner ORDER BY 1, 2",
+        [table],
+    )
+    return list(cursor.fetchall())

@@ -1,0 +1,68 @@
+"""``manage.py pgqueue_grants``: the rights of a database role on queues, as SQL or applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import connections, transaction
+
+from django_pgqueue.ddl import grants
+from django_pgqueue.management.base import QueueCommand
+from django_pgqueue.models import Message
+
+
+class Command(QueueCommand):
+    help = (
+        "Print the GRANTs that a database role needs to send, consume, operate or analyse. "
+        "--apply runs them, as a role that owns the tables."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--role", required=True, help="an existing role of the server")
+        parser.add_argument(
+            "--for", required=True, choices=grants.KINDS, dest="kind", help="what it does"
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            dest="queues",
+            metavar="NAME",
+            help="only this queue; repeatable (default: all, those made later too)",
+        )
+        parser.add_argument("--apply", action="store_true", help="run them")
+        parser.add_argument(
+            "--revoke", action="store_true", help="REVOKEs instead, which take the same rights away"
+        )
+
+    def run(self, alias: str, options: dict[str, Any]) -> None:
+        queues = options["queues"] and [
+            Message.objects.resolve(name, alias) for name in options["queues"]
+        ]
+        targets = [queue.dead_letter_queue_id for queue in queues or ()]
+        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            if not grants.role_exists(cursor, options["role"]):
+                raise CommandError(
+                    f"The server of DATABASES[{alias!r}] has no role {options['role']!r}. Make it "
+                    f"first: CREATE ROLE {options['role']} LOGIN PASSWORD '...'"
+                )
+            statements = grants.statements(
+                cursor,
+                options["role"],
+                options["kind"],
+                queues and [queue.pk for queue in queues],
+                [target for target in targets if target is not None]
+                if options["kind"] in ("consumer", "operator")
+                else [],
+                revoke=options["revoke"],
+            )
+            if options["apply"]:
+                for statement in statements:
+                    cursor.execute(statement)
+        done = {"role": options["role"], "for": options["kind"], "applied": options["apply"]}
+        lines = statements
+        if options["apply"]:
+            verb = "Revoked" if options["revoke"] else "Granted"
+            lines = [f"{verb} {len(statements)} rights of role {options['role']!r}."]
+        self.answer(options, {**done, "statements": statements}, lines)

@@ -1,0 +1,70 @@
+"""``loaddata``: queues, messages and the archive from what ``dumpdata`` wrote.
+
+Django saves the rows of a fixture past ``save()``. So the tables of a queue are made here, and a
+message that the archive has is taken out of the place that its INSERT, which is a send, gave it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections
+from django.db.models.signals import post_save, pre_save
+
+from django_pgqueue.ddl import table_names
+from django_pgqueue.maintenance import tables
+from django_pgqueue.models.archive import ArchivedMessage
+from django_pgqueue.models.message import Message
+from django_pgqueue.models.queue import Queue
+
+__all__ = ["connect"]
+
+
+def connect() -> None:
+    """Have fixtures loaded as they should be; done once, when the app is ready."""
+    post_save.connect(_make_tables, Queue, dispatch_uid="pgqueue-load-queue")
+    for model in (Message, ArchivedMessage):
+        pre_save.connect(_keep_time, model, dispatch_uid=f"pgqueue-time-{model.__name__}")
+        post_save.connect(_leave_archived, model, dispatch_uid=f"pgqueue-load-{model.__name__}")
+
+
+def _make_tables(instance: Queue, created: bool, raw: bool, using: str, **kwargs: Any) -> None:
+    if not (raw and created):
+        return
+    with connections[using].cursor() as cursor:
+        tables.create_tables(
+            cursor,
+            instance.pk,
+            unlogged=instance.unlogged,
+            partition_interval=instance.partition_interval,
+        )
+    Queue.objects.forget(instance.name, using)
+
+
+def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any) -> None:
+    """A fixture has milliseconds; what is there already has microseconds, as part of its key."""
+    if not raw:
+        return
+    for model in (Message, ArchivedMessage):
+        found = model._base_manager.using(using).filter(pk=instance.pk, queue=instance.queue_id)
+        for time in found.values_list("enqueued_at", flat=True):
+            instance.enqueued_at = time
+            return
+
+
+def _leave_archived(
+    instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any
+) -> None:
+    """Whichever of the two comes last in the fixture."""
+    if not raw:
+        return
+    queue = Queue.objects.using(using).get(pk=instance.queue_id)
+    names = table_names(queue.pk, unlogged=queue.unlogged)
+    params = {"id": instance.pk, "queue_id": instance.queue_id}
+    with connections[using].cursor() as cursor:
+        for table in ("ready", "deferred", "waiting"):
+            cursor.execute(
+                f"DELETE FROM {names[table]} WHERE id = %(id)s AND queue_id = %(queue_id)s "
+                f"AND EXISTS (SELECT FROM {names['archive']} WHERE id = %(id)s)",
+                params,
+            )

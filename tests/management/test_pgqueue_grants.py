@@ -1,0 +1,396 @@
+"""Roles of the server with the rights that the command gives: what each can do, and cannot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import ProgrammingError, connection, connections
+
+from django_pgqueue import consumer, handlers, queue
+from django_pgqueue.acks import Reject
+from django_pgqueue.models import (
+    ArchivedMessage,
+    LiveMessage,
+    Message,
+    Queue,
+)
+from django_pgqueue.operations import CreateQueue
+from tests.conftest import run_sql
+from tests.management.calling import call, call_json
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+ROLE = f"pgqueue_test_role_{os.getpid()}"
+
+
+@pytest.fixture
+def role(committed: None) -> Iterator[str]:
+    run_sql(f"CREATE ROLE {ROLE}")
+    yield ROLE
+    run_sql(f"DROP OWNED BY {ROLE}")
+    run_sql(f"DROP ROLE {ROLE}")
+
+
+@contextmanager
+def acting(role: str) -> Iterator[None]:
+    """Every new connection of this process has the rights of the role, and no others."""
+    options = connection.settings_dict["OPTIONS"]
+    before = options.get("options")
+    connections.close_all()
+    options["options"] = f"{before or ''} -c role={role}"
+    try:
+        yield
+    finally:
+        connections.close_all()
+        options["options"] = before
+        if before is None:
+            del options["options"]
+
+
+@pytest.fixture
+def queues(committed: None) -> None:
+    """One of each kind, and one with dead letters."""
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    Message.objects.create_queue("fast", unlogged=True)
+    Message.objects.create_queue("clicks", partition_interval=dt.timedelta(days=1))
+    Message.objects.create_queue("mails")
+    Message.objects.bind("order.#", "orders")
+
+
+def refused(act: Callable[[], Any]) -> bool:
+    """Whether the server refuses it for want of rights."""
+    with pytest.raises(ProgrammingError, match=r"permission denied|must be owner"):
+        act()
+    return True
+
+
+def send_in_every_way(name: str) -> None:
+    orders = queue(name)
+    orders.send({"order": 1})
+    orders.send({"order": 2}, delay=60, priority=5, headers={"by": "web"})
+    orders.send({"order": 3}, group="customer-7")
+    orders.send({"order": 4}, dedup_key="four")
+    orders.send({"order": 4}, dedup_key="four")
+    orders.send_batch([5, 6])
+    orders.send_batch([7, 8], group="customer-7", dedup_key=["seven", "eight"])
+
+
+def change_settings() -> None:
+    orders = Queue.objects.get(name="orders")
+    orders.visibility_timeout = 60
+    orders.save()
+
+
+# Senders
+
+
+@pytest.mark.parametrize("name", ["orders", "fast", "clicks"])
+def test_a_sender_sends_in_every_way(role: str, queues: None, name: str, settings: Any) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", name, "--apply")
+
+    with acting(role):
+        send_in_every_way(name)
+        settings.PGQUEUE = {"COPY_THRESHOLD": 1}
+        queue(name).send_batch([9, 10])
+
+    assert queue(name).metrics().length == 10
+
+
+def test_a_sender_publishes_and_sends_by_plain_sql(role: str, queues: None) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "sender", "--apply")
+    pk = Queue.objects.get(name="orders").pk
+
+    with acting(role):
+        Message.objects.publish("order.paid", 1)
+        for table in ("pgqueue_message", f"pgqueue_message_q{pk}"):
+            run_sql(f"INSERT INTO {table} (queue_id, body) VALUES (%s, '2')", [pk])
+
+    assert queue("orders").metrics().length == 3
+
+
+def test_a_sender_can_do_nothing_else(role: str, queues: None) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", "orders", "--apply")
+    queue("orders").send(1)
+    pk = Queue.objects.get(name="orders").pk
+
+    with acting(role):
+        assert refused(lambda: queue("mails").send(1))
+        assert refused(lambda: queue("orders").read())
+        assert refused(lambda: queue("orders").peek())
+        assert refused(lambda: queue("orders").purge())
+        assert refused(lambda: run_sql(f"SELECT body FROM pgqueue_message_q{pk}"))
+        assert refused(
+            lambda: run_sql(
+                f"INSERT INTO pgqueue_message_q{pk} (queue_id, enqueued_at) "
+                f"VALUES ({pk}, '2000-01-01')"
+            )
+        )
+        assert refused(lambda: Message(queue_id=pk, body=1).save())
+        assert refused(lambda: list(ArchivedMessage.objects.all()))
+        assert refused(change_settings)
+        assert refused(lambda: Message.objects.drop_queue("orders"))
+        assert refused(lambda: Message.objects.create_queue("more"))
+        assert refused(lambda: run_sql("SELECT setval('pgqueue_message_id_seq', 1)"))
+
+
+# Consumers
+
+
+@pytest.mark.parametrize("name", ["orders", "fast", "clicks"])
+def test_a_consumer_reads_and_settles(role: str, queues: None, name: str) -> None:
+    send_in_every_way(name)
+    queue(name).send_batch(list(range(40)))
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", name, "--apply")
+
+    with acting(role):
+        orders = queue(name)
+        orders.archive(orders.read(qty=20))
+        first, second, third, *others = orders.read(qty=20)
+        first.nack(delay=0)
+        second.reject("no good")
+        third.extend(60)
+        orders.delete(others[:2])
+        orders.set_vt(others[2:], 0)
+        orders.pop()
+        orders.read_grouped(qty=5)
+
+    assert queue(name).metrics().archived >= 20
+
+
+def test_a_consumer_sends_dead_letters_and_no_other_messages_there(role: str, queues: None) -> None:
+    queue("orders").send_batch([1, 2])
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
+
+    with acting(role):
+        [message] = queue("orders").read()
+        message.reject("no good")
+        assert refused(lambda: queue("dead").read())
+        assert refused(lambda: queue("mails").send(1))
+
+    assert queue("dead").metrics().ready == 1
+
+
+def test_runconsumer_runs_as_a_consumer(
+    role: str, queues: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers.autodiscover()
+    monkeypatch.setattr(handlers, "_handlers", {})
+
+    @consumer("orders")
+    def charge(message: Message) -> None:
+        if message.body == 2:
+            raise Reject("no good")
+
+    queue("orders").send_batch([1, 2, 3], group="customer-7")
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
+
+    with acting(role):
+        call_command("runconsumer", "orders", "--drain", "--no-progress")
+
+        assert queue("orders").metrics().archived == 2
+        assert call_json("pgqueue_health", "orders")["healthy"]
+
+    assert queue("dead").metrics().ready == 1
+
+
+def test_a_consumer_can_do_nothing_else(role: str, queues: None) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
+
+    with acting(role):
+        assert refused(change_settings)
+        assert refused(lambda: Message.objects.bind("order.#", "mails"))
+        assert refused(lambda: queue("mails").peek())
+        assert refused(lambda: Message.objects.drop_queue("orders"))
+        assert refused(lambda: ArchivedMessage.objects.all().delete())
+
+
+# Operators and analysts
+
+
+def test_an_operator_redrives_replays_purges_and_changes_settings(role: str, queues: None) -> None:
+    queue("orders").send_batch([1, 2, 3])
+    queue("orders").read()[0].reject("no good")
+    queue("orders").archive(queue("orders").read())
+    call("pgqueue_grants", "--role", role, "--for", "operator", "--apply")
+
+    with acting(role):
+        assert queue("dead").redrive() == 1
+        assert queue("orders").replay() == 1
+        assert len(queue("orders").peek(qty=10)) == 3
+        assert queue("orders").purge() == 3
+        change_settings()
+        Message.objects.bind("mail.#", "mails")
+        Message.objects.unbind("mail.#", "mails")
+        assert queue("orders").metrics().archived == 1
+        assert call_json("pgqueue_queues")
+        Message.objects.erase("orders", [Message.objects.get().pk])
+        assert refused(lambda: Message.objects.create_queue("more"))
+        assert refused(lambda: Message.objects.drop_queue("mails"))
+
+    assert Queue.objects.get(name="orders").visibility_timeout == 60
+
+
+def test_an_analyst_sees_everything_and_changes_nothing(role: str, queues: None) -> None:
+    queue("orders").send_batch([1, 2])
+    queue("orders").archive(queue("orders").read())
+    call("pgqueue_grants", "--role", role, "--for", "analyst", "--apply")
+
+    with acting(role):
+        assert [message.body for message in Message.objects.order_by("pk")] == [1, 2]
+        assert ArchivedMessage.objects.count() == LiveMessage.objects.count() == 1
+        assert queue("orders").metrics().ready == 1
+        assert len(queue("orders").peek()) == 1
+        assert call_json("pgqueue_queues")
+        assert refused(lambda: queue("orders").send(1))
+        assert refused(lambda: queue("orders").read())
+        assert refused(lambda: queue("orders").purge())
+        assert refused(change_settings)
+
+
+def test_an_analyst_of_one_queue_sees_no_other_bodies(role: str, queues: None) -> None:
+    queue("orders").send(1)
+    call("pgqueue_grants", "--role", role, "--for", "analyst", "--queue", "orders", "--apply")
+
+    with acting(role):
+        assert [message.body for message in queue("orders").peek()] == [1]
+        assert refused(lambda: queue("mails").peek())
+        assert refused(lambda: list(Message.objects.all()))
+
+
+# New queues
+
+
+def make_by_migration() -> None:
+    from django.apps import apps
+    from django.db.migrations.state import ProjectState
+
+    state = ProjectState.from_apps(apps)
+    with connection.schema_editor(atomic=False) as editor:
+        CreateQueue("later").database_forwards("shop", editor, state, state)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Message.objects.create_queue("later"),
+        lambda: Message.objects.create_queue("later", partition_interval=3600),
+        make_by_migration,
+    ],
+    ids=["create_queue", "partition_interval", "migration"],
+)
+def test_a_queue_made_later_inherits_rights_on_all_queues(
+    role: str, queues: None, make: Callable[[], Any]
+) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--apply")
+
+    make()
+
+    with acting(role):
+        queue("later").send(1)
+        queue("later").send(2, group="customer-7")
+        assert len(queue("later").archive(queue("later").read(qty=2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "interval"), [("orders", dt.timedelta(days=1)), ("clicks", dt.timedelta(hours=1))]
+)
+def test_a_queue_that_is_converted_keeps_its_rights(
+    role: str, queues: None, name: str, interval: dt.timedelta
+) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", name, "--apply")
+    queue(name).send(1)
+
+    queue(name).repartition(interval)
+
+    with acting(role):
+        send_in_every_way(name)
+        assert refused(lambda: queue(name).peek())
+
+
+def test_a_queue_made_later_inherits_nothing_from_rights_on_others(role: str, queues: None) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", "orders", "--apply")
+
+    Message.objects.create_queue("later")
+
+    with acting(role):
+        assert refused(lambda: queue("later").send(1))
+
+
+def test_a_role_that_analyses_cannot_wake(role: str, queues: None) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "analyst", "--apply")
+    Message.objects.create_queue("later")
+    wake = f"pgqueue_wake_q{Queue.objects.get(name='later').pk}"
+
+    with acting(role):
+        run_sql(f"SELECT last_value FROM {wake}")
+        assert refused(lambda: run_sql(f"SELECT setval('{wake}', 1)"))
+
+
+# Row-level security
+
+
+def test_policies_on_the_parent_do_not_reach_our_statements(role: str, queues: None) -> None:
+    """Why docs/grants.md advises against row-level security: this must not look like a fence."""
+    call("pgqueue_grants", "--role", role, "--for", "analyst", "--apply")
+    queue("orders").send(1)
+    run_sql("ALTER TABLE pgqueue_message ENABLE ROW LEVEL SECURITY")
+    try:
+        with acting(role):
+            assert not Message.objects.exists()
+            assert len(queue("orders").peek()) == 1
+    finally:
+        run_sql("ALTER TABLE pgqueue_message DISABLE ROW LEVEL SECURITY")
+
+
+# The command
+
+
+def test_it_prints_sql_that_can_be_run_by_hand(role: str, queues: None) -> None:
+    for statement in call("pgqueue_grants", "--role", role, "--for", "sender").out.splitlines():
+        assert statement.startswith("GRANT ")
+        assert statement.endswith(f" TO {role};")
+        run_sql(statement)
+
+    with acting(role):
+        queue("orders").send(1)
+
+
+def test_revoke_takes_the_same_rights_away(role: str, queues: None) -> None:
+    call("pgqueue_grants", "--role", role, "--for", "operator", "--apply")
+
+    out = call("pgqueue_grants", "--role", role, "--for", "operator", "--revoke", "--apply").out
+
+    assert "Revoked" in out
+    with acting(role):
+        assert refused(lambda: queue("orders").send(1))
+    count = "SELECT count(*) FROM pg_class, aclexplode(relacl) WHERE grantee = %s::regrole"
+    assert run_sql(count, [role]) == [(0,)]
+
+
+def test_json_has_the_statements(role: str, queues: None) -> None:
+    said = call_json("pgqueue_grants", "--role", role, "--for", "analyst", "--queue", "orders")
+
+    assert (said["role"], said["for"], said["applied"]) == (role, "analyst", False)
+    assert any("pgqueue_message_q" in statement for statement in said["statements"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--role", "nobody_here", "--for", "sender"], "CREATE ROLE nobody_here"),
+        (["--role", ROLE, "--for", "sender", "--queue", "order"], "no queue 'order'"),
+        (["--role", ROLE, "--for", "king"], "invalid choice: 'king'"),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    role: str, queues: None, arguments: list[str], words: str
+) -> None:
+    with pytest.raises(CommandError, match=words):
+        call("pgqueue_grants", *arguments)

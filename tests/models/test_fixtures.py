@@ -1,0 +1,141 @@
+"""What dumpdata writes, loaddata reads: into an empty database, and into the same one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import TestCase
+
+from django_pgqueue import queue
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+
+@pytest.fixture
+def dump(committed: None, tmp_path: Path) -> Path:
+    """A file with queues of each kind and messages in each state."""
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead", max_deliveries=9)
+    Message.objects.create_queue("fast", unlogged=True)
+    Message.objects.create_queue("clicks", partition_interval=dt.timedelta(days=1))
+    Message.objects.bind("order.#", "orders")
+    for name in ("orders", "fast", "clicks"):
+        fill(queue(name))
+    path = tmp_path / "dump.json"
+    call_command("dumpdata", "django_pgqueue", output=str(path), verbosity=0)
+    return path
+
+
+def fill(orders: BoundQueue) -> None:
+    orders.send_batch(["archived", "leased", "ready"])
+    orders.archive(orders.read())
+    orders.read()
+    orders.send("delayed", delay=600)
+    orders.send_batch(["first", "second"], group="customer-7")
+    orders.send_batch([f"batch {number}" for number in range(20)])
+
+
+def empty() -> None:
+    Queue.objects.update(dead_letter_queue=None)
+    Queue.objects.all().delete()
+
+
+def everything() -> list[tuple[Any, ...]]:
+    """Every message, with its time in milliseconds, as JSON has it."""
+    return [
+        (message.pk, message.body, message.enqueued_at.isoformat(timespec="milliseconds"))
+        for message in Message.objects.order_by("pk")
+    ]
+
+
+def load(path: Path) -> None:
+    call_command("loaddata", str(path), verbosity=0)
+
+
+@pytest.mark.parametrize("name", ["orders", "fast", "clicks"])
+def test_messages_are_as_they_were_sent(dump: Path, name: str) -> None:
+    sent = everything()
+    empty()
+
+    load(dump)
+
+    assert everything() == sent
+    orders = queue(name)
+    assert ArchivedMessage.objects.filter(queue__name=name).count() == 1
+    assert orders.metrics().delayed == 1
+    bodies = [message.body for message in orders.read(qty=100)]
+    assert bodies[:3] == ["leased", "ready", "first"]
+    assert len(bodies) == 23
+
+
+def test_queues_and_bindings_are_as_they_were(dump: Path) -> None:
+    empty()
+
+    load(dump)
+
+    orders = Queue.objects.get(name="orders")
+    assert orders.max_deliveries == 9
+    assert orders.dead_letter_queue == Queue.objects.get(name="dead")
+    assert Message.objects.test_routing("order.paid") == {"orders": ["order.#"]}
+
+
+def test_new_messages_get_new_ids(dump: Path) -> None:
+    highest = Message.objects.order_by("pk").last()
+    empty()
+
+    load(dump)
+
+    assert highest
+    assert queue("orders").send("new") > highest.pk
+    assert Message.objects.create_queue("more").pk > Queue.objects.get(name="clicks").pk
+
+
+def test_loading_twice_changes_nothing(dump: Path) -> None:
+    empty()
+    load(dump)
+    before = LiveMessage.objects.count(), ArchivedMessage.objects.count()
+
+    load(dump)
+
+    assert (LiveMessage.objects.count(), ArchivedMessage.objects.count()) == before
+
+
+def test_loading_what_is_there_leaves_it_readable(dump: Path) -> None:
+    load(dump)
+
+    bodies = [message.body for message in queue("orders").read(qty=100)]
+
+    assert bodies[0] == "ready"
+    assert len(bodies) == 22
+    assert ArchivedMessage.objects.filter(queue__name="orders").get().read_ct == 1
+
+
+def test_the_archive_may_come_first(dump: Path, tmp_path: Path) -> None:
+    empty()
+    queues = tmp_path / "queues.json"
+    archive = tmp_path / "archive.json"
+    load(dump)
+    call_command("dumpdata", "django_pgqueue.queue", output=str(queues), verbosity=0)
+    call_command("dumpdata", "django_pgqueue.archivedmessage", output=str(archive), verbosity=0)
+    empty()
+
+    load(queues)
+    load(archive)
+    load(dump)
+
+    assert queue("orders").metrics().length == 25
+
+
+class WithFixtures(TestCase):
+    """Fixtures in the transaction of a TestCase."""
+
+    fixtures: list[Any] = [str(Path(__file__).parent / "queues.json")]
+
+    def test_queues_of_a_fixture_work(self) -> None:
+        assert queue("mails").send(1)
+        assert len(queue("mails").read()) == 1
