@@ -28,12 +28,19 @@ __all__ = [
     "queue_name",
     "span",
     "targets",
+    "timeout",
     "validate_queue_name",
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
 _INT4 = 2**31 - 1
+# The constraint pgqueue_time_range in Python.
+_FIRST = dt.datetime(1, 1, 2, tzinfo=dt.timezone.utc)
+_LAST = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
+
+#: What jsonb holds is a little less than 256 MiB.
+_LARGEST = 255 * 1024 * 1024
 
 # What PostgreSQL's text cannot hold.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -121,6 +128,14 @@ def duration(value: object, name: str = "vt") -> dt.timedelta:
     return length
 
 
+def timeout(value: object) -> dt.timedelta:
+    """A visibility timeout, as :func:`duration`; zero or more."""
+    length = duration(value)
+    if length < dt.timedelta(0):
+        raise InvalidArgument(f"vt must be zero seconds or more, not {value!r}")
+    return length
+
+
 def span(value: object, name: str) -> dt.timedelta | None:
     """A length of time of at least a second, or None.
 
@@ -146,6 +161,10 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
                 f"{name} is the naive datetime {value!r}: add a time zone, for example with "
                 f"django.utils.timezone.make_aware()"
             )
+        if not _FIRST <= value < _LAST:
+            raise InvalidArgument(
+                f"{name} must lie in the years 1 to 9998, which every time zone has, not {value!r}"
+            )
         return {"at": value, "after": None}
     if value is None or (type(value) is int and value == 0):
         return {"at": None, "after": None}
@@ -162,7 +181,7 @@ def json_text(value: object, what: str = "body") -> str | None:
         return None
     try:
         text = _encode(value)
-        text.encode()
+        size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidMessage(
             f"{what} holds a lone surrogate, which PostgreSQL cannot store: {error}. "
@@ -173,6 +192,11 @@ def json_text(value: object, what: str = "body") -> str | None:
             f"{what} is not JSON: {error}. Send dicts, lists, text, numbers, booleans, dates, "
             f"Decimal or UUID; NaN and Infinity have no JSON form."
         ) from error
+    if size > _LARGEST:
+        raise InvalidMessage(
+            f"{what} is {size // 2**20} MiB of JSON, and PostgreSQL's jsonb holds 255. Keep "
+            f"it in a file or a table, and send where it is."
+        )
     if "\\u0000" in text and _NUL.search(text):
         raise InvalidMessage(
             f"{what} holds the character NUL (\\u0000), which PostgreSQL cannot store. "

@@ -5,6 +5,8 @@
   x QueueMismatch         the queue exists, made in another way than asked for
   x QueueBusy             the tables of a queue stayed locked by others
     + QueueConverting     another process converts it
+  x QueueInUse            another queue has it as its dead-letter queue
+  x NeverRead             a message that was peeked at, and not read, has no lease
   x LeaseLost             the message was read again, or is gone
   x InvalidArgument       also a ValueError
     + InvalidQueueName
@@ -26,9 +28,11 @@ __all__ = [
     "InvalidMessage",
     "InvalidQueueName",
     "LeaseLost",
+    "NeverRead",
     "PgQueueError",
     "QueueBusy",
     "QueueConverting",
+    "QueueInUse",
     "QueueMismatch",
     "QueueNotFound",
     "TransactionRefused",
@@ -88,6 +92,25 @@ class QueueConverting(QueueBusy):
         PgQueueError.__init__(
             self,
             f"Queue {name!r} is being converted by another process. Let that end, then try again.",
+        )
+
+
+class QueueInUse(PgQueueError):
+    """A queue that takes the dead letters of others cannot be dropped; nothing was changed."""
+
+    def __init__(self, name: str, sources: str) -> None:
+        super().__init__(
+            f"Queue {name!r} takes the dead letters of {sources}: give these another "
+            f"dead_letter_queue first, or none."
+        )
+
+
+class NeverRead(PgQueueError):
+    """A message without a lease can not be acked, nor its lease extended."""
+
+    def __init__(self, pk: int) -> None:
+        super().__init__(
+            f"message {pk} was never read: peek() gives no lease. To settle it, read() it first."
         )
 
 

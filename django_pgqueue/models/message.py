@@ -22,7 +22,7 @@ from django_pgqueue.engine.rows import Delivery, moment
 from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import outcomes, settling
-from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost
+from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost, NeverRead
 from django_pgqueue.models import maintaining, queues, topics
 from django_pgqueue.models.operation import Operation, Twin, on_database, operation
 from django_pgqueue.models.queue import Queue
@@ -294,11 +294,11 @@ class Message(models.Model):
         Raises LeaseLost when it was read again since; work that goes on then is done twice.
         """
         if seconds is None:
-            seconds = self._opened.visibility_timeout
+            seconds = self._leased_from.visibility_timeout
         if self.on_extend is not None:
             held = self.on_extend(self, seconds)
         else:
-            held = not settling.set_vt(self._opened, self.receipt, seconds).lost
+            held = not settling.set_vt(self._leased_from, self.receipt, seconds).lost
         if not held:
             raise LeaseLost(self.receipt)
 
@@ -309,14 +309,15 @@ class Message(models.Model):
     def _say(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)
-        elif outcomes.settle(self._opened, {self.receipt: outcome}).lost:
+        elif outcomes.settle(self._leased_from, {self.receipt: outcome}).lost:
             raise LeaseLost(self.receipt)
 
     @property
-    def _opened(self) -> OpenQueue:
-        if "_read_from" in self.__dict__:
-            return self._read_from
-        return self.queue.opened
+    def _leased_from(self) -> OpenQueue:
+        """The queue that holds the lease. Raises NeverRead."""
+        if not self.__dict__.get("read_at"):
+            raise NeverRead(self.pk)
+        return self._read_from
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:

@@ -7,7 +7,8 @@ types, and what ``help()`` shows, have the function's own parameters.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from difflib import get_close_matches
 from types import FunctionType, MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -29,6 +30,9 @@ AnyQueue = str | Queue
 _QUEUE = inspect.Parameter(
     "queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue"
 )
+#: Other libraries' names for arguments of ours.
+_ELSEWHERE = {"countdown": "delay", "eta": "delay"}
+
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
@@ -109,17 +113,21 @@ def operation(
     again elsewhere is opened once more, unless that is too late inside a broken transaction.
     """
 
+    signature = inspect.signature(act)
+
     def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         queue, args = self._queue(args, kwargs)
         opened = Queue.objects.resolve(queue, self._using).opened
         try:
             result = act(opened, *args, **kwargs)
+        except TypeError:
+            _refuse_unknown(signature, act.__name__, kwargs)
+            raise
         except DatabaseError as error:
             opened = _reopened(opened, error)
             result = act(opened, *args, **kwargs)
         return result if then is None else then(opened, result)
 
-    signature = inspect.signature(act)
     own = list(signature.parameters.values())[1:]
     one = _documented(run, act, signature, [_SELF, *own])
     many = _documented(run, act, signature, [_SELF, _QUEUE, *own])
@@ -142,6 +150,16 @@ def on_database(
     one = _documented(run, act, signature, [_SELF, *own[1:]])
     many = _documented(run, act, signature, [_SELF, *own])
     return DatabaseOperation(one, many), DatabaseTwin(_asynchronous(one), _asynchronous(many))
+
+
+def _refuse_unknown(signature: inspect.Signature, name: str, given: Iterable[str]) -> None:
+    """Raises TypeError that names the argument which was meant."""
+    known = list(signature.parameters)[1:]
+    for argument in given:
+        if argument not in known:
+            meant = _ELSEWHERE.get(argument) or next(iter(get_close_matches(argument, known)), None)
+            advice = f"did you mean {meant}?" if meant in known else f"it has {', '.join(known)}"
+            raise TypeError(f"{name}() has no argument {argument!r}: {advice}") from None
 
 
 def _reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:

@@ -9,7 +9,7 @@ from django.db import models
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.errors import InvalidArgument, QueueMismatch
+from django_pgqueue.errors import InvalidArgument, QueueInUse, QueueMismatch
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Metrics
 
@@ -89,14 +89,17 @@ def drop_queue(alias: str, name: str | Queue) -> bool:
     >>> Message.objects.drop_queue("orders")
     True
 
-    Raises QueueBusy when that takes too long, and django.db.models.ProtectedError when another
-    queue has it as its dead-letter queue.
+    Raises QueueBusy when that takes too long, and QueueInUse when another queue has it as its
+    dead-letter queue.
     """
     if isinstance(name, Queue):
         alias, name = name.alias, name.name
     queue = Queue.objects.using(alias).named(name).first()
     if queue is None:
         return False
+    sources = ", ".join(queue.sources.order_by("name").values_list("name", flat=True))
+    if sources:
+        raise QueueInUse(queue.name, sources)
     queue.delete(using=alias)
     return True
 

@@ -14,6 +14,7 @@ from django.db import OperationalError, connections
 
 from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models.message import MessageManager
 from tests.management.calling import call, call_json, type_in
 
 
@@ -132,13 +133,12 @@ def test_a_queue_that_is_made_meanwhile_is_shown(db: None, monkeypatch: pytest.M
 def test_watching_survives_a_database_that_is_away(
     orders: BoundQueue, looks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = Message.objects.metrics_all
-
-    def away(using: str) -> None:
-        monkeypatch.setattr(Message.objects, "metrics_all", measure)
+    def away(manager: MessageManager) -> None:
+        monkeypatch.setattr(MessageManager, "metrics_all", measure)
         raise OperationalError("connection refused\nand more")
 
-    monkeypatch.setattr(Message.objects, "metrics_all", away)
+    measure = MessageManager.__dict__["metrics_all"]
+    monkeypatch.setattr(MessageManager, "metrics_all", away)
     closed: list[bool] = []
     monkeypatch.setattr(connections["default"], "close", lambda: closed.append(True))
     looks(lambda: None)
@@ -205,9 +205,9 @@ def test_one_that_exists_stays_and_what_differs_is_said(orders: BoundQueue) -> N
 
     assert out.out.splitlines() == [
         "Queue 'orders' exists already.",
-        "It stays with max_deliveries none, not 5: change it in the admin, or by saving the Queue.",
+        "It stays with max_deliveries 20, not 5: change it in the admin, or by saving the Queue.",
     ]
-    assert Queue.objects.get(name="orders").max_deliveries is None
+    assert Queue.objects.get(name="orders").max_deliveries == 20
 
 
 @pytest.mark.parametrize(

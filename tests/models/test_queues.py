@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from django.db import transaction
-from django.db.models import ProtectedError
 
 from django_pgqueue.errors import (
     InvalidArgument,
     InvalidQueueName,
+    QueueInUse,
     QueueMismatch,
     QueueNotFound,
 )
@@ -325,7 +325,7 @@ def test_the_dead_letter_queue_of_another_cannot_be_dropped(db: None) -> None:
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
 
-    with pytest.raises(ProtectedError):
+    with pytest.raises(QueueInUse, match="takes the dead letters of"):
         Message.objects.drop_queue("dead")
 
     Message.objects.send("dead", "still works")

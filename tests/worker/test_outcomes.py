@@ -11,6 +11,7 @@ import pytest
 from django.db import DatabaseError, DataError, OperationalError, connection, transaction
 
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
+from django_pgqueue.engine.settle import outcomes as settling
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
@@ -655,7 +656,7 @@ def test_what_was_written_before_the_database_failed_is_not_written_again(
         return run
 
     for name in ("complete", "retry"):
-        monkeypatch.setattr(Message.objects, name, fragile(getattr(Message.objects, name)))
+        monkeypatch.setattr(settling, name, fragile(getattr(settling, name)))
     for message, outcome in ((done, Ack()), (bad, Ack()), (again, Nack(0.0))):
         settler.put(subscription, message, outcome)
 

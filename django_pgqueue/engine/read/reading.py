@@ -85,7 +85,7 @@ def _params(
     queue: OpenQueue, vt: float | dt.timedelta | None, qty: int | None, conditional: Any
 ) -> dict[str, Any]:
     return {
-        "vt": arguments.duration(queue.visibility_timeout if vt is None else vt),
+        "vt": arguments.timeout(queue.visibility_timeout if vt is None else vt),
         "qty": arguments.quantity(qty),
         "conditional": _condition(conditional),
         "process_id": None,
