@@ -67,7 +67,7 @@ def test_using_beats_what_is_bound(one_in_each: None) -> None:
     orders = Queue.objects.using("default").get()
 
     Message.objects.using("other").send("orders", 1)
-    queue("orders", using="default").send(2, using="other")
+    queue("orders", using="other").send(2)
     Message.objects.using("other").send(orders, 3)
 
     assert lengths() == {"default": 0, "other": 3}

@@ -81,8 +81,8 @@ def queue(
     """An old partition behind a large backlog, and young outcomes beside old ones."""
     with django_db_blocker.unblock():
         with rolled_back():
-            queue = Message.objects.create_queue(
-                "daily", partition_interval=DAY, retention=7 * DAY, using=USING
+            queue = Message.objects.using(USING).create_queue(
+                "daily", partition_interval=DAY, retention=7 * DAY
             )
             start = time_ranges(dt.datetime.now(dt.timezone.utc), DAY)[0][0] - 9 * DAY
             with connections[USING].cursor() as cursor:
