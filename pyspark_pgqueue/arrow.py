@@ -31,6 +31,9 @@ SETUP = (
     "SET application_name = 'pgqueue spark'",
 )
 
+# Bytes of a batch. The driver's own 16 MB are several times as many in a worker's memory.
+BATCH = {"adbc.postgresql.batch_size_hint_bytes": str(2 * 1024 * 1024)}
+
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
@@ -56,6 +59,7 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         if task.guard is not None:
             cursor.execute(planning.purged(task.guard.queue_ids))
             task.guard.check(cursor.fetchall())
+        cursor.adbc_statement.set_options(**BATCH)
         for statement in task.statements:
             _check_files(cursor, task)
             cursor.execute(statement)
