@@ -20,6 +20,7 @@ from pyarrow import fs, parquet
 
 from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
+from pyspark_pgqueue.progress import Progress, quiet, watched
 
 __all__ = [
     "COLUMNS",
@@ -42,8 +43,8 @@ COLUMNS = tuple(name for name in ARCHIVE if name != "queue")
 # What repeats; a dictionary for what does not costs time and space.
 _REPEATED = ["state", "group_key", "error"]
 # Bytes of rows in memory: of one file before they are written, and of all files of a task.
-_ROW_GROUP = 24 * 1024 * 1024
-_HELD = 48 * 1024 * 1024
+_ROW_GROUP = 16 * 1024 * 1024
+_HELD = 32 * 1024 * 1024
 # Of a file that is compacted.
 _ROWS_AT_ONCE = 1024
 
@@ -224,7 +225,10 @@ def check_session(spark: Any) -> None:
 
 
 def on_executors(
-    spark: Any, function: Callable[[int, Any], Any], payloads: Sequence[Any]
+    spark: Any,
+    function: Callable[[int, Any], Any],
+    payloads: Sequence[Any],
+    progress: Progress = quiet,
 ) -> list[Any]:
     """Call a function with each payload's number and the payload, a task each.
 
@@ -234,4 +238,5 @@ def on_executors(
     if not payloads:
         return []
     tasks = spark.sparkContext.parallelize(list(enumerate(payloads)), len(payloads))
-    return list(tasks.map(lambda task: function(*task)).collect())
+    with watched(spark, "tasks", len(payloads), progress):
+        return list(tasks.map(lambda task: function(*task)).collect())
