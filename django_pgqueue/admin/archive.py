@@ -8,8 +8,9 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from django_pgqueue.admin.pages import ReadOnlyAdmin
-from django_pgqueue.admin.states import ArchiveStateFilter
-from django_pgqueue.admin.wording import EMPTY, preformatted, pretty_json
+from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.states import ArchiveStateFilter, QueueFilter
+from django_pgqueue.admin.wording import EMPTY, cut, moment, preformatted, pretty_json
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 
 __all__ = ["ArchivedMessageAdmin"]
@@ -21,21 +22,16 @@ FIRST_LINE = 100
 class ArchivedMessageAdmin(ReadOnlyAdmin):
     """Outcomes, each with a link to its message."""
 
-    list_display = [
-        "id",
-        "in_queue",
-        "ended",
-        "read_ct",
-        "enqueued_at",
-        "archived_at",
-        "first_line",
-        "sent",
-    ]
-    list_filter = ["queue", ArchiveStateFilter]
+    list_display = ["id", "in_queue", "ended", "first_line", "read_ct", "ended_at", "sent"]
+    list_filter = [ArchiveStateFilter, QueueFilter]
     readonly_fields = [
         "in_queue",
         "sent",
         "ended",
+        "sent_at",
+        "first_read",
+        "last_read",
+        "ended_at",
         "pretty_error",
         "pretty_result",
         "body",
@@ -43,20 +39,20 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
     ]
     fieldsets = [
         (None, {"fields": ["sent", "in_queue", "ended"]}),
+        ("Outcome", {"fields": ["pretty_error", "pretty_result"]}),
         (
             "Delivery",
             {
                 "fields": [
                     "read_ct",
                     "attempts",
-                    "enqueued_at",
-                    "first_read_at",
-                    "last_read_at",
-                    "archived_at",
+                    "sent_at",
+                    "first_read",
+                    "last_read",
+                    "ended_at",
                 ]
             },
         ),
-        ("Outcome", {"fields": ["pretty_error", "pretty_result"]}),
         ("Message", {"fields": ["headers", "body"]}),
     ]
 
@@ -74,7 +70,23 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="state")
     def ended(self, archived: ArchivedMessage) -> str:
-        return archived.state
+        return str(Place[archived.state])
+
+    @admin.display(description="sent at")
+    def sent_at(self, archived: ArchivedMessage) -> str:
+        return moment(archived.enqueued_at)
+
+    @admin.display(description="first read at")
+    def first_read(self, archived: ArchivedMessage) -> str:
+        return moment(archived.first_read_at)
+
+    @admin.display(description="last read at")
+    def last_read(self, archived: ArchivedMessage) -> str:
+        return moment(archived.last_read_at)
+
+    @admin.display(description="archived at")
+    def ended_at(self, archived: ArchivedMessage) -> str:
+        return moment(archived.archived_at)
 
     @admin.display(description="message")
     def sent(self, archived: ArchivedMessage) -> str:
@@ -82,9 +94,9 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="error")
     def first_line(self, archived: ArchivedMessage) -> str:
-        """What went wrong; the traceback comes after it, and may be cut."""
+        """The error itself; the traceback comes after it, and may be cut."""
         line, *_ = (archived.error or "").strip().splitlines() or [EMPTY]
-        return line if len(line) <= FIRST_LINE else f"{line[:FIRST_LINE]}…"
+        return cut(line, FIRST_LINE)
 
     @admin.display(description="error")
     def pretty_error(self, archived: ArchivedMessage) -> str:

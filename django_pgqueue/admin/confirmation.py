@@ -1,12 +1,12 @@
-"""The page between choosing an action that cannot be undone, and doing it."""
+"""The page between choosing an action and doing it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import django
 from django.contrib import admin
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
@@ -25,12 +25,12 @@ def ask(
     model_admin: admin.ModelAdmin,
     request: HttpRequest,
     *,
-    action: str,
     title: str,
     question: str,
     items: Iterable[object],
+    fields: dict[str, Any],
 ) -> TemplateResponse:
-    """Ask whether the action shall be done; yes sends the same selection again."""
+    """Ask whether the action shall be done; yes sends the fields to the same address."""
     request.current_app = model_admin.admin_site.name
     return TemplateResponse(
         request,
@@ -41,12 +41,9 @@ def ask(
             "title": title,
             "opts": model_admin.opts,
             "media": model_admin.media,
-            "action": action,
             "question": question,
             "items": items,
-            "checkbox": ACTION_CHECKBOX_NAME,
-            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
-            "select_across": request.POST.get("select_across", "0"),
+            "fields": fields,
             "back": request.get_full_path(),
         },
     )

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import SuspiciousOperation
 from django.core.paginator import Paginator
 from django.db import models
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
+from django.utils.http import urlencode
 
-__all__ = ["CAP", "CappedPaginator", "PageAdmin", "ReadOnlyAdmin"]
+__all__ = ["CAP", "CappedPaginator", "PageAdmin", "PageList", "ReadOnlyAdmin"]
 
 #: How many rows a list counts, pages through and acts on at most.
 CAP = 10_000
@@ -44,14 +47,36 @@ class PageAdmin(admin.ModelAdmin):
     """Shows a page at a time, and asks the database per page, not per cell."""
 
     paginator = CappedPaginator
+    change_list_template = "admin/django_pgqueue/list.html"
     show_full_result_count = False
+    show_facets = ShowFacets.NEVER
     list_per_page = 50
+
+    class Media:
+        css = {"all": ["django_pgqueue/admin.css"]}
 
     def prepare(self, rows: Sequence[Any]) -> None:
         """Put on the rows of a page, or the one of a form, what their cells show besides."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return PageList
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if any("\x00" in text for values in request.GET.lists() for text in values[1]):
+            raise SuspiciousOperation("an address with NUL, which no text in PostgreSQL holds")
+        return super().changelist_view(request, extra_context)
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Only what a filter of this list offers: anything else may read all there is."""
+        offered = set()
+        for each in self.get_list_filter(request):
+            if isinstance(each, type) and issubclass(each, admin.SimpleListFilter):
+                offered.add(each.parameter_name)
+            else:
+                offered |= {f"{each}__exact", f"{each}__id__exact"}
+        return lookup in offered
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -68,6 +93,14 @@ class PageAdmin(admin.ModelAdmin):
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         url = reverse(name, args=[pk], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', url, text)
+
+    def listed(self, model: type[models.Model], text: object, **query: object) -> str:
+        """A link to a list, narrowed by its filters, or the plain text where there is no list."""
+        if not self.admin_site.is_registered(model):
+            return str(text)
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
+        url = reverse(name, current_app=self.admin_site.name)
+        return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), text)
 
 
 class ReadOnlyAdmin(PageAdmin):

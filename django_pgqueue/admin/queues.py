@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
-from django.utils.html import format_html
 
 from django_pgqueue import ddl
 from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.pages import PageAdmin
-from django_pgqueue.admin.wording import EMPTY, age, amount, local
+from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.spans import SpanField, span_text
+from django_pgqueue.admin.states import queue_of
+from django_pgqueue.admin.wording import EMPTY, age, amount, moment
 from django_pgqueue.arguments import validate_queue_name
-from django_pgqueue.errors import PgQueueError, QueueBusy
+from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
-from django_pgqueue.types import State
+from django_pgqueue.types import Metrics
 
-__all__ = ["QueueAdmin"]
+__all__ = ["QueueAdmin", "standing_in"]
 
-SHORTEST = dt.timedelta(seconds=1)
+BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest", "archived"]
+
+
+def standing_in(backlog: Metrics) -> dict[Place, int]:
+    """How many messages stand in each place: together, the length of the queue."""
+    return {
+        Place.READY: backlog.ready,
+        Place.DUE: backlog.visible - backlog.ready,
+        Place.WAITING: backlog.waiting,
+        Place.IN_FLIGHT: backlog.in_flight,
+        Place.DELAYED: backlog.delayed,
+    }
 
 
 class QueueForm(forms.ModelForm):
     """The settings of a queue, held to what ``create_queue`` allows."""
+
+    retention = SpanField(
+        required=False, help_text="How long archived messages are kept, like 7d; empty: for ever."
+    )
+    dedup_window = SpanField(
+        required=False, help_text="How long a dedup key counts, like 10min; empty: five minutes."
+    )
 
     class Meta:
         model = Queue
@@ -52,9 +72,20 @@ class QueueForm(forms.ModelForm):
         return name
 
     def clean_dead_letter_queue(self) -> Queue | None:
+        """Dead letters must come to rest: the chain of queues may not lead back to this one."""
         target: Queue | None = self.cleaned_data["dead_letter_queue"]
-        if target is not None and target == self.instance:
-            raise forms.ValidationError("A queue cannot be its own dead-letter queue.")
+        passed: list[Queue] = []
+        following = target
+        while following is not None and following not in passed:
+            passed.append(following)
+            if following == self.instance:
+                raise forms.ValidationError(
+                    "A queue cannot be its own dead-letter queue."
+                    if len(passed) == 1
+                    else "Dead letters would go round: "
+                    + " -> ".join(map(str, [self.instance, *passed]))
+                )
+            following = following.dead_letter_queue
         return target
 
     def clean_visibility_timeout(self) -> int:
@@ -62,12 +93,6 @@ class QueueForm(forms.ModelForm):
 
     def clean_max_deliveries(self) -> int | None:
         return self._at_least("max_deliveries", 1, "one")
-
-    def clean_retention(self) -> dt.timedelta | None:
-        return self._at_least("retention", SHORTEST, "a second")
-
-    def clean_dedup_window(self) -> dt.timedelta | None:
-        return self._at_least("dedup_window", SHORTEST, "a second")
 
     def _at_least(self, field: str, least: Any, words: str) -> Any:
         value = self.cleaned_data[field]
@@ -84,28 +109,27 @@ class QueueAdmin(PageAdmin):
     list_display = [
         "name",
         "ready",
+        "due",
+        "waiting",
         "in_flight",
         "delayed",
+        "length",
         "oldest",
         "archived",
         "dead_letter_queue",
-        "paused",
+        "stopped",
     ]
     list_select_related = ["dead_letter_queue"]
-    sortable_by = ["name", "dead_letter_queue", "paused"]
+    sortable_by = ["name", "dead_letter_queue"]
     search_fields = ["name"]
     actions = ["purge"]
     readonly_fields = [
-        "ready",
-        "in_flight",
-        "delayed",
-        "oldest",
-        "archived",
+        *BACKLOG,
         "unlogged",
-        "partition_interval",
+        "interval",
         "leaves",
         "last_removed",
-        "created_at",
+        "made_at",
     ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
@@ -126,22 +150,21 @@ class QueueAdmin(PageAdmin):
                 "Keeping",
                 {
                     "fields": ["retention", "dedup_window"],
-                    "description": "Spans of time as days and hh:mm:ss, like 7 00:00:00.",
                 },
             ),
         ]
         if obj is None:
             return settings
-        backlog = ("Backlog", {"fields": ["ready", "in_flight", "delayed", "oldest", "archived"]})
+        backlog = ("Backlog", {"fields": BACKLOG})
         storage = (
             "Storage",
             {
                 "fields": [
                     "unlogged",
-                    "partition_interval",
+                    "interval",
                     "leaves",
                     "last_removed",
-                    "created_at",
+                    "made_at",
                 ]
             },
         )
@@ -151,27 +174,42 @@ class QueueAdmin(PageAdmin):
         # Senders and consumers know the queue by its name.
         return [*self.readonly_fields, *(["name"] if obj else [])]
 
-    def prepare(self, rows: Sequence[Queue]) -> None:
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """One queue by itself; several by one measurement of all, whose cost is not theirs."""
+        measured: dict[str, Metrics] = {}
+        if len(rows) > 1:
+            measured = {each.queue_name: each for each in Message.objects.metrics_all()}
+        elif rows:
+            with suppress(QueueNotFound):  # dropped at this very moment
+                measured = {rows[0].name: Message.objects.metrics(rows[0])}
         for queue in rows:
-            try:
-                backlog = Message.objects.metrics(queue)
-            except PgQueueError:  # dropped at this very moment
-                backlog = None
-            queue.backlog = backlog  # type: ignore[attr-defined]
+            queue.backlog = measured.get(queue.name)
 
     # Cells
 
     @admin.display(description="ready")
     def ready(self, queue: Any) -> str:
-        return self._messages(queue, "ready", State.PENDING)
+        return self._messages(queue, Place.READY)
+
+    @admin.display(description="due")
+    def due(self, queue: Any) -> str:
+        return self._messages(queue, Place.DUE)
+
+    @admin.display(description="waiting")
+    def waiting(self, queue: Any) -> str:
+        return self._messages(queue, Place.WAITING)
 
     @admin.display(description="in flight")
     def in_flight(self, queue: Any) -> str:
-        return self._messages(queue, "in_flight", State.PROCESSING)
+        return self._messages(queue, Place.IN_FLIGHT)
 
     @admin.display(description="delayed")
     def delayed(self, queue: Any) -> str:
-        return self._messages(queue, "delayed")
+        return self._messages(queue, Place.DELAYED)
+
+    @admin.display(description="in the queue")
+    def length(self, queue: Any) -> str:
+        return self._length(queue)
 
     @admin.display(description="oldest")
     def oldest(self, queue: Any) -> str:
@@ -179,7 +217,22 @@ class QueueAdmin(PageAdmin):
 
     @admin.display(description="archived")
     def archived(self, queue: Any) -> str:
-        return self._messages(queue, "archived")
+        if queue.backlog is None:
+            return EMPTY
+        number = amount(queue.backlog.archived, exact=queue.backlog.exact)
+        return self.listed(ArchivedMessage, number, queue=queue.pk)
+
+    @admin.display(description="")
+    def stopped(self, queue: Queue) -> str:
+        return "paused" if queue.paused else ""
+
+    @admin.display(description="partition interval")
+    def interval(self, queue: Queue) -> str:
+        return span_text(queue.partition_interval) if queue.partition_interval else EMPTY
+
+    @admin.display(description="created at")
+    def made_at(self, queue: Queue) -> str:
+        return moment(queue.created_at)
 
     @admin.display(description="leaves of time")
     def leaves(self, queue: Queue) -> str:
@@ -188,31 +241,21 @@ class QueueAdmin(PageAdmin):
         if not slices:
             return EMPTY
         first, last = slices[0].start, slices[-1].end
-        since = f"from {local(first)} " if first else ""
-        until = f"to {local(last)}" if last else "on"
+        since = f"from {moment(first)} " if first else ""
+        until = f"to {moment(last)}" if last else "on"
         return f"{len(slices)}, {since}{until}"
 
     @admin.display(description="retention last removed messages")
     def last_removed(self, queue: Queue) -> str:
         mark = PurgeMark.objects.using(queue.alias).filter(queue=queue).first()
-        return EMPTY if mark is None else local(mark.purged_at)
+        return EMPTY if mark is None else moment(mark.purged_at)
 
-    def _messages(self, queue: Any, kind: str, state: State | None = None) -> str:
+    def _messages(self, queue: Any, place: Place) -> str:
         """A count, linked to the messages that it counts."""
         if queue.backlog is None:
             return EMPTY
-        number = amount(getattr(queue.backlog, kind), exact=queue.backlog.exact)
-        model = ArchivedMessage if kind == "archived" else Message
-        if not self.admin_site.is_registered(model):
-            return number
-        url = reverse(
-            f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist",
-            current_app=self.admin_site.name,
-        )
-        chosen = f"&state={state}" if state else ""
-        return format_html(
-            '<a href="{}?queue__id__exact={}{}">{}</a>', url, queue.pk, chosen, number
-        )
+        number = amount(standing_in(queue.backlog)[place], exact=queue.backlog.exact)
+        return self.listed(Message, number, queue=queue.pk, state=place.value)
 
     # Dropping
 
@@ -278,23 +321,35 @@ class QueueAdmin(PageAdmin):
 
     @admin.action(description="Purge: delete the messages in the queue", permissions=["purge"])
     def purge(self, request: HttpRequest, queryset: QuerySet[Queue]) -> HttpResponse | None:
-        queues = list(queryset)
         if not confirmed(request):
+            queues = list(queryset)
             self.prepare(queues)
             return ask(
                 self,
                 request,
-                action="purge",
                 title="Purge queues",
                 question="Delete every message that waits in these queues or is in flight? "
                 "The archive stays.",
                 items=[f"{queue}: {self._length(queue)} messages" for queue in queues],
+                fields={
+                    "action": "purge",
+                    ACTION_CHECKBOX_NAME: "0",
+                    "select_across": "1",
+                    "queues": ",".join(str(queue.pk) for queue in queues),
+                },
             )
-        for queue in queues:
+        chosen = [queue_of(text) for text in request.POST.get("queues", "").split(",")]
+        for queue in self.get_queryset(request).filter(pk__in=chosen):
+            # Before, too: a process that is killed in between has deleted some.
+            self.log_change(request, queue, f"Purge begun: {self._measured(queue)} messages.")
             purged = Message.objects.purge(queue)
             self.log_change(request, queue, f"Purged {purged:,} messages.")
             self.message_user(request, f"Purged {queue}: {purged:,} messages.", messages.SUCCESS)
         return None
+
+    def _measured(self, queue: Queue) -> str:
+        self.prepare([queue])
+        return self._length(queue)
 
     @staticmethod
     def _length(queue: Any) -> str:

@@ -70,6 +70,22 @@ def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
     ]
 
 
+def confirm(client: Client, model: str, asked: str, **more: Any) -> str:
+    """Say yes on the page that asks; the text of the page that follows."""
+    form = asked.partition('class="delete-confirmation"')[2].partition("</form>")[0]
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form))
+    fields = {name: html.unescape(value) for name, value in fields.items()}
+    assert fields.pop("confirmed") == "yes"
+    del fields["csrfmiddlewaretoken"]
+    response = client.post(
+        reverse(f"admin:django_pgqueue_{model}_changelist"),
+        {**fields, "confirmed": "yes", **more},
+        follow=True,
+    )
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
 def act(client: Client, model: str, action: str, *pks: object, **more: Any) -> str:
     """Choose an action for some rows of a list; the text of the page that follows."""
     response = client.post(
