@@ -22,7 +22,7 @@ FIRST_LINE = 100
 class ArchivedMessageAdmin(ReadOnlyAdmin):
     """Outcomes, each with a link to its message."""
 
-    list_display = ["id", "in_queue", "ended", "first_line", "read_ct", "ended_at", "sent"]
+    list_display = ["id", "in_queue", "ended", "first_line", "read_ct", "ended_at"]
     list_filter = [ArchiveStateFilter, QueueFilter]
     readonly_fields = [
         "in_queue",

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import django
-from django.contrib import admin
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-__all__ = ["CRUMBS_ARE_A_LIST", "ask", "confirmed"]
+from django_pgqueue.admin.pages import PageAdmin
 
-#: How the admin's own templates write the way back.
-CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
+__all__ = ["ask", "confirmed"]
 
 
 def confirmed(request: HttpRequest) -> bool:
@@ -22,7 +19,7 @@ def confirmed(request: HttpRequest) -> bool:
 
 
 def ask(
-    model_admin: admin.ModelAdmin,
+    model_admin: PageAdmin,
     request: HttpRequest,
     *,
     title: str,
@@ -31,16 +28,11 @@ def ask(
     fields: dict[str, Any],
 ) -> TemplateResponse:
     """Ask whether the action shall be done; yes sends the fields to the same address."""
-    request.current_app = model_admin.admin_site.name
-    return TemplateResponse(
+    return model_admin.render_page(
         request,
         "admin/django_pgqueue/confirm_action.html",
         {
-            **model_admin.admin_site.each_context(request),
-            "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
             "title": title,
-            "opts": model_admin.opts,
-            "media": model_admin.media,
             "question": question,
             "items": items,
             "fields": fields,

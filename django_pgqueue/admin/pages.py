@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import django
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
@@ -12,15 +13,19 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.paginator import Paginator
 from django.db import models
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.http import urlencode
 
-__all__ = ["CAP", "CappedPaginator", "PageAdmin", "PageList", "ReadOnlyAdmin"]
+__all__ = ["CAP", "CRUMBS_ARE_A_LIST", "CappedPaginator", "PageAdmin", "PageList", "ReadOnlyAdmin"]
 
 #: How many rows a list counts, pages through and acts on at most.
 CAP = 10_000
+
+#: How the admin's own templates write the way back.
+CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
 
 _INT8 = 2**63 - 1
 
@@ -86,20 +91,44 @@ class PageAdmin(admin.ModelAdmin):
             self.prepare([found])
         return found
 
+    def url(self, name: str, *args: object) -> str:
+        """The address of one of our pages on this site."""
+        return reverse(f"admin:django_pgqueue_{name}", args=args, current_app=self.admin_site.name)
+
+    def render_page(
+        self, request: HttpRequest, template: str, context: dict[str, Any]
+    ) -> TemplateResponse:
+        """A page of our own within the admin."""
+        request.current_app = self.admin_site.name
+        return TemplateResponse(
+            request,
+            template,
+            {
+                **self.admin_site.each_context(request),
+                "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
+                "opts": self.opts,
+                "media": self.media,
+                **context,
+            },
+        )
+
+    @staticmethod
+    def live_only(request: HttpRequest) -> bool:
+        """Whether refresh.js asks: for the live part only, or it would use up messages."""
+        return request.headers.get("X-Requested-With") == "pgqueue"
+
     def link(self, model: type[models.Model], pk: object, text: object) -> str:
         """A link to the page of an object, or the plain text on a site that has no such page."""
         if pk is None or not self.admin_site.is_registered(model):
             return str(text)
-        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-        url = reverse(name, args=[pk], current_app=self.admin_site.name)
+        url = self.url(f"{model._meta.model_name}_change", pk)
         return format_html('<a href="{}">{}</a>', url, text)
 
     def listed(self, model: type[models.Model], text: object, **query: object) -> str:
         """A link to a list, narrowed by its filters, or the plain text where there is no list."""
         if not self.admin_site.is_registered(model):
             return str(text)
-        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
-        url = reverse(name, current_app=self.admin_site.name)
+        url = self.url(f"{model._meta.model_name}_changelist")
         return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), text)
 
 

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db import connections
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    JsonResponse,
+)
+from django.shortcuts import get_object_or_404
+from django.urls import URLPattern, path
+from django.utils.http import urlencode
 
 from django_pgqueue import ddl
 from django_pgqueue.admin.confirmation import ask, confirmed
+from django_pgqueue.admin.overview import Alert, Overview, Row, look, standing_in
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.spans import SpanField, span_text
-from django_pgqueue.admin.states import queue_of
 from django_pgqueue.admin.wording import EMPTY, age, amount, moment
 from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
 from django_pgqueue.types import Metrics
 
-__all__ = ["QueueAdmin", "standing_in"]
+__all__ = ["QueueAdmin"]
+
+#: How many queues a page of the overview shows, and how many it looks at.
+QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
 
 BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest", "archived"]
-
-
-def standing_in(backlog: Metrics) -> dict[Place, int]:
-    """How many messages stand in each place: together, the length of the queue."""
-    return {
-        Place.READY: backlog.ready,
-        Place.DUE: backlog.visible - backlog.ready,
-        Place.WAITING: backlog.waiting,
-        Place.IN_FLIGHT: backlog.in_flight,
-        Place.DELAYED: backlog.delayed,
-    }
 
 
 class QueueForm(forms.ModelForm):
@@ -106,26 +107,10 @@ class QueueAdmin(PageAdmin):
     """Queues with what they hold at this moment."""
 
     form = QueueForm
-    list_display = [
-        "name",
-        "ready",
-        "due",
-        "waiting",
-        "in_flight",
-        "delayed",
-        "length",
-        "oldest",
-        "archived",
-        "dead_letter_queue",
-        "stopped",
-    ]
     list_select_related = ["dead_letter_queue"]
-    sortable_by = ["name", "dead_letter_queue"]
-    search_fields = ["name"]
-    actions = ["purge"]
     readonly_fields = [
         *BACKLOG,
-        "unlogged",
+        "kept",
         "interval",
         "leaves",
         "last_removed",
@@ -160,7 +145,7 @@ class QueueAdmin(PageAdmin):
             "Storage",
             {
                 "fields": [
-                    "unlogged",
+                    "kept",
                     "interval",
                     "leaves",
                     "last_removed",
@@ -222,9 +207,9 @@ class QueueAdmin(PageAdmin):
         number = amount(queue.backlog.archived, exact=queue.backlog.exact)
         return self.listed(ArchivedMessage, number, queue=queue.pk)
 
-    @admin.display(description="")
-    def stopped(self, queue: Queue) -> str:
-        return "paused" if queue.paused else ""
+    @admin.display(description="storage")
+    def kept(self, queue: Queue) -> str:
+        return "unlogged: empty after a crash of the server" if queue.unlogged else "logged"
 
     @admin.display(description="partition interval")
     def interval(self, queue: Queue) -> str:
@@ -234,7 +219,7 @@ class QueueAdmin(PageAdmin):
     def made_at(self, queue: Queue) -> str:
         return moment(queue.created_at)
 
-    @admin.display(description="leaves of time")
+    @admin.display(description="partitions of time")
     def leaves(self, queue: Queue) -> str:
         with connections[queue.alias].cursor() as cursor:
             slices = [leaf for leaf in ddl.leaves(cursor, queue.pk) if leaf.is_slice]
@@ -302,50 +287,153 @@ class QueueAdmin(PageAdmin):
         except QueueBusy as error:
             return self._busy(request, error)
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        try:
-            return super().changelist_view(request, extra_context)
-        except QueueBusy as error:
-            return self._busy(request, error)
-
     def _busy(self, request: HttpRequest, error: QueueBusy) -> HttpResponse:
         self.message_user(request, str(error), messages.ERROR)
         return HttpResponseRedirect(request.get_full_path())
+
+    # Overview
+
+    def get_urls(self) -> list[URLPattern]:
+        def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+            return self.admin_site.admin_view(view)
+
+        return [
+            path("overview.json", guarded(self.overview_json), name="django_pgqueue_overview_json"),
+            path("<int:pk>/pause/", guarded(self.pause), name="django_pgqueue_queue_pause"),
+            path("<int:pk>/resume/", guarded(self.resume), name="django_pgqueue_queue_resume"),
+            path("<int:pk>/purge/", guarded(self.purge), name="django_pgqueue_queue_purge"),
+            *super().get_urls(),
+        ]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The overview: what is wrong, and a row a queue."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        by_name = request.GET.get("by") == "name"
+        words = request.GET.get("q", "").strip()
+        found = self._look(request, by_name)
+        shown = [row for row in found.rows if words.lower() in row.queue.name.lower()]
+        paginator = Paginator(shown, QUEUES_PER_PAGE)
+        page = paginator.get_page(request.GET.get("p"))
+        return self.render_page(
+            request,
+            f"admin/django_pgqueue/overview{'_live' if self.live_only(request) else ''}.html",
+            {
+                "title": "Queues",
+                "is_list": True,
+                "alerts": [(alert, self._alert_url(alert)) for alert in found.alerts],
+                "rows": [self._cells(row) for row in page],
+                "page": page,
+                "at": found.at,
+                "words": words,
+                "by_name": by_name,
+                "has_add_permission": self.has_add_permission(request),
+                "may_pause": self.has_pause_permission(request),
+                **(extra_context or {}),
+            },
+        )
+
+    def overview_json(self, request: HttpRequest) -> HttpResponse:
+        """The same for programs."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        return JsonResponse(self._look(request, by_name=True).as_dict())
+
+    def _look(self, request: HttpRequest, by_name: bool) -> Overview:
+        return look(list(self.get_queryset(request)[:MOST_QUEUES]), by_name=by_name)
+
+    def _cells(self, row: Row) -> dict[str, Any]:
+        return {
+            "row": row,
+            "name": self.link(Queue, row.queue.pk, row.queue),
+            "counts": [
+                (
+                    place,
+                    number,
+                    self.listed(
+                        Message,
+                        amount(number, exact=row.exact),
+                        queue=row.queue.pk,
+                        state=place.value,
+                    ),
+                )
+                for place, number in row.counts.items()
+            ],
+            "length": amount(row.length, exact=row.exact),
+            "oldest": age(row.oldest),
+            "failed": self.listed(
+                ArchivedMessage, amount(row.failed), queue=row.queue.pk, state=Place.FAILED.value
+            ),
+            "look": max((alert.level for alert in row.alerts), default=0),
+        }
+
+    def _alert_url(self, alert: Alert) -> str | None:
+        """Where the page that tells more is; None on a site that does not have it."""
+        models = {"messages": Message, "archive": ArchivedMessage, "queue": Queue}
+        if alert.about in models and alert.queue is not None:
+            model = models[alert.about]
+            if not self.admin_site.is_registered(model):
+                return None
+            if alert.about == "queue":
+                return self.url("queue_change", alert.queue.pk)
+            chosen = {"state": alert.place.value} if alert.place else {}
+            narrowed = urlencode({"queue": alert.queue.pk, **chosen})
+            return f"{self.url(f'{model._meta.model_name}_changelist')}?{narrowed}"
+        return None
+
+    # Pausing
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("django_pgqueue.change_queue")
+
+    def pause(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self._set_paused(request, pk, True)
+
+    def resume(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self._set_paused(request, pk, False)
+
+    def _set_paused(self, request: HttpRequest, pk: int, paused: bool) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.has_pause_permission(request):
+            raise PermissionDenied
+        queue = get_object_or_404(self.get_queryset(request), pk=pk)
+        if queue.paused != paused:
+            queue.paused = paused
+            queue.save(update_fields=["paused"])
+            self.log_change(request, queue, "Paused." if paused else "Resumed.")
+        done = f"Paused {queue}: consumers leave it alone." if paused else f"Resumed {queue}."
+        self.message_user(request, done, messages.SUCCESS)
+        return HttpResponseRedirect(self.url("queue_changelist"))
 
     # Purging
 
     def has_purge_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("django_pgqueue.delete_message")
 
-    @admin.action(description="Purge: delete the messages in the queue", permissions=["purge"])
-    def purge(self, request: HttpRequest, queryset: QuerySet[Queue]) -> HttpResponse | None:
+    def purge(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Ask, then delete the messages in the queue."""
+        if not self.has_purge_permission(request):
+            raise PermissionDenied
+        queue = get_object_or_404(self.get_queryset(request), pk=pk)
         if not confirmed(request):
-            queues = list(queryset)
-            self.prepare(queues)
             return ask(
                 self,
                 request,
-                title="Purge queues",
-                question="Delete every message that waits in these queues or is in flight? "
+                title=f"Purge {queue}",
+                question="Delete every message that waits in this queue or is in flight? "
                 "The archive stays.",
-                items=[f"{queue}: {self._length(queue)} messages" for queue in queues],
-                fields={
-                    "action": "purge",
-                    ACTION_CHECKBOX_NAME: "0",
-                    "select_across": "1",
-                    "queues": ",".join(str(queue.pk) for queue in queues),
-                },
+                items=[f"{queue}: {self._measured(queue)} messages"],
+                fields={},
             )
-        chosen = [queue_of(text) for text in request.POST.get("queues", "").split(",")]
-        for queue in self.get_queryset(request).filter(pk__in=chosen):
-            # Before, too: a process that is killed in between has deleted some.
-            self.log_change(request, queue, f"Purge begun: {self._measured(queue)} messages.")
-            purged = Message.objects.purge(queue)
-            self.log_change(request, queue, f"Purged {purged:,} messages.")
-            self.message_user(request, f"Purged {queue}: {purged:,} messages.", messages.SUCCESS)
-        return None
+        # Before, too: a process that is killed in between has deleted some.
+        self.log_change(request, queue, f"Purge begun: {self._measured(queue)} messages.")
+        purged = Message.objects.purge(queue)
+        self.log_change(request, queue, f"Purged {purged:,} messages.")
+        self.message_user(request, f"Purged {queue}: {purged:,} messages.", messages.SUCCESS)
+        return HttpResponseRedirect(self.url("queue_change", pk))
 
     def _measured(self, queue: Queue) -> str:
         self.prepare([queue])

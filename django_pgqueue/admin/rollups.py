@@ -10,11 +10,9 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
-from django_pgqueue.admin.confirmation import CRUMBS_ARE_A_LIST
 from django_pgqueue.admin.exports import RecordAdmin
 from django_pgqueue.admin.wording import amount, moment
 from django_pgqueue.models import Message, Rollup, RollupRun
@@ -69,9 +67,6 @@ class RollupAdmin(RecordAdmin):
         spans = _chosen(request, "spans", SPANS, SPANS[0]) or SPANS[0]
         queue = request.GET.get("queue", "")
         context: dict[str, Any] = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
             "title": f"Charts of {queue}" if queue else "Charts",
             "queue": queue,
             "lengths": [(n, seconds_of(n)) for n in lengths],
@@ -97,7 +92,7 @@ class RollupAdmin(RecordAdmin):
                     told["message"] = self.link(Message, told["id"], told["id"])
             else:
                 context["table"] = _all(rows, moments)
-        return TemplateResponse(request, "admin/django_pgqueue/charts.html", context)
+        return self.render_page(request, "admin/django_pgqueue/charts.html", context)
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
