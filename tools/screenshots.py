@@ -117,6 +117,9 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "charts", path("rollup_charts")
     yield "charts-queue", path("rollup_charts", queue="payments")
     yield "rollups", path("rollup_changelist")
+    yield "queue-purge", path("queue_purge", payments.pk)
+    yield "consumers", path("process_changelist")
+    yield "database", path("health")
 
 
 if __name__ == "__main__":

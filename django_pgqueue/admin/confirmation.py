@@ -13,9 +13,9 @@ from django_pgqueue.admin.pages import PageAdmin
 __all__ = ["ask", "confirmed"]
 
 
-def confirmed(request: HttpRequest) -> bool:
+def confirmed(request: HttpRequest, typed: str = "") -> bool:
     """Whether this request comes from the page that :func:`ask` shows."""
-    return "confirmed" in request.POST
+    return "confirmed" in request.POST and request.POST.get("typed", "").strip() == typed
 
 
 def ask(
@@ -26,8 +26,12 @@ def ask(
     question: str,
     items: Iterable[object],
     fields: dict[str, Any],
+    typed: str = "",
 ) -> TemplateResponse:
-    """Ask whether the action shall be done; yes sends the fields to the same address."""
+    """Ask whether the action shall be done; yes sends the fields to the same address.
+
+    With ``typed``, yes takes that name, too: :func:`confirmed` compares them.
+    """
     return model_admin.render_page(
         request,
         "admin/django_pgqueue/confirm_action.html",
@@ -36,6 +40,7 @@ def ask(
             "question": question,
             "items": items,
             "fields": fields,
+            "typed": typed,
             "back": request.get_full_path(),
         },
     )

@@ -6,9 +6,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.wording import moment
 from django_pgqueue.models import ExportRun, Lake
@@ -27,6 +29,18 @@ class RecordAdmin(PageAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def _lakes_for(request: HttpRequest) -> list[int]:
+    """The lakes of which all queues may be seen."""
+    seen = allowed(request)
+    names = None if seen is None else {name.lower() for name in seen.values()}
+    return [
+        lake.pk
+        for lake in Lake.objects.all()
+        if names is None
+        or (lake.queues and names.issuperset(str(name).lower() for name in lake.queues))
+    ]
 
 
 class LakeForm(forms.ModelForm):
@@ -50,6 +64,10 @@ class LakeAdmin(PageAdmin):
     """Where the archive is exported to. An export makes it; here it gets its settings."""
 
     form = LakeForm
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Lake]:
+        return super().get_queryset(request).filter(pk__in=_lakes_for(request))
+
     list_display = ["path", "takes", "holds_retention", "exported_below", "made_at"]
     fields = ["path", "queues", "holds_retention", "exported_below", "made_at"]
     readonly_fields = ["path", "exported_below", "made_at"]
@@ -82,8 +100,11 @@ class ExportRunAdmin(RecordAdmin):
         "took",
         "verified",
     ]
-    list_filter = ["lake", "kind", "state"]
+    list_filter = ["kind", "state"]
     list_select_related = ["lake"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
+        return super().get_queryset(request).filter(lake__in=_lakes_for(request))
 
     @admin.display(description="size")
     def size(self, run: ExportRun) -> str:

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Case, F, Func, IntegerField, QuerySet, TextField, When
-from django.db.models.functions import Cast, Left, Length
+from django.db.models.functions import Cast, Left
 from django.db.models.lookups import LessThanOrEqual
 from django.http import HttpRequest, HttpResponse
 from django.template.defaultfilters import filesizeformat
+from django.utils.html import format_html, format_html_join
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.confirmation import ask, confirmed
+from django_pgqueue.admin.contents import Contents
+from django_pgqueue.admin.masking import mask_text
 from django_pgqueue.admin.pages import CappedPaginator, PageList, ReadOnlyAdmin
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.selection import Selection, counted, listed
 from django_pgqueue.admin.states import MessageStateFilter, QueueFilter, among
+from django_pgqueue.admin.timeline import dead_letter, drawn, steps
 from django_pgqueue.admin.wording import (
     EMPTY,
-    LONGEST,
     cut,
     moment,
     preformatted,
     pretty_json,
     visible,
 )
+from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 from django_pgqueue.types import Settled
 
@@ -38,7 +41,6 @@ __all__ = ["MessageAdmin"]
 PREVIEW = 80
 #: Bodies that take more bytes in the database are not read for a list.
 SMALL = 8192
-DEAD_LETTER = "x-dead-letter"
 
 
 class FoundPaginator(CappedPaginator):
@@ -47,7 +49,7 @@ class FoundPaginator(CappedPaginator):
     found: list[tuple[int, int]]
 
     @property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         return len(self.found)
 
     def page(self, number: Any) -> Any:
@@ -86,53 +88,36 @@ class MessageAdmin(ReadOnlyAdmin):
         "preview",
     ]
     list_filter = [MessageStateFilter, QueueFilter]
-    actions = ["make_readable", "archive_selected", "delete_for_good"]
+    actions = ["make_readable", "redrive", "archive_selected", "delete_for_good"]
     readonly_fields = [
         "in_queue",
         "state",
         "deliveries",
         "attempts",
-        "readable_at",
-        "sent_at",
-        "delayed_until",
-        "first_read_at",
-        "last_read_at",
-        "archived",
+        "life",
+        "came_from",
+        "outcome",
         "error",
         "group",
+        "around",
         "dedup",
         "pretty_headers",
         "pretty_body",
     ]
     fieldsets = [
-        (None, {"fields": ["id", "in_queue", "state", "sent_at", "delayed_until"]}),
-        (
-            "Delivery",
-            {
-                "fields": [
-                    "deliveries",
-                    "attempts",
-                    "readable_at",
-                    "first_read_at",
-                    "last_read_at",
-                    "archived",
-                    "error",
-                ]
-            },
-        ),
+        (None, {"fields": ["in_queue", "state", "deliveries", "attempts", "life", "outcome"]}),
+        ("Failure", {"fields": ["came_from", "error"]}),
         (
             "Message",
-            {
-                "fields": [
-                    "priority",
-                    "group",
-                    "dedup",
-                    "pretty_headers",
-                    "pretty_body",
-                ]
-            },
+            {"fields": ["pretty_body", "pretty_headers", "priority", "group", "around", "dedup"]},
         ),
     ]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Without the failure, where there was none."""
+        fieldsets = super().get_fieldsets(request, obj)
+        failed = obj is None or obj.died is not None or getattr(obj.outcome, "error", None)
+        return [each for each in fieldsets if failed or each[0] != "Failure"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         # Bodies can be large: a list shows their beginnings, asked for once it is known which.
@@ -190,21 +175,48 @@ class MessageAdmin(ReadOnlyAdmin):
     ) -> Any:
         found = super().get_object(request, object_id, from_field)
         if found is not None:
-            self._load(found)
+            found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
+            found.died = dead_letter(found.contents.headers)
+            found.sources = self.queues(request)
         return found
 
-    @staticmethod
-    def _load(message: Any) -> None:
-        """Headers and body, of a very large body only the beginning."""
-        text = Cast("body", TextField())
-        message.headers, message.text, message.length = (
-            Message.objects.using(message._state.db)
-            .filter(pk=message.pk, queue_id=message.queue_id)
-            .values_list("headers", Left(text, LONGEST), Length(text))
-            .first()
-        ) or (None, None, 0)
-
     # Cells
+
+    @admin.display(description="timeline")
+    def life(self, message: Any) -> str:
+        return drawn(list(steps(message, message.standing, message.outcome, message.died)))
+
+    @admin.display(description="dead letter from")
+    def came_from(self, message: Any) -> str:
+        if message.died is None or message.died.source is None:
+            return EMPTY
+        source = message.sources.filter(name=message.died.source).first()
+        if source is None:
+            return visible(message.died.source)
+        times = message.died.times or 1
+        return format_html(
+            "{}{}",
+            self.link(Queue, source.pk, source),
+            f", for the {times}. time" if times > 1 else "",
+        )
+
+    @admin.display(description="in its group")
+    def around(self, message: Any) -> str:
+        """What is read before and after it."""
+        if message.group_key is None or message.standing is None:
+            return EMPTY
+        found = places.neighbours(message)
+        before = [found.head] if found.head not in (None, message.pk) else []
+        before += [pk for pk in found.before if pk not in before]
+        after = [pk for pk in found.after if pk != found.head]
+
+        def linked(ids: list[int]) -> str:
+            links = ((self.link(Message, pk, pk),) for pk in ids)
+            return format_html_join(", ", "{}", links) or EMPTY
+
+        return format_html(
+            "before it: {}; after it: {}{}", linked(before), linked(after), ", …" * found.more
+        )
 
     @admin.display(description="queue")
     def in_queue(self, message: Message) -> str:
@@ -234,36 +246,24 @@ class MessageAdmin(ReadOnlyAdmin):
     def sent_at(self, message: Message) -> str:
         return moment(message.enqueued_at)
 
-    @admin.display(description="delayed until")
-    def delayed_until(self, message: Message) -> str:
-        return moment(message.scheduled_at)
-
-    @admin.display(description="first read at")
-    def first_read_at(self, message: Any) -> str:
-        return moment(getattr(message.standing or message.outcome, "first_read_at", None))
-
-    @admin.display(description="last read at")
-    def last_read_at(self, message: Any) -> str:
-        return moment(getattr(message.standing or message.outcome, "last_read_at", None))
-
-    @admin.display(description="archived at")
-    def archived(self, message: Any) -> str:
+    @admin.display(description="outcome")
+    def outcome(self, message: Any) -> str:
         if message.outcome is None:
             return EMPTY
-        return self.link(ArchivedMessage, message.pk, moment(message.outcome.archived_at))
+        return self.link(ArchivedMessage, message.pk, f"{self.state(message)}, in the archive")
 
     @admin.display(description="error")
     def error(self, message: Any) -> str:
         """Why it failed: of a dead letter as its headers tell, else as the archive does."""
         if message.outcome is not None and message.outcome.error:
             return preformatted(message.outcome.error)
-        return preformatted(_died_of(message.headers))
+        return preformatted(message.died.error if message.died else None)
 
     @admin.display(description="body")
     def preview(self, message: Any) -> str:
         text, size = message.beginning
         if text is not None:
-            return cut(text, PREVIEW)
+            return cut(mask_text(text), PREVIEW)
         return EMPTY if size is None else f"{filesizeformat(size)} in the database"
 
     @admin.display(description="group")
@@ -275,24 +275,23 @@ class MessageAdmin(ReadOnlyAdmin):
         return visible(message.dedup_key or EMPTY)
 
     @admin.display(description="headers")
-    def pretty_headers(self, message: Message) -> str:
-        return pretty_json(message.headers)
+    def pretty_headers(self, message: Any) -> str:
+        return pretty_json(message.contents.headers)
 
     @admin.display(description="body")
     def pretty_body(self, message: Any) -> str:
-        if message.text is None:
-            return EMPTY
-        if message.length > LONGEST:
-            return preformatted(message.text, message.length)
-        return pretty_json(json.loads(message.text))
+        return str(message.contents.body)
 
     # Actions
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.change_message")
+        return request.user.has_perm("django_pgqueue.settle_message")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("django_pgqueue.delete_message")
+
+    def has_redrive_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("django_pgqueue.redrive_message")
 
     @admin.action(description="Make readable now", permissions=["settle"])
     def make_readable(
@@ -334,12 +333,26 @@ class MessageAdmin(ReadOnlyAdmin):
             final=True,
         )
 
+    @admin.action(
+        description="Redrive: send dead letters back to their queues", permissions=["redrive"]
+    )
+    def redrive(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse | None:
+        return self._act(
+            request,
+            queryset,
+            "redriven",
+            _redriven,
+            title="Redrive dead letters",
+            question="Send these dead letters back to the queues that they came from? "
+            "Those that a consumer holds stay.",
+        )
+
     def _act(
         self,
         request: HttpRequest,
         queryset: QuerySet[Message],
         done: str,
-        operation: Callable[[Queue, list[int]], Settled],
+        operation: Any,  # a queue and ids to what Settled says of them
         *,
         title: str,
         question: str,
@@ -358,7 +371,7 @@ class MessageAdmin(ReadOnlyAdmin):
                 return self._ask(request, selection, title, question)
         changed: list[int] = []
         missed: list[object] = []
-        for queue, ids in selection.by_queue(Queue.objects.all()):
+        for queue, ids in selection.by_queue(self.queues(request)):
             settled = operation(queue, ids)
             changed += settled
             missed += settled.lost
@@ -368,14 +381,18 @@ class MessageAdmin(ReadOnlyAdmin):
             self.message_user(request, f"{counted(changed)} {done}.", messages.SUCCESS)
         if missed:
             self.message_user(
-                request, f"{counted(missed)} no longer in the queue: left alone.", messages.WARNING
+                request,
+                f"{counted(missed)} left alone: no longer where the action finds them.",
+                messages.WARNING,
             )
         return None
 
     def _ask(
         self, request: HttpRequest, selection: Selection, title: str, question: str
     ) -> HttpResponse:
-        items = [f"{queue}: {counted(ids)}" for queue, ids in selection.by_queue(Queue.objects)]
+        items = [
+            f"{queue}: {counted(ids)}" for queue, ids in selection.by_queue(self.queues(request))
+        ]
         if len(selection) > 1:
             items.append(f"{len(selection):,} in all, up to id {selection.highest}")
         return ask(
@@ -384,19 +401,17 @@ class MessageAdmin(ReadOnlyAdmin):
             title=title,
             question=question,
             items=items,
-            fields={
-                "action": request.POST.get("action", ""),
-                ACTION_CHECKBOX_NAME: str(selection.highest),
-                "select_across": "1",
-                "selection": selection.as_text(),
-            },
+            fields=selection.as_fields(request.POST.get("action", "")),
         )
 
 
-def _died_of(headers: Any) -> str | None:
-    """The error in a dead letter's headers, which are the sender's: anything may stand there."""
-    told = headers.get(DEAD_LETTER) if isinstance(headers, dict) else None
-    if not isinstance(told, dict):
-        return None
-    error = told.get("error") or told.get("reason")
-    return error if isinstance(error, str) else None
+def _redriven(queue: Queue, ids: list[int]) -> Settled:
+    """Redrive, and say which messages went."""
+    with suppress(QueueNotFound):  # what came from other queues went back all the same
+        Message.objects.redrive(queue, ids=ids)
+    stayed = set(
+        Message.objects.using(queue.alias)
+        .filter(queue_id=queue.pk, pk__in=ids)
+        .values_list("pk", flat=True)
+    )
+    return Settled([pk for pk in ids if pk not in stayed], lost=[pk for pk in ids if pk in stayed])

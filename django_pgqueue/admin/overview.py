@@ -13,13 +13,22 @@ from django.utils.timezone import is_naive, now
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.states import newest
 from django_pgqueue.admin.wording import age
 from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
 from django_pgqueue.runtime import Options
 from django_pgqueue.types import Metrics
 
-__all__ = ["Alert", "Overview", "Row", "look", "oldest_transaction", "seconds_since", "standing_in"]
+__all__ = [
+    "DEAD_AFTER",
+    "LONG_TRANSACTION",
+    "Alert",
+    "Overview",
+    "Row",
+    "look",
+    "oldest_transaction",
+    "seconds_since",
+    "standing_in",
+]
 
 #: After so many seconds a message that could be read has waited too long.
 LATE = 300.0
@@ -27,7 +36,7 @@ LATE = 300.0
 LONG_TRANSACTION = 300.0
 #: How many of the newest outcomes tell which queues fail, and since when.
 OUTCOMES = 2000
-RECENT = dt.timedelta(hours=1)
+RECENT = 3600.0
 #: From how many failures on, and which share of what ended, a queue counts as failing.
 FAILURES, SHARE = 3, 0.05
 
@@ -122,7 +131,7 @@ def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
     measured = {each.queue_name: each for each in Message.objects.metrics_all()} if queues else {}
     oldest = places.oldest_readable(ids, using=using)
     processes = list(Process.objects.using(using).order_by("host", "pid"))
-    dead = [process for process in processes if seconds_since(process.heartbeat_at) > _DEAD]
+    dead = [process for process in processes if seconds_since(process.heartbeat_at) > DEAD_AFTER]
     live = Counter(
         name
         for process in processes
@@ -130,10 +139,16 @@ def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
         for name in process.queues
     )
     ended, failed = _outcomes(ids, using)
+    # Of a source that may not be seen the name stays away, not that there is one.
+    names = {queue.name for queue in queues}
     sources: dict[int, list[str]] = {}
-    for queue in queues:
-        if queue.dead_letter_queue_id is not None:
-            sources.setdefault(queue.dead_letter_queue_id, []).append(queue.name)
+    for pk, source in (
+        Queue.objects.using(using)
+        .filter(dead_letter_queue__in=ids)
+        .order_by("name")
+        .values_list("dead_letter_queue_id", "name")
+    ):
+        sources.setdefault(pk, []).append(source if source in names else "another queue")
     rows = [
         _judged(
             Row(
@@ -156,7 +171,6 @@ def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
     else:
         rows.sort(key=lambda row: row.worst, reverse=True)
     alerts = [alert for row in rows for alert in row.alerts]
-    names = {queue.name for queue in queues}
     alerts += [
         Alert(
             WARNING,
@@ -180,7 +194,8 @@ def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
     return Overview(rows, alerts, now())
 
 
-_DEAD = Options.dead_after
+#: A consumer without a heartbeat for so many seconds is taken for dead.
+DEAD_AFTER = Options.dead_after
 
 
 def _judged(row: Row, ended: int) -> Row:
@@ -218,10 +233,9 @@ def _outcomes(queues: Iterable[int], using: str) -> tuple[Counter[int], Counter[
     """How many of the newest messages ended in the last hour, and how many of them failed."""
     ended: Counter[int] = Counter()
     failed: Counter[int] = Counter()
-    rows = newest(ArchivedMessage.objects.using(using).filter(queue_id__in=queues), OUTCOMES)
-    since = now() - RECENT
-    for queue_id, state, at in rows.values_list("queue_id", "state", "archived_at"):
-        if at >= since:
+    rows = ArchivedMessage.objects.using(using).filter(queue_id__in=queues).order_by("-pk")
+    for queue_id, state, at in rows.values_list("queue_id", "state", "archived_at")[:OUTCOMES]:
+        if seconds_since(at) <= RECENT:
             ended[queue_id] += 1
             failed[queue_id] += state == Place.FAILED.name
     return ended, failed

@@ -19,6 +19,10 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.http import urlencode
 
+from django_pgqueue.admin.access import allowed, queues_for
+from django_pgqueue.admin.patience import patiently
+from django_pgqueue.models import ArchivedMessage, Message, Process, Queue, Rollup
+
 __all__ = ["CAP", "CRUMBS_ARE_A_LIST", "CappedPaginator", "PageAdmin", "PageList", "ReadOnlyAdmin"]
 
 #: How many rows a list counts, pages through and acts on at most.
@@ -53,6 +57,7 @@ class PageAdmin(admin.ModelAdmin):
 
     paginator = CappedPaginator
     change_list_template = "admin/django_pgqueue/list.html"
+    change_form_template = "admin/django_pgqueue/form.html"
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     list_per_page = 50
@@ -66,12 +71,56 @@ class PageAdmin(admin.ModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return PageList
 
+    @patiently
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         if any("\x00" in text for values in request.GET.lists() for text in values[1]):
             raise SuspiciousOperation("an address with NUL, which no text in PostgreSQL holds")
-        return super().changelist_view(request, extra_context)
+        return super().changelist_view(request, self.with_nav(request, extra_context))
+
+    @patiently
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        return super().change_view(
+            request, object_id, form_url, self.with_nav(request, extra_context)
+        )
+
+    def queues(self, request: HttpRequest) -> models.QuerySet[Queue]:
+        """The queues that this request may see."""
+        return queues_for(request)
+
+    def with_nav(
+        self, request: HttpRequest, context: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The context with the ways to our pages, of those that this user may see."""
+        pages = [
+            ("Queues", Queue, "queue_changelist"),
+            ("Messages", Message, "message_changelist"),
+            ("Archive", ArchivedMessage, "archivedmessage_changelist"),
+            ("Consumers", Process, "process_changelist"),
+            ("Charts", Rollup, "rollup_charts"),
+            ("Database", Process, "health"),
+        ]
+        nav = []
+        for name, model, page in pages:
+            if not self.admin_site.is_registered(model):
+                continue
+            owner: Any = self.admin_site.get_model_admin(model)
+            may = (
+                owner.has_health_permission(request)
+                if page == "health"
+                else owner.has_view_permission(request)
+            )
+            if may:
+                url = self.url(page)
+                nav.append((name, url, url == request.path))
+        return {"pgqueue_nav": nav, **(context or {})}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Only what a filter of this list offers: anything else may read all there is."""
@@ -108,6 +157,7 @@ class PageAdmin(admin.ModelAdmin):
                 "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
                 "opts": self.opts,
                 "media": self.media,
+                **self.with_nav(request),
                 **context,
             },
         )
@@ -124,7 +174,7 @@ class PageAdmin(admin.ModelAdmin):
         url = self.url(f"{model._meta.model_name}_change", pk)
         return format_html('<a href="{}">{}</a>', url, text)
 
-    def listed(self, model: type[models.Model], text: object, **query: object) -> str:
+    def listed(self, model: type[models.Model], text: object, **query: str | int) -> str:
         """A link to a list, narrowed by its filters, or the plain text where there is no list."""
         if not self.admin_site.is_registered(model):
             return str(text)
@@ -152,7 +202,7 @@ class ReadOnlyAdmin(PageAdmin):
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return any(self.may(request, action) for action in ("view", "change", "delete"))
+        return self.may(request, "view")
 
     def may(self, request: HttpRequest, action: str) -> bool:
         """Whether the user has Django's permission of that name: what actions ask for."""
@@ -160,7 +210,9 @@ class ReadOnlyAdmin(PageAdmin):
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         # Not by a join: the planner might sort everything behind it.
-        return super().get_queryset(request).prefetch_related("queue")
+        rows = super().get_queryset(request).prefetch_related("queue")
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue_id__in=list(seen))
 
     def get_search_results(
         self, request: HttpRequest, queryset: models.QuerySet[Any], search_term: str

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from django_pgqueue.models import Message
 
-__all__ = ["LIVE", "Place", "Standing", "found", "oldest_readable", "standing"]
+__all__ = [
+    "LIVE",
+    "Neighbours",
+    "Place",
+    "Standing",
+    "found",
+    "neighbours",
+    "oldest_readable",
+    "standing",
+]
 
 
 class Place(str, Enum):
@@ -214,11 +223,43 @@ def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
     }
 
 
+class Neighbours(NamedTuple):
+    """The messages around one in its FIFO group, of those in the queue."""
+
+    head: int | None
+    before: list[int]  # of those that wait, the nearest last
+    after: list[int]  # the nearest first
+    more: bool  # there are more after those
+
+
+def neighbours(message: Message, qty: int = 5) -> Neighbours:
+    """What is read before and after this message, by the index of those that wait."""
+    names = ddl.shared_names(unlogged=message.queue.unlogged)
+    params = {
+        "queue": message.queue_id,
+        "group": message.group_key,
+        "id": message.pk,
+        "qty": qty,
+        "more": qty + 1,
+    }
+    sql = """
+        SELECT (SELECT head FROM {group} WHERE queue_id = %(queue)s AND group_key = %(group)s),
+               ARRAY(SELECT id FROM {waiting}
+                     WHERE queue_id = %(queue)s AND group_key = %(group)s AND id < %(id)s
+                     ORDER BY id DESC LIMIT %(qty)s),
+               ARRAY(SELECT id FROM {waiting}
+                     WHERE queue_id = %(queue)s AND group_key = %(group)s AND id > %(id)s
+                     ORDER BY id LIMIT %(more)s)
+    """.format(**names)
+    with connections[message.queue.alias].cursor() as cursor:
+        cursor.execute(sql, params)
+        head, before, after = cursor.fetchone()
+    return Neighbours(head, before[::-1], after[:qty], len(after) > qty)
+
+
 def _of_both(sql: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
     """The rows of logged and of unlogged queues."""
-    rows: list[tuple[Any, ...]] = []
+    twins = (sql.format(**ddl.shared_names(unlogged=unlogged)) for unlogged in (False, True))
     with connections[using].cursor() as cursor:
-        for unlogged in (False, True):
-            cursor.execute(sql.format(**ddl.shared_names(unlogged=unlogged)), params)
-            rows += cursor.fetchall()
-    return rows
+        cursor.execute(" UNION ALL ".join(f"({each})" for each in twins), params)
+        return list(cursor.fetchall())

@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import connections
+from django.db.models import QuerySet
 from django.http import (
     HttpRequest,
     HttpResponse,
@@ -20,24 +21,30 @@ from django.http import (
 )
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path
+from django.utils.crypto import constant_time_compare
 from django.utils.http import urlencode
 
 from django_pgqueue import ddl
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.overview import Alert, Overview, Row, look, standing_in
 from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.spans import SpanField, span_text
 from django_pgqueue.admin.wording import EMPTY, age, amount, moment
 from django_pgqueue.arguments import validate_queue_name
+from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueBusy, QueueNotFound
-from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
+from django_pgqueue.models import ArchivedMessage, Message, Process, PurgeMark, Queue
 from django_pgqueue.types import Metrics
 
 __all__ = ["QueueAdmin"]
 
 #: How many queues a page of the overview shows, and how many it looks at.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
+
+NOT_TYPED = "Nothing was changed: type the name of the queue to confirm."
 
 BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest", "archived"]
 
@@ -84,10 +91,16 @@ class QueueForm(forms.ModelForm):
                     "A queue cannot be its own dead-letter queue."
                     if len(passed) == 1
                     else "Dead letters would go round: "
-                    + " -> ".join(map(str, [self.instance, *passed]))
+                    + " -> ".join(map(self._named, [self.instance, *passed]))
                 )
             following = following.dead_letter_queue
         return target
+
+    def _named(self, queue: Queue) -> str:
+        """The name, if it is one of a queue that this form offers, or its own."""
+        offered: Any = self.fields["dead_letter_queue"]
+        seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
+        return queue.name if seen else "another queue"
 
     def clean_visibility_timeout(self) -> int:
         return self._at_least("visibility_timeout", 1, "a second")
@@ -107,6 +120,8 @@ class QueueAdmin(PageAdmin):
     """Queues with what they hold at this moment."""
 
     form = QueueForm
+    change_form_template = "admin/django_pgqueue/queue_form.html"
+    delete_confirmation_template = "admin/django_pgqueue/drop.html"
     list_select_related = ["dead_letter_queue"]
     readonly_fields = [
         *BACKLOG,
@@ -117,8 +132,36 @@ class QueueAdmin(PageAdmin):
         "made_at",
     ]
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
+        return self.queues(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        # A queue that is new is none of those that are allowed.
+        return allowed(request) is None and super().has_add_permission(request)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        purge_url = (
+            self.url("queue_purge", object_id)
+            if object_id.isdecimal() and self.has_purge_permission(request)
+            else None
+        )
+        return super().change_view(
+            request, object_id, form_url, {"purge_url": purge_url, **(extra_context or {})}
+        )
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "dead_letter_queue":
+            kwargs["queryset"] = self.queues(request)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        settings: list[Any] = [
+        fieldsets: list[Any] = [
             (None, {"fields": ["name", "paused"]}),
             (
                 "Delivery",
@@ -139,7 +182,11 @@ class QueueAdmin(PageAdmin):
             ),
         ]
         if obj is None:
-            return settings
+            return fieldsets
+        seen = allowed(request)
+        if seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
+            # Not to be seen, and not to be lost by saving the rest.
+            fieldsets[1][1]["fields"].remove("dead_letter_queue")
         backlog = ("Backlog", {"fields": BACKLOG})
         storage = (
             "Storage",
@@ -153,7 +200,7 @@ class QueueAdmin(PageAdmin):
                 ]
             },
         )
-        return [settings[0], backlog, *settings[1:], storage]
+        return [fieldsets[0], backlog, *fieldsets[1:], storage]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
         # Senders and consumers know the queue by its name.
@@ -266,13 +313,15 @@ class QueueAdmin(PageAdmin):
                 if backlog
                 else [],
             ]
+        seen = allowed(request)
         may = all(self.has_delete_permission(request, queue) for queue in queues)
         return (
             going,
             {"queues": len(queues), "messages": live, "archived messages": archived},
             set() if may else {str(self.opts.verbose_name)},
             [
-                f"Queue: {source}, whose dead-letter queue is {source.dead_letter_queue}"
+                f"Queue: {source if seen is None or source.pk in seen else 'another one'}, "
+                f"whose dead-letter queue is {source.dead_letter_queue}"
                 for source in Queue.objects.filter(dead_letter_queue__in=queues).select_related(
                     "dead_letter_queue"
                 )
@@ -282,6 +331,11 @@ class QueueAdmin(PageAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
+        if request.method == "POST":
+            queue = self.get_object(request, object_id)
+            if queue is not None and request.POST.get("typed", "").strip() != queue.name:
+                self.message_user(request, NOT_TYPED, messages.ERROR)
+                return HttpResponseRedirect(request.get_full_path())
         try:
             return super().delete_view(request, object_id, extra_context)
         except QueueBusy as error:
@@ -298,13 +352,14 @@ class QueueAdmin(PageAdmin):
             return self.admin_site.admin_view(view)
 
         return [
-            path("overview.json", guarded(self.overview_json), name="django_pgqueue_overview_json"),
+            path("overview.json", self.overview_json, name="django_pgqueue_overview_json"),
             path("<int:pk>/pause/", guarded(self.pause), name="django_pgqueue_queue_pause"),
             path("<int:pk>/resume/", guarded(self.resume), name="django_pgqueue_queue_resume"),
             path("<int:pk>/purge/", guarded(self.purge), name="django_pgqueue_queue_purge"),
             *super().get_urls(),
         ]
 
+    @patiently
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -322,6 +377,7 @@ class QueueAdmin(PageAdmin):
             f"admin/django_pgqueue/overview{'_live' if self.live_only(request) else ''}.html",
             {
                 "title": "Queues",
+                "refreshed": True,
                 "is_list": True,
                 "alerts": [(alert, self._alert_url(alert)) for alert in found.alerts],
                 "rows": [self._cells(row) for row in page],
@@ -336,13 +392,23 @@ class QueueAdmin(PageAdmin):
         )
 
     def overview_json(self, request: HttpRequest) -> HttpResponse:
-        """The same for programs."""
+        """The same for programs, which may show a token in place of a session."""
+        given = request.headers.get("Authorization", "")
+        token = settings.OVERVIEW_TOKEN
+        if token and constant_time_compare(given, f"Bearer {token}"):
+            queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
+            return JsonResponse(look(queues, by_name=True).as_dict())
+        if not self.admin_site.has_permission(request):
+            return JsonResponse(
+                {"error": "log in, or send the token of OVERVIEW_TOKEN"}, status=401
+            )
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         return JsonResponse(self._look(request, by_name=True).as_dict())
 
     def _look(self, request: HttpRequest, by_name: bool) -> Overview:
-        return look(list(self.get_queryset(request)[:MOST_QUEUES]), by_name=by_name)
+        queues = self.get_queryset(request).order_by("name")
+        return look(list(queues[:MOST_QUEUES]), by_name=by_name)
 
     def _cells(self, row: Row) -> dict[str, Any]:
         return {
@@ -379,14 +445,16 @@ class QueueAdmin(PageAdmin):
             if alert.about == "queue":
                 return self.url("queue_change", alert.queue.pk)
             chosen = {"state": alert.place.value} if alert.place else {}
-            narrowed = urlencode({"queue": alert.queue.pk, **chosen})
+            narrowed = urlencode({"queue": str(alert.queue.pk), **chosen})
             return f"{self.url(f'{model._meta.model_name}_changelist')}?{narrowed}"
-        return None
+        if not self.admin_site.is_registered(Process):
+            return None
+        return self.url("health" if alert.about == "database" else "process_changelist")
 
     # Pausing
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.change_queue")
+        return request.user.has_perm("django_pgqueue.pause_queue")
 
     def pause(self, request: HttpRequest, pk: int) -> HttpResponse:
         return self._set_paused(request, pk, True)
@@ -411,14 +479,16 @@ class QueueAdmin(PageAdmin):
     # Purging
 
     def has_purge_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.delete_message")
+        return request.user.has_perm("django_pgqueue.purge_queue")
 
     def purge(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask, then delete the messages in the queue."""
         if not self.has_purge_permission(request):
             raise PermissionDenied
         queue = get_object_or_404(self.get_queryset(request), pk=pk)
-        if not confirmed(request):
+        if not confirmed(request, queue.name):
+            if "confirmed" in request.POST:
+                self.message_user(request, NOT_TYPED, messages.ERROR)
             return ask(
                 self,
                 request,
@@ -427,6 +497,7 @@ class QueueAdmin(PageAdmin):
                 "The archive stays.",
                 items=[f"{queue}: {self._measured(queue)} messages"],
                 fields={},
+                typed=queue.name,
             )
         # Before, too: a process that is killed in between has deleted some.
         self.log_change(request, queue, f"Purge begun: {self._measured(queue)} messages.")

@@ -9,11 +9,14 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
 from django_pgqueue.admin.exports import RecordAdmin
+from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.wording import amount, moment
 from django_pgqueue.models import Message, Rollup, RollupRun
 
@@ -50,6 +53,11 @@ class RollupAdmin(RecordAdmin):
     def began(self, rollup: Rollup) -> str:
         return moment(rollup.bucket)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Rollup]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue_name__in=list(seen.values()))
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.charts)
         return [
@@ -57,6 +65,7 @@ class RollupAdmin(RecordAdmin):
             *super().get_urls(),
         ]
 
+    @patiently
     def charts(self, request: HttpRequest) -> HttpResponse:
         """All queues as a table, or one of them as charts."""
         if not self.has_view_permission(request):

@@ -6,12 +6,14 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import SuspiciousOperation
 from django.db.models import QuerySet
 
 from django_pgqueue.admin import pages
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Queue
 
 __all__ = ["Selection", "counted", "listed"]
 
@@ -23,7 +25,7 @@ class Selection:
     ids: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, queryset: QuerySet[Message]) -> Selection:
+    def of(cls, queryset: QuerySet[Any]) -> Selection:
         """The messages as they are now, no more of them than a list counts."""
         ids: dict[int, list[int]] = defaultdict(list)
         rows = queryset.order_by("-pk").values_list("queue_id", "pk")
@@ -47,6 +49,15 @@ class Selection:
 
     def as_text(self) -> str:
         return json.dumps(self.ids, separators=(",", ":"))
+
+    def as_fields(self, action: str) -> dict[str, str]:
+        """What the question sends again, beside the yes, for Django to call the action."""
+        return {
+            "action": action,
+            ACTION_CHECKBOX_NAME: str(self.highest),
+            "select_across": "1",
+            "selection": self.as_text(),
+        }
 
     def by_queue(self, queues: QuerySet[Queue]) -> Iterator[tuple[Queue, list[int]]]:
         """Each of these queues with its ids."""

@@ -10,8 +10,9 @@ from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
 
 from django_pgqueue.admin import pages, places
+from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.places import LIVE, Place
-from django_pgqueue.models import ArchivedMessage, Queue
+from django_pgqueue.models import ArchivedMessage
 
 __all__ = ["ENDED", "ArchiveStateFilter", "MessageStateFilter", "QueueFilter", "newest"]
 
@@ -38,7 +39,8 @@ class QueueFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            (str(pk), name) for pk, name in Queue.objects.order_by("name").values_list("pk", "name")
+            (str(pk), name)
+            for pk, name in queues_for(request).order_by("name").values_list("pk", "name")
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -70,9 +72,11 @@ class StateFilter(admin.SimpleListFilter):
         chosen = queue_of(given)
         if given is not None and chosen is None:
             return queryset.none()
-        return self.in_place(
-            queryset, Place(self.value()), None if chosen is None else [chosen], request
-        )
+        seen = allowed(request)
+        queues = None if seen is None else list(seen)
+        if chosen is not None:
+            queues = [chosen] if seen is None or chosen in seen else []
+        return self.in_place(queryset, Place(self.value()), queues, request)
 
     def in_place(
         self, queryset: QuerySet[Any], place: Place, queues: list[int] | None, request: HttpRequest

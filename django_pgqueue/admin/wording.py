@@ -9,12 +9,15 @@ import re
 from django.utils.html import format_html
 from django.utils.timezone import is_naive, localtime
 
+from django_pgqueue.admin.masking import mask
+
 __all__ = [
     "EMPTY",
     "LONGEST",
     "age",
     "amount",
     "cut",
+    "lapse",
     "moment",
     "preformatted",
     "pretty_json",
@@ -88,15 +91,27 @@ def cut(text: str, length: int) -> str:
     return visible(text if len(text) <= length else f"{text[:length]}…")
 
 
+def lapse(seconds: float) -> str:
+    """How long a step took.
+
+    >>> lapse(0.0123), lapse(1.5), lapse(90)
+    ('12 ms', '1.5 s', '1 min 30 s')
+    """
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else age(seconds)
+
+
 def pretty_json(value: object) -> str:
-    """JSON over several lines, as text of its own in the page.
+    """JSON over several lines, as text of its own in the page; secrets are masked.
 
     >>> pretty_json({"a": "<b>"})
     '<pre class="pgqueue-text">{\\n  &quot;a&quot;: &quot;&lt;b&gt;&quot;\\n}</pre>'
     """
     if value is None:
         return EMPTY
-    return preformatted(json.dumps(value, indent=2, ensure_ascii=False))
+    return preformatted(json.dumps(mask(value), indent=2, ensure_ascii=False))
 
 
 def preformatted(text: str | None, length: int | None = None) -> str:

@@ -53,6 +53,7 @@ class Lake(models.Model):
     objects = LakeManager()
 
     class Meta:
+        default_permissions = ("view", "change")
         db_table = "pgqueue_lake"
         ordering = ("path",)
         required_db_vendor = "postgresql"
@@ -94,6 +95,7 @@ class ExportRun(models.Model):
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
+        default_permissions = ("view",)
         db_table = "pgqueue_export_run"
         ordering = ("-id",)
         required_db_vendor = "postgresql"
@@ -144,6 +146,7 @@ class PurgeMark(models.Model):
     objects = PurgeMarkManager()
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_purge_mark"
         required_db_vendor = "postgresql"
 

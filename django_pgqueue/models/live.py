@@ -22,6 +22,7 @@ class Ready(models.Model):
     group_key = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_ready"
         required_db_vendor = "postgresql"
 
@@ -48,6 +49,7 @@ class Deferred(models.Model):
     group_key = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_deferred"
         required_db_vendor = "postgresql"
 
@@ -73,6 +75,7 @@ class LiveMessage(models.Model):
     worker = models.IntegerField(null=True)
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_live"
         managed = False
 

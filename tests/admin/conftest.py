@@ -33,11 +33,9 @@ def staff(db: None) -> Callable[..., Client]:
 def operator(staff: Callable[..., Client]) -> Client:
     """May do all that there is to do with queues and messages."""
     return staff(
-        *(
-            f"{verb}_{model}"
-            for verb in ("add", "view", "change", "delete")
-            for model in ("queue", "message", "archivedmessage")
-        )
+        *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
+        *(f"{verb}_message" for verb in ("view", "settle", "redrive", "delete")),
+        *(f"{verb}_archivedmessage" for verb in ("view", "replay")),
     )
 
 

@@ -148,7 +148,7 @@ def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQue
 
     with CaptureQueriesContext(connection) as asked:
         text = page(operator, "queue", "delete", pk)
-    posted(operator, "delete", pk, post="yes")
+    posted(operator, "delete", pk, post="yes", typed="orders")
 
     assert "10 messages in the queue" in text
     assert "2 in the archive" in text
@@ -164,7 +164,7 @@ def test_a_dead_letter_queue_is_not_deleted_under_its_source(
     pk = Queue.objects.get(name="orders").pk
 
     text = page(operator, "queue", "delete", pk)
-    posted(operator, "delete", pk, post="yes")
+    posted(operator, "delete", pk, post="yes", typed="orders")
 
     assert "source, whose dead-letter queue is orders" in text
     assert Queue.objects.count() == 2
@@ -179,7 +179,7 @@ def test_a_busy_queue_is_said_to_be_busy(
     monkeypatch.setattr(Queue, "delete", busy)
     pk = Queue.objects.get().pk
 
-    text = posted(operator, "delete", pk, post="yes")
+    text = posted(operator, "delete", pk, post="yes", typed="orders")
     assert "could not be locked within 30 seconds" in text
     assert Queue.objects.exists()
 
@@ -210,7 +210,7 @@ def test_purging_empties_the_queue_and_is_logged(operator: Client, orders: Bound
     orders.archive(orders.read())
 
     url = reverse("admin:django_pgqueue_queue_purge", args=[Queue.objects.get().pk])
-    text = confirm(operator, url, operator.get(url).content.decode())
+    text = confirm(operator, url, operator.get(url).content.decode(), typed="orders")
 
     assert "Purged orders: 2 messages." in text
     assert (orders.metrics().length, orders.metrics().archived) == (0, 1)
@@ -232,7 +232,7 @@ def test_a_purge_that_is_killed_is_in_the_log(
 
     monkeypatch.setattr(type(Message.objects), "purge", killed)
     with pytest.raises(KeyboardInterrupt):
-        confirm(operator, url, asked)
+        confirm(operator, url, asked, typed="orders")
 
     assert LogEntry.objects.get().get_change_message() == "Purge begun: 3 messages."
 
@@ -246,7 +246,7 @@ def test_who_may_only_view_changes_nothing(
 
     for action in ("purge", "pause", "resume"):
         url = reverse(f"admin:django_pgqueue_queue_{action}", args=[pk])
-        assert client.post(url, {"confirmed": "yes"}).status_code == 403
+        assert client.post(url, {"confirmed": "yes", "typed": "orders"}).status_code == 403
     response = client.post(
         reverse("admin:django_pgqueue_queue_change", args=[pk]), {"visibility_timeout": 1}
     )
