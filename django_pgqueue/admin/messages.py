@@ -240,6 +240,8 @@ class MessageAdmin(ReadOnlyAdmin):
     def readable_at(self, message: Any) -> str:
         if message.standing is None:
             return EMPTY
+        if message.standing.place is Place.WAITING:
+            return moment(message.standing.vt)
         return moment(message.standing.vt or message.enqueued_at)
 
     @admin.display(description="sent at")

@@ -81,7 +81,8 @@ def steps(
         source = visible(died.source or "its queue")
         if died.sent_at is not None:
             yield Step(died.sent_at, f"Sent to {source}")
-        times = f" after {died.deliveries} deliveries" if died.deliveries else ""
+        number = died.deliveries
+        times = f" after {number} deliver{'y' if number == 1 else 'ies'}" if number else ""
         yield Step(
             died.died_at,
             f"Failed for good in {source}{times}: a dead letter",

@@ -69,11 +69,21 @@ def test_timeline_of_a_dead_letter_begins_in_its_queue(
     died = life(operator, pk)
     Message.objects.redrive("dead")
 
-    assert "Sent to orders Failed for good in orders after 1 deliveries: a dead letter" in died
+    assert "Sent to orders Failed for good in orders after 1 delivery: a dead letter" in died
     assert "Sent to orders" in life(operator, pk).partition("dead letter")[2]
     source = Queue.objects.get(name="orders").pk
     text = page(operator, "message", "change", pk)
     assert f"/queue/{source}/change/" in text.partition("field-came_from")[2]
+
+
+def test_message_that_waits_behind_its_group_has_no_moment_yet(
+    operator: Client, orders: BoundQueue
+) -> None:
+    _, second = orders.send_batch([1, 2], group="g")
+
+    [cells] = rows(operator, "message", q=second)
+
+    assert cells[2:5] == ["waiting", "0", "-"]
 
 
 def test_page_without_a_failure_has_no_word_of_one(operator: Client, orders: BoundQueue) -> None:
