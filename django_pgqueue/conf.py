@@ -12,6 +12,11 @@ LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try 
 MAINTENANCE_SECONDS  60.0       how often at most consumers do maintenance (retention); None:
                                 not at all, where ``manage.py pgqueue_maintain`` does
 PREPARE_STATEMENTS   True       the server keeps the plans of what runs often outside transactions
+QUEUES_FOR           None       dotted name of a function that takes a request of the admin and
+                                returns the queryset of the queues it may see; None: all of them
+MASKED_KEYS          password…  the admin masks values under keys that contain one of these words
+OVERVIEW_TOKEN       None       a program that sends it as ``Authorization: Bearer`` may read the
+                                admin's ``overview.json`` without a session
 ===================  =========  =================================================================
 
 >>> PGQUEUE = {"DATABASE": "queues"}
@@ -37,6 +42,9 @@ DEFAULTS: dict[str, Any] = {
     "LOCK_SECONDS": 30.0,
     "MAINTENANCE_SECONDS": 60.0,
     "PREPARE_STATEMENTS": True,
+    "QUEUES_FOR": None,
+    "MASKED_KEYS": ("password", "passwd", "secret", "token", "authorization", "api_key", "apikey"),
+    "OVERVIEW_TOKEN": None,
 }
 
 
