@@ -15,8 +15,8 @@ from django_pgqueue.admin import places
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.wording import age
 from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
-from django_pgqueue.runtime import Options
 from django_pgqueue.types import Metrics
+from django_pgqueue.worker import Options
 
 __all__ = [
     "DEAD_AFTER",

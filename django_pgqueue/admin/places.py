@@ -168,7 +168,7 @@ class Standing(NamedTuple):
     attempts: int
     first_read_at: dt.datetime | None
     last_read_at: dt.datetime | None
-    worker: int | None
+    process_id: int | None
     leased: bool  # also after its lease ran out
 
 
