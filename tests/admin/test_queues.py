@@ -152,7 +152,7 @@ def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQue
 
     assert "10 messages in the queue" in text
     assert "2 in the archive" in text
-    # Nobody walks the messages: they are counted, up to a limit.
+    # The messages are counted up to a limit, not listed.
     assert not [q for q in asked if 'FROM "pgqueue_message"' in q["sql"]]
     assert not Queue.objects.exists()
 
