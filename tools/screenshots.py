@@ -83,6 +83,7 @@ def _take(directory: Path, dark: bool) -> None:
             page = context.new_page()
             sign_in(page, url)
             for name, path in pages():
+                scenes.beat()
                 page.goto(url + path)
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 target = directory / f"{name}-{width}{'-dark' if dark else ''}.png"

@@ -168,7 +168,6 @@ class Standing(NamedTuple):
     attempts: int
     first_read_at: dt.datetime | None
     last_read_at: dt.datetime | None
-    process_id: int | None
     leased: bool  # also after its lease ran out
 
 
@@ -186,13 +185,12 @@ _STANDING = """
            coalesce(d.attempts, w.attempts, 0),
            coalesce(d.first_read_at, w.first_read_at, l.read_at),
            coalesce(d.last_read_at, w.last_read_at, l.read_at),
-           coalesce(d.process_id, l.process_id),
            l.vt IS NOT NULL OR coalesce(d.state = 'PROCESSING', false)
     FROM unnest(%(ids)s::bigint[], %(queues)s::int[], %(priorities)s::int[], %(groups)s::text[])
          AS m (id, queue_id, priority, group_key)
     LEFT JOIN LATERAL (SELECT * FROM {deferred} d
         WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id OFFSET 0) d ON true
-    LEFT JOIN LATERAL (SELECT l.vt, l.read_at, l.process_id FROM {lease} l
+    LEFT JOIN LATERAL (SELECT l.vt, l.read_at FROM {lease} l
         WHERE int8range(l.head, l.tail, '[]') @> m.id AND l.queue_id + 0 = m.queue_id
           AND m.id = ANY(l.ids) LIMIT 1) l ON true
     LEFT JOIN LATERAL (SELECT true AS found, w.*,

@@ -112,6 +112,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_maintenance",
+                "default_permissions": (),
                 "required_db_vendor": "postgresql",
             },
         ),

@@ -17,7 +17,7 @@ from django_pgqueue.models import BoundQueue
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """A client of somebody with these permissions only: ``staff("view_message")``."""
+    """A client of a user with these permissions only: ``staff("view_message")``."""
 
     def log_in(*permissions: str) -> Client:
         user = User.objects.create_user("ann", password="ann", is_staff=True)

@@ -69,6 +69,11 @@ def play() -> None:
     _rollups()
 
 
+def beat() -> None:
+    """The one consumer that lives says so again."""
+    Process.objects.filter(host="web-1").update(heartbeat_at=now())
+
+
 def order(number: int) -> dict[str, object]:
     return {
         "order_id": 73_000 + number,
@@ -101,5 +106,7 @@ def _rollups() -> None:
                 run_p50=0.1,
                 run_p95=0.4,
                 run_p99=0.9 + wave,
-                top_errors=[{"error": TRACEBACK.splitlines()[0], "count": bad}] if bad else [],
+                top_errors=[{"error": TRACEBACK.splitlines()[0].format(number=0), "count": bad}]
+                if bad
+                else [],
             )

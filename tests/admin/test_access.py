@@ -161,7 +161,8 @@ def test_a_dead_letter_queue_that_may_not_be_seen_is_kept(
     url = reverse("admin:django_pgqueue_queue_change", args=[ours.pk])
 
     text = client.get(url).content.decode()
-    client.post(url, {"visibility_timeout": 77, "dead_letter_queue": ours.pk})
+    settings = {"visibility_timeout": 77, "max_deliveries": 20, "dead_letter_queue": ours.pk}
+    client.post(url, settings)
 
     assert "bob" not in text
     ours.refresh_from_db()

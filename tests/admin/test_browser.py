@@ -45,7 +45,7 @@ def site(committed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
-    """A page of somebody who is logged in; what its console says is in ``page.said``."""
+    """A page of a user who is logged in; what its console says is in ``page.said``."""
     contexts = []
 
     def start(width: int = 1280, scheme: str = "light") -> Any:

@@ -103,7 +103,7 @@ def test_the_database_shows_its_hot_tables_and_retention(
     admin_client: Client, orders: BoundQueue
 ) -> None:
     daily = Message.objects.create_queue("daily", retention=dt.timedelta(days=7))
-    PurgeMark.objects.raise_to(daily, 7)
+    PurgeMark.objects.update_or_create(queue=daily, defaults={"below_xid": 7})
 
     text = database(admin_client)
 
