@@ -65,6 +65,8 @@ class Entry:
     due: bool = True
     leased: bool = False
     read_ct: int = 0
+    #: The moment of the last delivery.
+    read_at: int = 0
     attempts: int = 0
     #: Where it died, if it did.
     source: str | None = None
@@ -106,6 +108,8 @@ class Model:
     def __init__(self) -> None:
         self.live: dict[int, Entry] = {}
         self.archive: dict[int, tuple[str, str]] = {}
+        #: The last delivery of each archived message.
+        self.ended: set[Receipt] = set()
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
         self.dedup: dict[tuple[str, str], int] = {}
@@ -136,11 +140,37 @@ class Model:
         )
 
     def holder(self, queue: str, receipt: Receipt) -> Entry | None:
-        """The message that a receipt is good for."""
+        """The message that a receipt is good for.
+
+        A follower's is good for as long as that of its group's head.
+        """
         entry = self.live.get(receipt.id)
         if entry is None or (entry.queue, entry.place) != (queue, "deferred"):
             return None
-        return entry if entry.read_ct == receipt.read_ct else None
+        if (entry.read_ct, entry.read_at) != receipt[1:]:
+            return None
+        if not self.is_first(entry):
+            head = self.live[self.lines[entry.line].head]
+            if head.place != "deferred" or head.read_at != entry.read_at:
+                return None
+        return entry
+
+    def settled_before(self, queue: str, receipt: Receipt, to_archive: bool) -> bool:
+        """Whether an earlier operation has settled this delivery."""
+        if to_archive:
+            return receipt in self.ended and self.archive[receipt.id][0] == queue
+        entry = self.live.get(receipt.id)
+        return (
+            entry is not None
+            and (entry.queue, entry.place) == (queue, "deferred")
+            and entry.read_at == receipt.read_at
+            and not entry.leased
+        )
+
+    def keep(self, entry: Entry, state: str) -> None:
+        """In the archive."""
+        self.archive[entry.id] = entry.queue, state
+        self.ended.add(Receipt(entry.id, entry.read_ct, entry.read_at))
 
     def arrive(self, entry: Entry) -> None:
         if entry.group is not None:
@@ -203,9 +233,10 @@ class Model:
             found.append(entry)
         return found
 
-    def lease(self, entry: Entry) -> None:
+    def lease(self, entry: Entry, receipt: Receipt) -> None:
         entry.place, entry.due, entry.leased = "deferred", False, True
         entry.read_ct += 1
+        entry.read_at = receipt.read_at
 
     def die(self, entries: list[Entry]) -> None:
         """Dead-lettered with their ids; in a queue without dead letters archived as FAILED."""
@@ -214,7 +245,11 @@ class Model:
             if entry.queue == "main":
                 self.arrive(entry.copy_to("dead"))
             else:
-                self.archive[entry.id] = entry.queue, "FAILED"
+                self.keep(entry, "FAILED")
+
+
+def _moment(receipt: Receipt) -> int:
+    return receipt.read_at
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -424,7 +459,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(messages) == min(qty, len(readable)), "there was more to read"
         for message, entry in zip(messages, taken, strict=True):
             self.expect_delivery(message, entry)
-            self.model.lease(entry)
+            self.model.lease(entry, message.receipt)
             assert message.read_ct == entry.read_ct
             self.receipts.append((queue, message.receipt))
 
@@ -484,7 +519,7 @@ class QueueMachine(RuleBasedStateMachine):
         for message in messages:
             entry = self.model.live[message.id]
             self.expect_delivery(message, entry)
-            self.model.lease(entry)
+            self.model.lease(entry, message.receipt)
             assert message.read_ct == entry.read_ct
             self.receipts.append((queue, message.receipt))
 
@@ -519,33 +554,56 @@ class QueueMachine(RuleBasedStateMachine):
         mine = [receipt for name, receipt in self.receipts if name == queue]
         return queue, list(dict.fromkeys(mine[-1 - number % len(mine)] for number in numbers))
 
-    def held(self, queue: str, receipts: list[Receipt], done: Any) -> list[Entry]:
-        """Those that the receipts are good for, if the queue says so too."""
-        newest = {receipt.id: receipt for receipt in sorted(receipts)}.values()
-        good = [receipt for receipt in newest if self.model.holder(queue, receipt)]
+    def held(
+        self,
+        queue: str,
+        receipts: list[Receipt],
+        done: Any,
+        *,
+        leased: bool = False,
+        to_archive: bool | None = None,
+    ) -> list[Entry]:
+        """Those that the receipts are good for, if the queue says so too.
+
+        Arguments:
+            leased: whether the message must still be in the hands of its reader.
+            to_archive: whether the operation knows what it has settled before in the archive, or
+                in the queue; None knows neither.
+        """
+        newest = {receipt.id: receipt for receipt in sorted(receipts, key=_moment)}.values()
+        holders = [(receipt, self.model.holder(queue, receipt)) for receipt in newest]
+        good = {r: e for r, e in holders if e is not None and (e.leased or not leased)}
+        left = set(receipts) - set(good)
+        before = {
+            receipt
+            for receipt in left & set(newest)
+            if to_archive is not None and self.model.settled_before(queue, receipt, to_archive)
+        }
         assert sorted(done) == sorted(receipt.id for receipt in good)
-        assert sorted(done.lost) == sorted(set(receipts) - set(good))
-        return [self.model.live[receipt.id] for receipt in good]
+        assert sorted(done.lost) == sorted(left - before)
+        assert sorted(done.before) == sorted(before)
+        return list(good.values())
 
     @precondition(lambda self: self.receipts)
     @rule(numbers=some, how=st.sampled_from(["archive", "complete", "delete"]))
     def ack(self, numbers: list[int], how: str) -> None:
         queue, receipts = self.chosen(numbers)
         done = getattr(Message.objects, how)(self.names[queue], receipts)
-        entries = self.held(queue, receipts, done)
+        to_archive = None if how == "delete" else True
+        entries = self.held(queue, receipts, done, to_archive=to_archive)
         self.model.leave(entries)
         for entry in entries:
             if how == "delete":
                 self.model.gone.add(entry.id)
             else:
-                self.model.archive[entry.id] = queue, "COMPLETED"
+                self.model.keep(entry, "COMPLETED")
 
     @precondition(lambda self: self.receipts)
     @rule(number=picks, later=st.booleans())
     def nack(self, number: int, later: bool) -> None:
         queue, [receipt] = self.chosen([number])
         done = Message.objects.retry(self.names[queue], {receipt: LONG if later else 0})
-        for entry in self.held(queue, [receipt], done):
+        for entry in self.held(queue, [receipt], done, leased=True, to_archive=False):
             entry.due, entry.leased = not later, False
             entry.attempts += 1
 
@@ -553,10 +611,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=picks)
     def release(self, number: int) -> None:
         queue, [receipt] = self.chosen([number])
-        if receipt.read_ct == 0:
-            return
         done = Message.objects.release(self.names[queue], [receipt])
-        for entry in self.held(queue, [receipt], done):
+        for entry in self.held(queue, [receipt], done, leased=True, to_archive=False):
             entry.due, entry.leased = True, False
             entry.read_ct -= 1
 
@@ -573,7 +629,9 @@ class QueueMachine(RuleBasedStateMachine):
     def fail(self, numbers: list[int]) -> None:
         queue, receipts = self.chosen(numbers)
         done = Message.objects.fail(self.names[queue], dict.fromkeys(receipts, "as told"))
-        self.model.die(self.held(queue, receipts, done))
+        # A dead letter knows nothing of the delivery that it died of.
+        to_archive = True if queue == "dead" else None
+        self.model.die(self.held(queue, receipts, done, to_archive=to_archive))
 
     # Whatever state they are in
 
@@ -618,7 +676,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.leave(entries)
         for entry in entries:
             if how == "archive":
-                self.model.archive[entry.id] = queue, "COMPLETED"
+                self.model.keep(entry, "COMPLETED")
             elif how == "delete":
                 self.model.gone.add(entry.id)
             else:

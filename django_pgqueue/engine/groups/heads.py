@@ -10,10 +10,12 @@ __all__ = ["promote", "set_back"]
 BATCH = 1000
 
 
-def promote(queue: OpenQueue, qty: int | None) -> bool:
-    """Give a head to groups that may lack one; whether there may be more of them."""
-    # A longer transaction would keep the locks: there only as many groups as the read needs.
-    alone = not queue.connection.in_atomic_block
+def promote(queue: OpenQueue, qty: int | None, *, alone: bool) -> bool:
+    """Give a head to groups that may lack one; whether there may be more of them.
+
+    ``alone``: not in a transaction of the caller's, which would keep the locks. There only as many
+    groups get a head as the read needs.
+    """
     groups = BATCH if alone or qty is None else qty
     params = {"batch": BATCH, "groups": groups, "alone": alone}
     [(_heads, rechecked)] = queue.run("groups/promote", params)

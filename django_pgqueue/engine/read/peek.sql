@@ -17,7 +17,8 @@ ended AS MATERIALIZED (
     SELECT u.id, u.enqueued_at, l.priority, NULL::text AS group_key, 1, 0, l.vt, l.read_at, true
     FROM (SELECT * FROM {lease} l
           WHERE l.queue_id = {queue_id} AND l.vt <= statement_timestamp()
-          ORDER BY l.vt LIMIT (SELECT %(qty)s::bigint)) l
+          ORDER BY l.vt
+          LIMIT (SELECT CASE WHEN %(conditional)s::jsonb IS NULL THEN %(qty)s::bigint END)) l
     CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS u (id, enqueued_at)
     WHERE (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = u.id AND m.body @> %(conditional)s::jsonb))

@@ -27,10 +27,18 @@ room AS MATERIALIZED (
     SELECT (SELECT %(qty)s::bigint) - (SELECT count(*) FROM due) AS left
 ),
 ended AS MATERIALIZED (
-    SELECT ctid, vt, cardinality(ids) AS size FROM {lease}
+    -- With a condition: leases in which at least one message meets it.
+    SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
+    FROM {lease} l
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
+      AND ({any_body} OR (
+          SELECT true FROM unnest(l.ids) AS u (id) CROSS JOIN LATERAL (
+              SELECT FROM {message} m
+              WHERE m.id = u.id AND m.body @> %(conditional)s::jsonb OFFSET 0) m
+          LIMIT 1))
     ORDER BY vt
-    LIMIT (SELECT CASE WHEN room.left = 0 THEN 0 ELSE 1 + room.left / 16 END FROM room)
+    LIMIT (SELECT CASE WHEN room.left = 0 THEN 0 WHEN {any_body} THEN 1 + room.left / 16
+                       ELSE room.left END FROM room)
     FOR UPDATE SKIP LOCKED
 ),
 opened AS (

@@ -93,9 +93,16 @@ def _params(
     }
 
 
-def _take(queue: OpenQueue, params: dict[str, Any], *, batched: bool = True) -> list[Delivery]:
-    """Look behind the last claim of this process first, and where that is not enough everywhere."""
+def _take(
+    queue: OpenQueue, params: dict[str, Any], *, batched: bool = True, alone: bool | None = None
+) -> list[Delivery]:
+    """Look behind the last claim of this process first, and where that is not enough everywhere.
+
+    ``alone`` says whether the transaction, if there is one, is the operation's own.
+    """
     qty, taken = params["qty"], []
+    if alone is None:
+        alone = not queue.connection.in_atomic_block
     claim = _claim(queue, params)
     if claim is not None and (bounds := claim.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not claim.grouped
@@ -120,7 +127,7 @@ def _take(queue: OpenQueue, params: dict[str, Any], *, batched: bool = True) -> 
         again = _put_right(queue, found)
         if any(delivery.note == RECHECK for delivery in found):
             # Groups that cannot be promoted now must not hold up the rest.
-            rechecks_left, heed, again = promote(queue, qty), False, True
+            rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True
         if not again:
@@ -172,8 +179,9 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
 
     Raises QueueNotFound, InvalidArgument.
     """
+    alone = not queue.connection.in_atomic_block
     with transaction.atomic(using=queue.alias):
-        taken = lease(queue, qty=qty)
+        taken = _take(queue, _params(queue, None, qty, None), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
     # Deleted, so that this delivery does not count.
     return [

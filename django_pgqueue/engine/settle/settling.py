@@ -142,7 +142,7 @@ def by_receipts(
         unfold(queue, [receipt.id for receipt in left])
         run(left)
     left = [receipt for receipt in good if receipt.id not in done]
-    before = _settled_before(queue, operation, left) if left else []
+    before = _settled_before(queue, operation, left, names) if left else []
     return Settled(
         [receipt.id for receipt in good if receipt.id in done],
         lost=[r for r in receipts if (r.id not in done or r not in good) and r not in before],
@@ -150,13 +150,19 @@ def by_receipts(
     )
 
 
-def _settled_before(queue: OpenQueue, operation: str, receipts: list[Receipt]) -> list[Receipt]:
+def _settled_before(
+    queue: OpenQueue, operation: str, receipts: list[Receipt], names: Mapping[str, object]
+) -> list[Receipt]:
     """Those that an operation whose answer was lost on its way has settled."""
-    if operation not in {"archive", "fail", "retry", "release"}:
-        return []
-    to_archive = "true" if operation in {"archive", "fail"} else "false"
     fence = arguments.fence(receipts)
-    found = {pk for (pk,) in queue.run("settle/settled_before", fence, to_archive=to_archive)}
+    if operation == "dead_letter":
+        rows = queue.run("settle/dead_lettered_before", fence, **names)
+    elif operation in {"archive", "fail", "retry", "release"}:
+        to_archive = "true" if operation in {"archive", "fail"} else "false"
+        rows = queue.run("settle/settled_before", fence, to_archive=to_archive)
+    else:
+        return []
+    found = {pk for (pk,) in rows}
     return [receipt for receipt in receipts if receipt.id in found]
 
 

@@ -308,6 +308,24 @@ def test_every_read_finds_a_batch_that_ran_out(backlog: BoundQueue, how: str) ->
     assert ids(found) == (ids(batch) if how != "conditional" else [batch[3].id])
 
 
+@pytest.mark.parametrize("look", ["read", "peek"])
+@pytest.mark.parametrize("wanted", [0, 3, 5])
+def test_a_condition_is_looked_for_in_all_batches_that_ran_out(
+    backlog: BoundQueue, look: str, wanted: int
+) -> None:
+    backlog.purge()
+    backlog.send_batch([{"n": n // QTY} for n in range(6 * QTY)])
+    claims.claim_on(the_queue().opened)._bounds = claims._START
+    held = [backlog.read(qty=QTY) for _ in range(6)]
+    assert len(leases()) == 6
+    run_out()
+
+    found = getattr(backlog, look)(qty=1, conditional={"n": wanted})
+
+    assert [message.body for message in found] == [{"n": wanted}]
+    assert found[0].id in ids(held[wanted])
+
+
 def test_a_message_of_a_batch_is_exhausted_as_any_other(backlog: BoundQueue) -> None:
     change(max_deliveries=1)
     batch = backlog.read(qty=QTY)

@@ -11,6 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.rows import deliveries
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Deferred, Message, Queue
 from tests.actors import Actor, begin, call, commit, execute
@@ -145,6 +146,37 @@ def test_a_message_that_committed_late_is_found_by_the_next_read_from_the_start(
     monkeypatch.setattr(claims, "SWEEP_SHARE", 0)
 
     assert bodies(committed_orders.read(qty=2)) == ["late", 30]
+
+
+@pytest.mark.parametrize(("took", "rest"), [(0.0, 1.0), (0.1, 2.0), (0.25, 5.0), (60.0, 5.0)])
+def test_reads_from_the_start_are_at_most_five_seconds_apart_however_long_one_took(
+    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, took: float, rest: float
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(claims.time, "monotonic", lambda: now)
+    committed_orders.send_batch(range(100))
+    claim = claims.claim_on(Message.objects.resolve("orders").opened)
+    committed_orders.read(qty=QTY)
+    assert claim.bounds() is claims._START
+
+    found = Message.objects.resolve("orders").opened.run(
+        "read/read_ready",
+        {
+            "vt": dt.timedelta(60),
+            "qty": QTY,
+            "process_id": None,
+            "batched": False,
+            **claims._START,
+        },
+        leased=Part("read/lease_each"),
+    )
+    began, now = now, now + took
+    claim.advance(claims._START, QTY, deliveries(found), began)
+
+    now = began + rest - 0.001
+    assert claim.bounds() is not claims._START
+    now = began + rest
+    assert claim.bounds() is claims._START
 
 
 def test_groups_are_read_in_order_beside_a_claim(claimed: BoundQueue) -> None:

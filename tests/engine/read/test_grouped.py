@@ -199,6 +199,19 @@ def test_pop_takes_heads_only_and_brings_up_the_next(orders: BoundQueue) -> None
     assert [bodies(orders.pop(5)) for _ in range(4)] == [["a1"], ["a2"], ["a3"], []]
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("operation", ["read", "pop"])
+def test_the_head_of_the_highest_priority_comes_first_of_groups_that_begin(
+    committed_orders: BoundQueue, operation: str
+) -> None:
+    committed_orders.send("usual", group="a")
+    committed_orders.send("urgent", group="b", priority=7)
+
+    seen = [bodies(getattr(committed_orders, operation)(qty=1)) for _ in range(3)]
+
+    assert seen == [["urgent"], ["usual"], []]
+
+
 @pytest.mark.parametrize("operation", ["archive", "delete"])
 def test_a_message_in_the_line_can_be_taken_out_by_id(
     orders: BoundQueue, operation: str, sql: Sql

@@ -1,0 +1,348 @@
+"""A receipt is good for one delivery: never for a later one, and once for each operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_pgqueue.engine.read import claims
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
+from django_pgqueue.types import Receipt, Settled
+from tests.conftest import run_sql
+
+QTY = 20
+
+OPERATIONS: dict[str, Callable[[str, list[Receipt]], Settled]] = {
+    "archive": lambda name, these: Message.objects.archive(name, these),
+    "complete": lambda name, these: Message.objects.complete(name, these),
+    "delete": lambda name, these: Message.objects.delete(name, these),
+    "set_vt": lambda name, these: Message.objects.set_vt(name, these, 300),
+    "retry": lambda name, these: Message.objects.retry(name, dict.fromkeys(these, 5.0)),
+    "release": lambda name, these: Message.objects.release(name, these),
+    "fail": lambda name, these: Message.objects.fail(name, dict.fromkeys(these, "no")),
+}
+each_operation = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+def everything() -> tuple[Any, ...]:
+    """All that is known of all messages."""
+    return tuple(
+        list(model.objects.order_by("pk").values_list())
+        for model in (Message, LiveMessage, ArchivedMessage)
+    )
+
+
+def run_out() -> None:
+    for table in ("pgqueue_lease", "pgqueue_deferred"):
+        run_sql(f"UPDATE {table} SET vt = statement_timestamp() - interval '1 second'")
+
+
+@pytest.fixture
+def orders(db: None) -> BoundQueue:
+    """A queue with dead letters."""
+    dead = Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue=dead)
+    return BoundQueue("orders")
+
+
+# Between two deliveries of one message
+
+
+def by_timeout(orders: BoundQueue, first: Message) -> None:
+    run_out()
+
+
+def by_release(orders: BoundQueue, first: Message) -> None:
+    assert Message.objects.release("orders", [first.receipt]) == [first.id]
+
+
+def by_retry(orders: BoundQueue, first: Message) -> None:
+    assert Message.objects.retry("orders", {first.receipt: 0}) == [first.id]
+
+
+def by_set_vt(orders: BoundQueue, first: Message) -> None:
+    assert orders.set_vt(first.id, 0) == [first.id]
+
+
+def by_redrive(orders: BoundQueue, first: Message) -> None:
+    assert Message.objects.fail("orders", {first.receipt: "no"}) == [first.id]
+    assert Message.objects.redrive("dead") == 1
+
+
+def by_redrive_after_a_read_of_the_dead_letter(orders: BoundQueue, first: Message) -> None:
+    assert Message.objects.fail("orders", {first.receipt: "no"}) == [first.id]
+    [letter] = Message.objects.read("dead")
+    assert letter.id == first.id
+    Message.objects.release("dead", [letter.receipt])
+    assert Message.objects.redrive("dead") == 1
+
+
+def by_a_message_made_anew(orders: BoundQueue, first: Message) -> None:
+    orders.delete(first.id)
+    Message.objects.create(id=first.id, queue=Message.objects.resolve("orders"), body=1)
+
+
+def by_a_queue_made_anew(orders: BoundQueue, first: Message) -> None:
+    queue = Message.objects.resolve("orders")
+    orders.drop()
+    again = Queue(id=queue.pk, name="orders")
+    again.save()
+    Message.objects.create(id=first.id, queue=again, body=1)
+
+
+BETWEEN = [
+    by_timeout,
+    by_release,
+    by_retry,
+    by_set_vt,
+    by_redrive,
+    by_redrive_after_a_read_of_the_dead_letter,
+    by_a_message_made_anew,
+    by_a_queue_made_anew,
+]
+
+
+@each_operation
+@pytest.mark.parametrize("between", BETWEEN, ids=lambda each: each.__name__)
+def test_a_receipt_is_never_good_for_a_later_delivery(
+    orders: BoundQueue, between: Callable[[BoundQueue, Message], None], operation: str
+) -> None:
+    orders.send(1)
+    [old] = orders.read()
+    between(orders, old)
+    [new] = orders.read()
+    assert new.id == old.id
+    assert new.receipt != old.receipt
+    before = everything()
+
+    settled = OPERATIONS[operation]("orders", [old.receipt])
+
+    assert (settled, settled.lost, settled.before) == ([], [old.receipt], [])
+    assert everything() == before
+    assert OPERATIONS[operation]("orders", [new.receipt]) == [new.id]
+
+
+@each_operation
+def test_reads_that_hold_nothing_are_deliveries_of_their_own(
+    orders: BoundQueue, operation: str
+) -> None:
+    orders.send(1)
+    receipts = [orders.read(vt=0)[0].receipt for _ in range(5)]
+
+    settled = OPERATIONS[operation]("orders", receipts)
+
+    assert (settled, settled.lost) == ([receipts[-1].id], receipts[:-1])
+
+
+@each_operation
+def test_a_receipt_is_not_good_for_the_replay_of_its_message(
+    orders: BoundQueue, operation: str
+) -> None:
+    orders.send(1)
+    [old] = orders.read()
+    orders.archive(old)
+    assert orders.replay() == 1
+    [new] = orders.read()
+    before = everything()
+
+    settled = OPERATIONS[operation]("orders", [old.receipt])
+
+    assert settled == []
+    assert [*settled.lost, *settled.before] == [old.receipt]
+    assert everything() == before
+    assert OPERATIONS[operation]("orders", [new.receipt]) == [new.id]
+
+
+@pytest.mark.django_db(transaction=True)
+@each_operation
+@pytest.mark.parametrize("count", [2, QTY - 2, QTY], ids=["few", "most", "all"])
+def test_receipts_of_a_batch_are_not_good_when_the_same_messages_are_leased_together_again(
+    committed: None, monkeypatch: pytest.MonkeyPatch, operation: str, count: int
+) -> None:
+    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    dead = Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue=dead)
+    orders = BoundQueue("orders")
+
+    def read_batch() -> list[Message]:
+        claims.claim_on(Message.objects.resolve("orders").opened)._bounds = claims._START
+        found = orders.read(qty=QTY, vt=3600)
+        assert run_sql("SELECT ids FROM pgqueue_lease") == [([m.id for m in found],)]
+        return found
+
+    orders.send_batch(range(QTY))
+    old = read_batch()
+    Message.objects.fail("orders", dict.fromkeys([m.receipt for m in old], "no"))
+    assert Message.objects.redrive("dead") == QTY
+    new = read_batch()
+    assert [m.receipt.batch for m in new] == [m.receipt.batch for m in old]
+    assert [m.id for m in new] == [m.id for m in old]
+
+    settled = OPERATIONS[operation]("orders", [m.receipt for m in old[:count]])
+
+    assert (settled, settled.lost) == ([], [m.receipt for m in old[:count]])
+    assert {(m.state, m.read_ct, m.vt) for m in LiveMessage.objects.all()} == {
+        ("PROCESSING", 1, new[0].vt)
+    }
+    assert OPERATIONS[operation]("orders", [m.receipt for m in new]) == [m.id for m in new]
+
+
+# The same operation twice
+
+
+@pytest.mark.parametrize("operation", ["archive", "complete", "retry", "release", "fail"])
+@pytest.mark.parametrize("dead_letters", [True, False])
+def test_a_repeated_operation_says_so_and_counts_nothing_twice(
+    orders: BoundQueue, operation: str, dead_letters: bool
+) -> None:
+    if not dead_letters:
+        Queue.objects.filter(name="orders").update(dead_letter_queue=None)
+        Queue.objects.forget_all()
+    orders.send(1)
+    [message] = orders.read()
+    assert OPERATIONS[operation]("orders", [message.receipt]) == [message.id]
+    before = everything()
+
+    again = OPERATIONS[operation]("orders", [message.receipt])
+
+    assert (again, again.lost, again.before) == ([], [], [message.receipt])
+    assert everything() == before
+
+
+@pytest.mark.parametrize("operation", ["retry", "release"])
+def test_a_repeated_operation_does_not_touch_the_next_reader(
+    orders: BoundQueue, operation: str
+) -> None:
+    orders.send(1)
+    [message] = orders.read()
+    Message.objects.retry("orders", {message.receipt: 0})
+    [again] = orders.read()
+
+    settled = OPERATIONS[operation]("orders", [message.receipt])
+
+    assert (settled, settled.lost, settled.before) == ([], [message.receipt], [])
+    assert LiveMessage.objects.get().attempts == again.attempts == 1
+
+
+def test_attempts_are_counted_once_for_each_delivery(orders: BoundQueue) -> None:
+    orders.send(1)
+    for _ in range(3):
+        [message] = orders.read()
+        for _ in range(2):
+            Message.objects.retry("orders", {message.receipt: 0})
+    [message] = orders.read()
+    for _ in range(2):
+        Message.objects.complete("orders", [message.receipt])
+
+    done = ArchivedMessage.objects.get()
+    assert (done.read_ct, done.attempts) == (4, 4)
+
+
+def test_a_dead_letter_of_another_delivery_is_not_the_one_that_was_asked_for(
+    orders: BoundQueue,
+) -> None:
+    orders.send(1)
+    [old] = orders.read(vt=0)
+    [new] = orders.read()
+    Message.objects.fail("orders", {new.receipt: "no"})
+
+    settled = Message.objects.fail("orders", {old.receipt: "no"})
+
+    assert (settled, settled.lost, settled.before) == ([], [old.receipt], [])
+
+
+# Followers in a FIFO group
+
+
+@pytest.fixture
+def group(orders: BoundQueue) -> list[Message]:
+    """A head and two followers, in the hands of one reader."""
+    orders.send_batch(["a1", "a2", "a3"], group="a")
+    found = orders.read_grouped(qty=3)
+    assert [m.body for m in found] == ["a1", "a2", "a3"]
+    return found
+
+
+@each_operation
+def test_a_late_reader_of_a_follower_is_refused_while_its_head_is_in_flight_again(
+    orders: BoundQueue, group: list[Message], operation: str
+) -> None:
+    run_sql(
+        "UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'"
+        " WHERE id = %s",
+        [group[0].id],
+    )
+    [again] = orders.read()
+    assert again.id == group[0].id
+    before = everything()
+
+    settled = OPERATIONS[operation]("orders", [m.receipt for m in group])
+
+    assert (settled, settled.lost) == ([], [m.receipt for m in group])
+    assert everything() == before
+
+
+@each_operation
+def test_a_reader_of_a_follower_may_settle_it_while_the_heads_delivery_is_good(
+    orders: BoundQueue, group: list[Message], operation: str
+) -> None:
+    run_out()
+
+    assert OPERATIONS[operation]("orders", [group[2].receipt]) == [group[2].id]
+
+
+@pytest.mark.parametrize("operation", ["archive", "complete", "delete", "fail"])
+def test_a_reader_of_a_group_settles_one_after_the_other(
+    orders: BoundQueue, group: list[Message], operation: str
+) -> None:
+    for message in group:
+        assert OPERATIONS[operation]("orders", [message.receipt]) == [message.id]
+
+    assert orders.metrics().length == 0
+
+
+# Errors and results
+
+
+def test_the_last_error_is_archived_when_deliveries_run_out(db: None) -> None:
+    Message.objects.create_queue("orders", max_deliveries=2)
+    orders = BoundQueue("orders")
+    orders.send(1)
+    for error in ("no such customer", "no such order"):
+        [message] = orders.read()
+        Message.objects.retry("orders", {message.receipt: 0}, errors={message.receipt: error})
+
+    assert orders.read() == []
+
+    failed = ArchivedMessage.objects.get()
+    assert failed.error == "gave up after 2 deliveries; the last error: no such order"
+
+
+def test_a_retry_without_an_error_keeps_the_last_one_for_the_dead_letter(
+    orders: BoundQueue,
+) -> None:
+    Queue.objects.filter(name="orders").update(max_deliveries=2)
+    Queue.objects.forget_all()
+    orders.send(1)
+    [message] = orders.read()
+    Message.objects.retry("orders", {message.receipt: 0}, errors={message.receipt: "no customer"})
+    orders.read(vt=0)
+
+    assert orders.read() == []
+
+    [letter] = Message.objects.read("dead")
+    assert letter.headers["x-dead-letter"]["reason"] == "max_deliveries"
+    assert letter.headers["x-dead-letter"]["error"].endswith("the last error: no customer")
+
+
+def test_results_are_archived_each_with_its_message(orders: BoundQueue) -> None:
+    orders.send_batch(range(4))
+    messages = orders.read(qty=4)
+    results = {messages[2].receipt: {"n": 2}, messages[0].receipt: "zero"}
+
+    assert len(Message.objects.complete("orders", [m.receipt for m in messages], results=results))
+
+    found = ArchivedMessage.objects.order_by("id").values_list("result", flat=True)
+    assert list(found) == ["zero", None, {"n": 2}, None]
