@@ -55,7 +55,7 @@ LIVE = {
     "priority": Column("int", "a.priority::integer"),
     "group_key": Column("string", "a.group_key"),
     "vt": Column("timestamp", "a.vt"),
-    "worker": Column("int", "a.worker"),
+    "process_id": Column("int", "a.process_id"),
 }
 
 #: Columns that hold JSON: as text, or in whatever type a schema gives them.

@@ -13,6 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from django_pgqueue.maintenance import lakes
+from django_pgqueue.maintenance.round import Round
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
@@ -242,11 +244,11 @@ def test_retention_is_told_how_far_the_lake_is(
 ) -> None:
     finish("orders", 3)
     queue = Queue.objects.resolve("orders")
-    assert Lake.objects.exported_below(queue) is None
+    assert lakes.exported_below(Round(queue, 1, 1, print)) is None
 
     export(spark, url, lake, holds_retention=True)
 
-    held = Lake.objects.exported_below(queue)
+    held = lakes.exported_below(Round(queue, 1, 1, print))
     assert held is not None
     assert not ArchivedMessage.objects.filter(archive_xid__gte=held).exists()
 
