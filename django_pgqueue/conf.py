@@ -11,7 +11,7 @@ EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by on
 LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try to get their locks
 MAINTENANCE_SECONDS  60.0       how often at most consumers do maintenance (retention); None:
                                 not at all, where ``manage.py pgqueue_maintain`` does
-PREPARE_STATEMENTS   True       the server keeps the plans of what runs often outside transactions
+PREPARE_STATEMENTS   True       psycopg prepares statements that run often
 ===================  =========  =================================================================
 
 >>> PGQUEUE = {"DATABASE": "queues"}
