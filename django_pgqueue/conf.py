@@ -5,7 +5,7 @@ key                  default    meaning
 ===================  =========  =================================================================
 DATABASE             None       alias of the database that holds the queues; None: as the routers
                                 say. Set it together with ``django_pgqueue.routers.QueueRouter``.
-CACHE_SECONDS        5.0        how long a process trusts what it knows of a queue's settings
+CACHE_SECONDS        5.0        how long a process uses a queue's settings before it asks again
 COPY_THRESHOLD       500        from how many messages on ``send_batch`` goes by COPY
 EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by one
 LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try to get their locks
@@ -68,7 +68,7 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def problem(name: str | None = None) -> str | None:
-    """What is wrong with the value of a key, or with ``PGQUEUE`` itself; None if nothing is.
+    """The mistake in the value of a key, or in ``PGQUEUE`` itself; None if there is none.
 
     >>> problem("CACHE_SECONDS") is None
     True
