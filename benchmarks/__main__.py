@@ -141,7 +141,7 @@ def usual_name(options: argparse.Namespace) -> str:
 
 
 class Progress:
-    """What is going on, on one line of a terminal that is overwritten; in a log, a line each."""
+    """Progress, on one line of a terminal that is overwritten; in a log, a line each."""
 
     def __init__(self, title: str) -> None:
         self.title = title

@@ -1,4 +1,4 @@
-"""Scenarios and how they are run: everybody in turn, several times."""
+"""Scenarios and how they are run: every contestant in turn, several times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def known_scenarios() -> list[Scenario]:
 
 @dataclass
 class Outcome:
-    """What a scenario measured: for each contestant and each unit a sample a round."""
+    """The measurements of a scenario: for each contestant and each unit a sample a round."""
 
     scenario: Scenario
     payload: Payload
@@ -40,7 +40,7 @@ class Outcome:
         return statistics.median(self.samples[label][unit])
 
     def ratio(self, label: str, to: str, unit: str) -> float:
-        """The median of the rounds' ratios: what disturbs a round disturbs both of its sides."""
+        """The median of the rounds' ratios: a disturbance of a round disturbs both of its sides."""
         pairs = zip(self.samples[label][unit], self.samples[to][unit], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
@@ -61,7 +61,7 @@ numbers = itertools.count(1)
 
 
 class Bench:
-    """What a scenario needs: queues of any contestant, clients, a payload, the amounts."""
+    """The means of a scenario: queues of any contestant, clients, a payload, the amounts."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from example_project.embedded_postgres.server import EmbeddedServer
 
-# A checkpoint writes whole pages into the log again, at whoever's turn it happens to be.
+# A checkpoint writes whole pages into the log again, in the turn of one contestant by chance.
 SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "16GB",

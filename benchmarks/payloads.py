@@ -1,4 +1,4 @@
-"""What is sent: a small body, or real webhooks from a file."""
+"""Bodies to send: a small one, or real webhooks from a file."""
 
 from __future__ import annotations
 

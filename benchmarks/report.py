@@ -147,7 +147,7 @@ def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outco
 
 
 def remove(directory: Path, name: str) -> None:
-    """What was saved under that name, if there is any."""
+    """Remove the results saved under that name, if there are any."""
     shutil.rmtree(directory / name, ignore_errors=True)
     for suffix in (".md", ".json"):
         (directory / f"{name}{suffix}").unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""What __init__.py looks up at first use, for type checkers: there it would close a circle."""
+"""The names that __init__.py looks up at first use, for type checkers: imported there they would
+close a circle."""
 
 from django_pgqueue.handlers import consumer as consumer
 from django_pgqueue.models.bound import queue as queue

@@ -1,4 +1,4 @@
-"""What callers pass, checked and put in the one form that the queries take."""
+"""Arguments of callers, checked and put in the one form that the statements take."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _INT4 = 2**31 - 1
 _FIRST = dt.datetime(1, 1, 2, tzinfo=dt.timezone.utc)
 _LAST = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 
-#: What jsonb holds is a little less than 256 MiB.
+#: jsonb holds a little less than 256 MiB.
 _LARGEST = 255 * 1024 * 1024
 
-# What PostgreSQL's text cannot hold.
+# Characters that PostgreSQL's text cannot hold.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 # NUL is the one character that text can hold in Python and not in PostgreSQL. json writes it as
@@ -271,9 +271,9 @@ def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
 
 
 def array(values: Iterable[object]) -> str:
-    """How PostgreSQL writes an array of numbers, or of what else needs no quotes.
+    """An array of values that need no quotes, as PostgreSQL writes it.
 
-    psycopg takes its time over a list, and finds it another type for larger numbers.
+    psycopg looks at each value of a list, and gives it another type for larger numbers.
 
     >>> array([7, 8])
     '{7,8}'

@@ -1,4 +1,4 @@
-"""What a handler is called with: the message, or its body as the type the handler names.
+"""The argument of a handler: the message, or its body as the type the handler names.
 
 pydantic does the checking where it is installed. Without it dataclasses and TypedDicts are
 checked field by field: enough to keep a malformed message out of a handler.
@@ -136,7 +136,7 @@ def _hint(function: Callable[..., Any], name: str) -> Any:
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """What makes a value of that type from a body, or None when the message itself is wanted."""
+    """The function from a body to that type; None when the handler takes the message itself."""
     is_model = (
         pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
     )
@@ -232,7 +232,7 @@ def _record(hint: Any, value: Any, path: str) -> Any:
         names, required = set(hints), set(hint.__required_keys__)
     if missing := sorted(required - value.keys()):
         raise TypeError(f"{path} lacks {', '.join(missing)}")
-    # What is not known is left out, as pydantic does: a sender may be newer than its consumer.
+    # Unknown keys are left out, as pydantic does: a sender may be newer than its consumer.
     built = {
         name: _built(hints[name], each, f"{path}.{name}")
         for name, each in value.items()

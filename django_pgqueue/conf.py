@@ -5,13 +5,13 @@ key                  default    meaning
 ===================  =========  =================================================================
 DATABASE             None       alias of the database that holds the queues; None: as the routers
                                 say. Set it together with ``django_pgqueue.routers.QueueRouter``.
-CACHE_SECONDS        5.0        how long a process trusts what it knows of a queue's settings
+CACHE_SECONDS        5.0        how long a process uses a queue's settings before it asks again
 COPY_THRESHOLD       500        from how many messages on ``send_batch`` goes by COPY
 EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by one
 LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try to get their locks
 MAINTENANCE_SECONDS  60.0       how often at most consumers do maintenance (retention); None:
                                 not at all, where ``manage.py pgqueue_maintain`` does
-PREPARE_STATEMENTS   True       the server keeps the plans of what runs often outside transactions
+PREPARE_STATEMENTS   True       psycopg prepares statements that run often
 QUEUES_FOR           None       dotted name of a function that takes a request of the admin and
                                 returns the queryset of the queues it may see; None: all of them
 MASKED_KEYS          password…  the admin masks values under keys that contain one of these words
@@ -76,7 +76,7 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def problem(name: str | None = None) -> str | None:
-    """What is wrong with the value of a key, or with ``PGQUEUE`` itself; None if nothing is.
+    """The mistake in the value of a key, or in ``PGQUEUE`` itself; None if there is none.
 
     >>> problem("CACHE_SECONDS") is None
     True

@@ -12,7 +12,7 @@ __all__ = ["Undecoded", "decode"]
 
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
-# What json.loads does but for the white space around, of which jsonb has none.
+# json.loads without the white space around, of which jsonb has none.
 _raw_decode = json.JSONDecoder().raw_decode
 
 

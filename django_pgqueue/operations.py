@@ -56,7 +56,7 @@ _CHANGEABLE = (
 
 
 class QueueOperation(Operation):
-    """What the operations share: they change rows and tables of queues, and no model's state."""
+    """The base of the operations: they change rows and tables of queues, and no model's state."""
 
     reduces_to_sql = False
     reversible = True
@@ -399,7 +399,7 @@ class _Database:
 
 
 def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:
-    """What migrations do with queues, in their order, each with its app and migration."""
+    """The operations on queues in migrations, in their order, each with its app and migration."""
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     for key in plan:
         migration = graph.nodes[key]

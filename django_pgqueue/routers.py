@@ -28,7 +28,7 @@ class QueueRouter:
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         if model._meta.app_label != APP:
             return None
-        # What belongs to a queue or a message is looked for where that was read from.
+        # Relations of a queue or a message are looked up in the database it was read from.
         instance = hints.get("instance")
         if instance is not None and instance._meta.app_label == APP and instance._state.db:
             return str(instance._state.db)

@@ -56,7 +56,7 @@ def validate_topic_pattern(pattern: str) -> None:
 
 
 class _Node:
-    """What may follow the words so far, and the patterns that may end here."""
+    """The words that may follow those so far, and the patterns that may end here."""
 
     __slots__ = ("next", "patterns")
 

@@ -24,7 +24,7 @@ Delay = int | float | dt.timedelta | dt.datetime
 
 
 class State(str, Enum):
-    """Where a message stands, in the words of FastStream's SQL broker.
+    """The state of a message, in the words of FastStream's SQL broker.
 
     PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED and FAILED
     ones are in the archive.
@@ -108,7 +108,7 @@ class Settled(list[int]):
 
 @dataclass(frozen=True)
 class Metrics:
-    """What one queue holds at one moment.
+    """How much one queue holds at one moment.
 
     ``length`` is every message in the queue: ``ready`` (never read), ``in_flight`` (leased),
     ``delayed`` (scheduled or waiting to retry, not due) and ``waiting`` (behind another message
@@ -143,7 +143,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Maintained:
-    """What :meth:`maintain` did to one queue.
+    """The result of :meth:`maintain` for one queue.
 
     ``before`` is the moment before which archived messages were old enough to go; None without a
     retention, or when a listener of ``retention_due`` ``refused``. Archived messages went with

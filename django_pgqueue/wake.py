@@ -17,9 +17,9 @@ __all__ = ["CHANNEL", "THROTTLE", "Listening"]
 
 #: The one channel; the payload is the name of a queue that got messages.
 CHANNEL = "pgqueue"
-#: For so many seconds after a notification a queue gives no other one: until then waits should stay
-#: short, so that a read finds what was not notified. And grow rather than jump after that: a sender
-#: may commit long after its notification was throttled away.
+#: Seconds after a notification in which a queue sends no other one. Waits should stay short until
+#: then, so that a read finds messages without a notification of their own, and grow step by step
+#: after that: a sender may commit long after its notification was throttled.
 THROTTLE = 0.02
 
 
@@ -41,7 +41,7 @@ class Listening:
         return self
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a notification, up to so many seconds; whether one came."""
+        """Wait for a notification, up to that many seconds; whether one came."""
         if self._connection.in_atomic_block:
             # Inside a test's transaction nothing can arrive.
             time.sleep(seconds)

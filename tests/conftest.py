@@ -94,7 +94,7 @@ def _company(reachable: dict[str, dict[str, Any]]) -> Iterator[list[Actor]]:
 def actors(
     committed: None, reachable: dict[str, dict[str, Any]], _company: list[Actor]
 ) -> Iterator[Callable[[int], list[Actor]]]:
-    """Call it with a number to get so many processes, connected and ready to start together."""
+    """Call it with a number to get that many processes, connected and ready to start together."""
 
     def call(number: int) -> list[Actor]:
         while len(_company) < number:
@@ -128,7 +128,7 @@ def run_sql(statement: str, params: Any = None, using: str = "default") -> list[
 
 
 def send_untold(queue: BoundQueue, body: Any) -> int:
-    """Send as if another message, which somebody else took, had been told of right now."""
+    """Send as if another message, which another reader took, had been notified right now."""
     wake = Message.objects.resolve(queue.name).tables["wake"]
     soon = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 900"
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""What becomes of a message after its handler, decided without a database."""
+"""The outcome of a message after its handler, decided without a database."""
 
 from __future__ import annotations
 

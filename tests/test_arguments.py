@@ -1,4 +1,4 @@
-"""What callers pass: what is taken, what is refused, and that a refusal does nothing by half."""
+"""Arguments of callers: taken, or refused without doing anything by half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler is called with, checked by pydantic and without it."""
+"""The argument of a handler, checked by pydantic and without it."""
 
 from __future__ import annotations
 

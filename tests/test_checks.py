@@ -23,7 +23,7 @@ ROUTER = "django_pgqueue.routers.QueueRouter"
 
 
 class ElsewhereRouter:
-    """A router of somebody else, who keeps our models in the default database."""
+    """A router of another app, which keeps our models in the default database."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str:
         return "default"

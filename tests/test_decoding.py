@@ -43,7 +43,7 @@ documents = st.recursive(
     max_leaves=50,
 )
 
-# What jsonb takes, and what it may look like when it comes back.
+# Texts that jsonb takes, in forms in which it may return them.
 STORED = [
     "0",
     "-0",
@@ -66,7 +66,7 @@ STORED = [
 
 @pytest.fixture(params=["msgspec", "without msgspec"])
 def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decode:
-    """What messages are decoded by."""
+    """The decoder of messages."""
     chosen: Decode = decoding.by_json
     if request.param == "msgspec":
         pytest.importorskip("msgspec")

@@ -1,4 +1,4 @@
-"""What the documentation shows is true: its Python compiles, and the guides run as they stand.
+"""The documentation shows the truth: its Python compiles, and the guides run as written.
 
 A block that starts with ``>>>`` is a session, checked against the output it shows; any other is
 code. The blocks of a page share their names, as if typed one after the other.
@@ -134,7 +134,7 @@ def test_python_of_a_page_compiles(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_guide_runs_as_it_stands(page: str, shop: None) -> None:
+def test_guide_runs_as_written(page: str, shop: None) -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     found = list(blocks(ROOT / page))
 
@@ -165,5 +165,22 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text())
         if not (page.parent / target).exists()
     ]
+
+    assert broken == []
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-") for text in found}
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", page.read_text()):
+            other = page.parent / target if target else page
+            if heading not in headings(other):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{heading}")
 
     assert broken == []

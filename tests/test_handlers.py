@@ -65,7 +65,7 @@ def test_without_names_every_queue_is_meant() -> None:
     assert [handler.queue for handler in handlers.handlers()] == ["orders", "mails"]
 
 
-def test_a_queue_that_nobody_consumes_is_named_with_those_that_are() -> None:
+def test_a_queue_without_a_handler_is_named_with_those_that_have_one() -> None:
     consumer("orders")(handle)
 
     with pytest.raises(InvalidArgument, match=r"no @consumer\('mails'\).*: orders"):

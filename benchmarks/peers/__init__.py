@@ -26,16 +26,16 @@ LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Queues(Protocol):
-    """What sends and reads. Each call is a transaction of its own."""
+    """A contestant's sends and reads. Each call is a transaction of its own."""
 
     def create(self, queue: str, **options: Any) -> None: ...
     def drop(self, queue: str) -> None: ...
     def fill(self, queue: str, bodies: list[Any], count: int, delay: float = 0) -> None:
-        """So many messages, the fastest way there is; delayed by seconds."""
+        """Send ``count`` messages, the fastest way there is; delayed by seconds."""
         ...
 
     def hold(self, queue: str, count: int) -> None:
-        """Read so many messages and leave them in flight for an hour."""
+        """Read ``count`` messages and leave them in flight for an hour."""
         ...
 
     def send(self, queue: str, body: Any) -> int: ...

@@ -74,7 +74,7 @@ class Worker:
         queue = Queue.objects.resolve(mode, None)
         leased = Message.objects.lease(queue, vt=HOUR, qty=count, process_id=dead.pk)
         assert len(leased) == count
-        Process.objects.bury_dead(dt.timedelta(0), using="default")
+        Process.objects.reap(dt.timedelta(0), using="default")
 
     def seconds(self, mode: str) -> float:
         """From the last delivery's first lease to the last ack, of all that is archived."""

@@ -1,4 +1,4 @@
-"""What is measured: a module a topic, a function a scenario."""
+"""The scenarios: a module a topic, a function a scenario."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ registered: list[Scenario] = []
 
 @dataclass(frozen=True)
 class Goal:
-    """What one contestant's figure should be, as a ratio to another's or (without ``to``) as is."""
+    """A goal for one contestant's figure, as a ratio to another's or (without ``to``) as is."""
 
     of: str
     to: str | None = None

@@ -101,7 +101,7 @@ def depth_backlog(bench: Any) -> dict[str, Measure]:
 
 
 def bounded_task(peer: str, queue: str, most: int, place: int) -> Any:
-    """Read and archive 100 at a time, so many in all."""
+    """Read and archive 100 at a time, ``most`` in all."""
     queues = peers.open_queues(peer)
     steps = itertools.count(100, 100)
     return lambda: queues.cycle(queue, 100) if next(steps) <= most else 0

@@ -110,7 +110,7 @@ def groups_number(bench: Any) -> dict[str, Measure]:
         def run() -> float:
             _, name = bench.queue("ours")
             send(bench, name, names(count) * (total // count))
-            # What was sent is noticed once, by the first reads, a thousand groups at a time.
+            # New groups are noticed once, by the first reads, a thousand at a time.
             while bench.sql("SELECT 1 FROM pgqueue_recheck LIMIT 1"):
                 Message.objects.archive(name, Message.objects.read(name))
             bench.settle()

@@ -28,7 +28,7 @@ def backlog(bench: Any) -> int:
 def drains(
     bench: Any, clients: int, batch: int, readers: Sequence[str] = READERS
 ) -> dict[str, Measure]:
-    """Everybody reads from a backlog that is new in each round."""
+    """Every contestant reads from a backlog that is new in each round."""
 
     def measure(peer: str) -> Measure:
         def run() -> float:

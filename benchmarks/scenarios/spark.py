@@ -39,7 +39,7 @@ def spark_scenario(
     return scenario(title, unit=unit, baseline=baseline, goals=goals)
 
 
-# A history of three days, written past the trigger: it is over, and nobody reads it.
+# A history of three days, written past the trigger: it is over, and never read.
 FILL = """
 WITH sent AS (
     INSERT INTO {message} (enqueued_at, queue_id, body)

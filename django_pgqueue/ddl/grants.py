@@ -129,7 +129,7 @@ def _rights_on(
     base = name.removeprefix("pgqueue_").removesuffix("_unlogged")
     own = _OWN.fullmatch(base)
     if own is None:
-        # The parents stand for all queues.
+        # Rights on the parents are rights on all queues.
         return None if base in ("message", "archive") and queues is not None else _of(kind, base)
     if queues is None or int(own[2]) in queues:
         return _of(kind, own[1])
@@ -160,8 +160,8 @@ def copy(cursor: Any, source: str, target: str) -> None:
 
 
 def _rights_of_others(cursor: Any, table: str) -> list[tuple[str, str, str]]:
-    """What roles other than the owner may do with a table, or with columns of it, and whether
-    they may pass that on."""
+    """The rights of roles other than the owner on a table, or on columns of it, and whether they
+    may grant them to others."""
     cursor.execute(
         "SELECT a.privilege_type || coalesce(' (' || quote_ident(a.attname) || ')', ''), "
         "CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END, "

@@ -1,4 +1,4 @@
--- Where each live message stands: a row in ready (may be read, never was), in deferred (scheduled,
+-- The state of each live message: a row in ready (may be read, never was), in deferred (scheduled,
 -- leased or waiting to retry), in lease (many leased together) or in waiting (behind the head of
 -- its FIFO group).
 --
@@ -65,7 +65,7 @@ CREATE TABLE pgqueue_lease (
     queue_id integer NOT NULL,
     process_id integer,
     priority smallint NOT NULL,
-    -- What is left of it, in the order of ids, each with the time it was sent at.
+    -- The messages left in it, in the order of ids, and when each was sent.
     ids bigint[] NOT NULL,
     enqueued_ats timestamptz[] NOT NULL,
     PRIMARY KEY (head, queue_id, read_at)

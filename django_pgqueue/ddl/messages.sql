@@ -1,5 +1,5 @@
 -- Messages and their outcomes. Both tables are append-only and partitioned by queue. A message row
--- is never rewritten: live.sql has the tables that say where it stands. Columns are in order of
+-- is never rewritten: the tables of live.sql have its state. Columns are in order of
 -- alignment, widest first.
 
 -- Bounds on values, as domains: a session keeps those ready, where it would read the CHECKs of a

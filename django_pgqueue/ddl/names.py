@@ -49,7 +49,7 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
 
 
 def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
-    """The names that stand for one queue's tables in the text of its queries.
+    """The names of one queue's tables in the text of its queries.
 
     >>> table_names(7)["message"], table_names(7, unlogged=True)["ready"]
     ('pgqueue_message_q7', 'pgqueue_ready_unlogged')

@@ -1,4 +1,4 @@
--- What the pipeline keeps in the database.
+-- Tables of the pipeline.
 
 -- Rows of a write that is not committed yet, under the token of the task that wrote them: pieces
 -- of text as COPY takes it, so that staging costs little beside sending. A crash of the server

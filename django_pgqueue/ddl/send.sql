@@ -59,7 +59,7 @@ BEGIN
 END
 $$;
 
--- A trigger's function needs no right of those who fire it.
+-- A trigger's function needs no right of the roles that fire it.
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_message_inserted{twin}() FROM PUBLIC;
 
 CREATE TRIGGER pgqueue_message_inserted{twin}

@@ -6,8 +6,8 @@ Each folder is one behaviour, its Python beside its .sql:
 ========  ==============================================================================
 send      put messages into a queue
 read      lease messages, by groups too, look at them, take them for good
-settle    say what became of a message: archive, delete, retry, fail, a new timeout
-leases    one row in place of many, for messages that one read leased together
+settle    write the outcome of a message: archive, delete, retry, fail, a new timeout
+leases    batch leases: one row for messages that one read leased together
 groups    FIFO groups: which message is at the head of each
 redrive   dead letters and archived messages, back to work
 metrics   how much a queue holds
@@ -18,10 +18,11 @@ An operation is a function whose first argument is an open queue
 rows by name (:mod:`django_pgqueue.engine.rows`). :mod:`django_pgqueue.models.message` lists them
 once, and makes from that list ``Message.objects``, ``queue("orders")`` and their async twins.
 
-Rules for the SQL, each learnt from a plan that went wrong; statements cite them by number:
+Rules for the SQL, each from a plan that went wrong; statements cite them by number:
 
-P1  A value that decides how much is read stands in a scalar subquery: ``LIMIT (SELECT %(qty)s)``. A
-    planner that sees the value plans anew for each, or sorts everything for the first few rows.
+P1  A value that decides how much is read is written as a scalar subquery: ``LIMIT (SELECT
+    %(qty)s)``. A planner that sees the value plans anew for each, or sorts everything for the first
+    few rows.
 P2  Rows are changed by ``ctid = ANY(ARRAY(SELECT ctid …))``: a join could be planned as a hash over
     the whole table.
 P3  ``queue_id + 0``, where the id is known, leaves the planner only the index led by id: the one

@@ -57,8 +57,8 @@ class OpenQueue:
     ) -> list[tuple[Any, ...]]:
         """Run a statement, as ``"read/read"``, and fetch its rows.
 
-        ``params`` are the values in its text; ``names`` stand for what the queue's own tables do
-        not name. It is a transaction of its own, or part of the caller's.
+        ``params`` are the values in its text; ``names`` are names in it besides those of the
+        queue's own tables. It is a transaction of its own, or part of the caller's.
         """
         text = render(statement, self.id, self.unlogged, tuple(names.items()))
         connection = connections[self.alias]

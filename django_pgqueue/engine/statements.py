@@ -1,8 +1,8 @@
 """The text of each statement: one .sql file, named by its folder, with the queue's tables in place.
 
-Values travel as ``%(name)s``. ``{message}``, ``{ready}`` and their like stand for the tables of one
-queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` stands for the
-text of another file.
+Values travel as ``%(name)s``. ``{message}``, ``{ready}`` and their like are the tables of one
+queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` is the text of
+another file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def render(
 ) -> str:
     """The text of a statement with the names of one queue's tables in place.
 
-    ``names`` are further names that stand in it, as pairs: those of another queue's tables.
+    ``names`` are further names of the text, as pairs: those of another queue's tables.
 
     >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7, False)
     True

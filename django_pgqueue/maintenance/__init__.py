@@ -1,4 +1,4 @@
-"""What is done to queues now and then: partitions, pruning, conversion, and who does it.
+"""Done to queues now and then: partitions, pruning, conversion, and the lease of it.
 
 ======================  ==========================================================================
 retention.py            ``maintain``, ``maintain_all``: a round of one queue, of all
@@ -6,7 +6,7 @@ round.py                the limits and counts of a round; runs its statements
 ahead.py                step 1: partitions are made before they are needed
 dropping.py             step 2: partitions are dropped      (``outcomes.sql``, ``stragglers.sql``)
 pruning.py              step 3: rows and dedup keys are deleted (``expire.sql``, ``sweep_keys.sql``)
-lakes.py                who reads the archive, and how far     (``lakes.sql``, ``purge_mark.sql``)
+lakes.py                how far readers of the archive are     (``lakes.sql``, ``purge_mark.sql``)
 lease.py                which process maintains                (``hold.sql``)
 conversion.py           ``repartition``: a queue in use gets partitions, or other ones
 bounds.py, rights.py    what a conversion does to tables

@@ -1,4 +1,4 @@
--- A batch of a partition's outcomes, from a stretch of its pages: the old ones are deleted, each
+-- Outcomes of a partition, from a stretch of its pages: the old ones are deleted, each
 -- with its message, except those that are not exported yet. By place, because no order has the old
 -- ones first: an index would cost every archiving, and a BRIN index keeps its ranges when rows go.
 -- They are deleted by id: should the table get partitions at this moment, a place would mean a row

@@ -1,4 +1,4 @@
-"""What retention has to agree on with readers of the archive: lakes that wait, streams that lag."""
+"""Readers of the archive that retention waits for: lakes, and streams that lag."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
--- The lakes that hold a queue's retention back: up to which transaction each has what was
--- archived, and whether that is a transaction of this server. After a dump was restored elsewhere
--- it is one of the old server, as for an export, which refuses such a lake too.
+-- The lakes that hold a queue's retention back: up to which transaction each has the archived
+-- messages, and whether that is a transaction of this server. After a dump was restored elsewhere it
+-- is one of the old server; an export refuses such a lake too.
 SELECT path, exported_below,
        system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
 FROM pgqueue_lake

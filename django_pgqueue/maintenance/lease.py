@@ -21,7 +21,7 @@ __all__ = ["hold", "leave"]
 def hold(token: UUID, seconds: float, *, using: str) -> bool:
     """Hold the lease for this many seconds from now; False when another process has it.
 
-    ``token`` says who asks: the same token keeps the lease, again and again.
+    ``token`` names the holder: the same token keeps the lease, again and again.
     """
     params: dict[str, Any] = {
         "token": token,

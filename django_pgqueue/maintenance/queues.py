@@ -1,4 +1,4 @@
-"""What maintenance needs to know of a queue. It imports no model: the models offer it."""
+"""A queue as maintenance sees it. It imports no model: the models offer this."""
 
 from __future__ import annotations
 

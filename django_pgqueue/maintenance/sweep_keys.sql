@@ -1,4 +1,4 @@
--- A batch of dedup keys whose window is over. A key that a send takes over at this moment stays.
+-- Dedup keys whose window is over, up to a limit. A key that a send takes over at this moment stays.
 DELETE FROM {dedup} WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {dedup}
     WHERE queue_id = {queue_id} AND until <= statement_timestamp()

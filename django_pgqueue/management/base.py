@@ -1,4 +1,4 @@
-"""What the commands for people share: a database, JSON for scripts, tables, questions."""
+"""Shared by the commands for people: a database, JSON for scripts, tables, questions."""
 
 from __future__ import annotations
 

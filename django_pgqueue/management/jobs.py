@@ -1,4 +1,4 @@
-"""What the commands of the pipeline share: a database of Django's, a session on this machine."""
+"""Shared by the commands of the pipeline: a database of Django's, a session on this machine."""
 
 from __future__ import annotations
 

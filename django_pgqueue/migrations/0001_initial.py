@@ -66,7 +66,7 @@ class Migration(migrations.Migration):
                     models.DurationField(
                         blank=True,
                         editable=False,
-                        help_text="The time span of one leaf; empty: the queue is one leaf.",
+                        help_text="The time in one partition; empty: one partition for all.",
                         null=True,
                     ),
                 ),

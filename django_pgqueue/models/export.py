@@ -41,7 +41,7 @@ class Lake(models.Model):
 
 
 class ExportRun(models.Model):
-    """One run of an export: a span of transactions, and the files it became."""
+    """One run of an export: a range of transactions, and the files it became."""
 
     class Kind(models.TextChoices):
         EXPORT = "EXPORT"

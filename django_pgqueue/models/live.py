@@ -13,7 +13,7 @@ __all__ = ["Deferred", "LiveMessage", "Ready"]
 
 
 class NotLoaded(models.Model):
-    """What loaddata skips: where a message stands follows from its INSERT, which is a send."""
+    """A table that loaddata skips: its rows follow from the INSERT of a message, a send."""
 
     class Meta:
         abstract = True

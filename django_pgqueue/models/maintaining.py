@@ -35,10 +35,16 @@ def maintain_all(
     stall: float = 0.1,
     progress: Callable[[int], None] | None = None,
 ) -> list[Maintained]:
-    """``maintain`` every queue, by name, or those named.
+    """``maintain`` every queue, by name, or those listed.
 
-    Besides, messages that consumers held which are dead for ten minutes are given back. A queue
-    that fails does not keep the others from their turn: its ``error`` says why.
+    Also gives back the messages of consumers without a heartbeat for ten minutes. A queue that
+    fails does not keep the others from their turn: its ``error`` says why.
+
+    Arguments:
+        queues: names or queues; None: all of the database.
+        patience: seconds that a step tries for a lock before it is left to the next round.
+        stall: seconds that other sessions may have to wait behind one try.
+        progress: called with the number of messages removed so far.
 
     >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
     ['mails', 'orders']
@@ -51,7 +57,7 @@ def maintain_all(
         if queues is None
         else [Queue.objects.resolve(queue, alias) for queue in queues]
     )
-    for process, count in Process.objects.bury_dead(DEAD_AFTER, using=alias).items():
+    for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
         signals.leases_rescued.send_robust("maintain", count=count, worker=process)
     return maintenance.maintain_all(chosen, patience=patience, stall=stall, progress=progress)
 

@@ -95,7 +95,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
         raise ImmutableMessage
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete messages wherever they stand, in the queue or in the archive."""
+        """Delete messages, in the queue or in the archive."""
         deleted = 0
         self._for_write = True
         with transaction.atomic(using=self.db):
@@ -219,9 +219,9 @@ class Message(models.Model):
     #: The batch that it was leased with as one row, if it was.
     batch: Batch | None = None
 
-    #: Set by a consumer while a handler has the message: takes what the handler says of it.
+    #: Set by a consumer while a handler has the message: takes the outcome that the handler names.
     on_outcome: Callable[[Message, Outcome], None] | None = None
-    #: The same for the lease: prolongs it by so many seconds, and says whether it still held.
+    #: The same for the lease: makes it last that many seconds, and returns whether it still held.
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta:
@@ -281,22 +281,30 @@ class Message(models.Model):
         return self.group_key
 
     def ack(self) -> None:
-        """Done: to the archive. Raises LeaseLost when the message was read again since."""
+        """Done: to the archive.
+
+        Raises LeaseLost when the message was read again since, and NeverRead when it was only
+        peeked at.
+        """
         self._say(Ack())
 
     def nack(self, delay: float | None = None, reason: str = "") -> None:
-        """Try again after ``delay`` seconds; None means at once, or in a handler what its retry
-        strategy says. Raises LeaseLost."""
+        """Try again after ``delay`` seconds; None means at once, or in a handler as its retry
+        strategy says. ``reason`` is kept as the last error. Raises LeaseLost, NeverRead."""
         self._say(Nack(delay, reason))
 
     def reject(self, reason: str = "rejected") -> None:
-        """Failed for good: to the dead-letter queue, or the archive as FAILED. Raises LeaseLost."""
+        """Failed for good: to the dead-letter queue, or the archive as FAILED.
+
+        Raises LeaseLost, NeverRead.
+        """
         self._say(Reject(reason))
 
     def extend(self, seconds: float | None = None) -> None:
         """Hold the message for ``seconds`` from now, by default the queue's visibility timeout.
 
-        Raises LeaseLost when it was read again since; work that goes on then is done twice.
+        Raises NeverRead, and LeaseLost when it was read again since; work that goes on then is
+        done twice.
         """
         if seconds is None:
             seconds = self._leased_from.visibility_timeout

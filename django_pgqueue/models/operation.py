@@ -30,7 +30,7 @@ AnyQueue = str | Queue
 _QUEUE = inspect.Parameter(
     "queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue"
 )
-#: Other libraries' names for arguments of ours.
+#: Names of other libraries for arguments of ours.
 _ELSEWHERE = {"countdown": "delay", "eta": "delay"}
 
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)

@@ -18,7 +18,7 @@ _now = models.Func(function="statement_timestamp", output_field=models.DateTimeF
 
 
 class ProcessManager(models.Manager["Process"]):
-    """Registers processes, and gives back what the dead ones held."""
+    """Registers processes, and gives back the messages of dead ones."""
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
         """A row for this process; its id marks the leases that the process takes."""
@@ -27,7 +27,7 @@ class ProcessManager(models.Manager["Process"]):
         )
 
     def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool:
-        """Say that the process lives; False when it was taken for dead and buried."""
+        """Note that the process lives; False when its row was reaped."""
         return bool(
             self.using(process._state.db)
             .filter(pk=process.pk)
@@ -35,17 +35,17 @@ class ProcessManager(models.Manager["Process"]):
         )
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
-        """The processes that have given a sign of life within so many seconds, and go on."""
+        """The processes with a heartbeat within ``dead_after`` seconds, but those that stop."""
         last = models.ExpressionWrapper(
             _now - dt.timedelta(seconds=dead_after), output_field=models.DateTimeField()
         )
         return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
 
-    def bury_dead(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
-        """Remove processes without a heartbeat for so long, and make their leases readable.
+    def reap(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
+        """Remove processes without a heartbeat for that long, and make their leases readable.
 
-        Safe for many to do at once: each dead process is buried by one. Returns how many leases
-        each had, by its id.
+        Many processes may do it at once: each dead one is reaped by one of them. Returns how many
+        leases each had, by its id.
         """
         rescued: dict[int, int] = {}
         with transaction.atomic(using=using):

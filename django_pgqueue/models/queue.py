@@ -23,7 +23,7 @@ __all__ = ["Queue", "database_key"]
 
 _MOST_REMEMBERED = 10_000
 
-# For how many seconds a drop stands in line with all others behind it, and lets them go first.
+# Seconds for which a drop waits for its locks, with others behind it, and then lets them go first.
 _TRY = (0.1, 0.05)
 
 
@@ -80,7 +80,7 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
         database = database_key(alias)
         queues, until = self._remembered.get(database, ({}, 0.0))
         fresh = time.monotonic() < until
-        # What is remembered has a good name, and most names are in lower case.
+        # A remembered queue has a good name, and most names are in lower case.
         found = queues.get(queue) if fresh and isinstance(queue, str) else None
         if found is not None:
             return found
@@ -109,7 +109,7 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
         queues.pop(name.lower(), None)
 
     def forget_all(self) -> None:
-        """Remember nothing: for tests that change databases under the feet of a process."""
+        """Remember nothing: for tests that change the database of an alias."""
         self._remembered.clear()
 
 
@@ -149,7 +149,7 @@ class Queue(models.Model):
         null=True,
         blank=True,
         editable=False,
-        help_text="The time span of one leaf; empty: the queue is one leaf.",
+        help_text="The time in one partition; empty: one partition for all.",
     )
     dedup_window = models.DurationField(
         null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
@@ -206,7 +206,7 @@ class Queue(models.Model):
 
     @cached_property
     def tables(self) -> dict[str, Any]:
-        """What stands for this queue's tables in the text of its queries."""
+        """The names of this queue's tables in the text of its queries."""
         return ddl.table_names(self.pk, unlogged=self.unlogged)
 
     def reread(self) -> Queue:
@@ -229,7 +229,7 @@ class Queue(models.Model):
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
-            # What was read a while ago must not undo a repartition since.
+            # Settings that were read a while ago must not undo a repartition since.
             kwargs["update_fields"] = self._settings()
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
@@ -271,8 +271,8 @@ class Queue(models.Model):
     ) -> tuple[int, dict[str, int]]:
         """Drop the queue with its messages and its archive.
 
-        Needs a moment alone with the tables. It does not stand in line for it, since everybody
-        else would have to wait behind; it tries again and again, for ``LOCK_SECONDS``.
+        Needs its tables for itself for a moment. It does not queue for the locks, since all other
+        sessions would wait behind it; it tries again and again, for ``LOCK_SECONDS``.
 
         Raises QueueBusy; nothing is changed then.
         """
@@ -290,7 +290,7 @@ class Queue(models.Model):
             locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
         ):
             deleted = super().delete(using=alias, keep_parents=keep_parents)
-            self.pk = pk  # what comes next may fail, and then be tried again
+            self.pk = pk  # the next step may fail, and then be tried again
             tables.drop_tables(cursor, pk, name=self.name, unlogged=self.unlogged)
         return deleted
 

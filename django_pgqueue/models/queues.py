@@ -34,21 +34,24 @@ def create_queue(
     Safe when many processes do it at once, and undone with the transaction around it.
 
     Arguments:
+        name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique whatever its case.
         unlogged: skips the write-ahead log: faster, and empty after a crash of the server.
-        partition_interval: seconds or timedelta; makes a partition for each such span of time, so
+        partition_interval: seconds or timedelta; a partition for each such interval of time, so
             that old messages go by dropping a partition.
-        retention: how long archived messages are kept; None: for ever.
+        retention: seconds or timedelta for which archived messages are kept; None: for ever.
         visibility_timeout: seconds that a message stays hidden from other readers once it is read.
         max_deliveries: how often a message is delivered before it goes to the
             ``dead_letter_queue``, or without one to the archive as FAILED.
-        dedup_window: how long a dedup key counts; None: five minutes.
+        dead_letter_queue: a queue of the same database, or its name.
+        dedup_window: seconds or timedelta for which a dedup key counts; None: five minutes.
         notify: False saves the notification that a send gives to waiting consumers.
 
     >>> Message.objects.create_queue("orders", visibility_timeout=60).name
     'orders'
 
-    Raises InvalidQueueName, InvalidArgument, and QueueMismatch when the queue exists with another
-    storage (``unlogged``, ``partition_interval``) than asked for.
+    Raises InvalidQueueName, InvalidArgument, QueueNotFound for a dead-letter queue that does not
+    exist, and QueueMismatch when the queue exists with another storage (``unlogged``,
+    ``partition_interval``) than asked for.
     """
     arguments.queue_name(name)
     asked = {
@@ -84,7 +87,8 @@ def list_queues(alias: str) -> list[Queue]:
 def drop_queue(alias: str, name: str | Queue) -> bool:
     """Drop a queue with its messages and its archive; False when there is none.
 
-    Waits for transactions that use its tables, without making others wait behind.
+    Waits up to ``LOCK_SECONDS`` for transactions that use its tables, without making others wait
+    behind.
 
     >>> Message.objects.drop_queue("orders")
     True

@@ -1,4 +1,4 @@
-"""What happened in each queue, hour by hour: what the admin's charts read."""
+"""The history of each queue, hour by hour: the source of the admin's charts."""
 
 from __future__ import annotations
 

@@ -36,9 +36,10 @@ _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
 
 
 def bind(alias: str, pattern: str, queue: str | Queue) -> bool:
-    """Send what is published under a key that the pattern matches to a queue, too.
+    """Send a queue a copy of each message that is published under a matching key.
 
-    Takes effect at the next publish, everywhere. False when it was bound already.
+    In a pattern ``*`` is one word of a key and ``#`` any number of them. Takes effect at the next
+    publish, in every process. False when it was bound already.
 
     >>> Message.objects.bind("github.push.#", "builds")
     True
@@ -72,6 +73,8 @@ def list_bindings(alias: str, queue: str | Queue | None = None) -> list[Binding]
 
     >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
     [('github.push.#', 'builds')]
+
+    Raises QueueNotFound.
     """
     bindings = Binding.objects.using(alias).select_related("queue")
     if queue is not None:
@@ -111,6 +114,10 @@ def publish(
     many of its patterns match; where none match nothing is sent. The key travels in the
     header ``x-routing-key``.
 
+    Arguments:
+        key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
+        body, headers, delay, priority, group, dedup_key: as for ``send``, for each copy.
+
     >>> Message.objects.publish("github.push.main", {"commits": 3})
     {'builds': 7}
 
@@ -145,8 +152,12 @@ def publish_batch(
 ) -> dict[str, list[int]]:
     """:func:`publish` many messages under one key; lists of ids by the queues' names.
 
+    Arguments are as for ``send_batch``.
+
     >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
     {'builds': [8, 9]}
+
+    Raises InvalidArgument, InvalidMessage.
     """
     if headers is None or isinstance(headers, dict):
         with_key: Any = _with_key(headers, key)
@@ -168,7 +179,7 @@ def publish_batch(
 
 
 def _to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
-    """Send to each queue that is bound to the key, all or none; what that gave, by name."""
+    """Send to each queue that is bound to the key, all or none; the results, by name."""
     queues = [_as_it_is_now(queue) for queue, _patterns in _route(alias, key)]
     if not queues:
         return {}
@@ -202,9 +213,9 @@ def _route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
 
 
 def _as_it_is_now(queue: Queue) -> Queue:
-    """With the settings that it has by now; bindings are remembered for longer than those."""
+    """The queue with its present settings; bindings are remembered for longer than those."""
     found = Queue.objects.resolve(queue.name, queue.alias)
-    # That may be remembered from before it was dropped and made again.
+    # It may be remembered from before it was dropped and made again.
     return found if found.pk == queue.pk else queue
 
 

@@ -290,7 +290,7 @@ class Execution:
         return held
 
     def give_up(self, running: Running, error: BaseException) -> None:
-        """Settle a run that was abandoned; whatever its handler still does comes too late."""
+        """Settle a run that was abandoned; its handler's later outcome comes too late."""
         self._subscription.end(running)
         if self._policy is AckPolicy.TRANSACTIONAL:
             # Said in a transaction that will never commit.

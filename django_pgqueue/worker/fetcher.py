@@ -112,7 +112,7 @@ class Fetcher(Loop):
             wanted = min(wanted, allowed)
         if queue.paused or wanted == 0:
             schedule.at = time.monotonic() + handler.max_fetch_interval
-            # What was notified meanwhile is fetched as soon as there is room.
+            # Messages notified meanwhile are fetched as soon as there is room.
             schedule.more = not queue.paused
             if schedule.more and allowed != 0 and subscription.room():
                 # The last worker may have made room just now, and will not say so again.

@@ -67,7 +67,7 @@ class Presence(Loop):
             )
             for subscription in mine:
                 subscription.give_back(subscription.take_all())
-        for worker, count in Process.objects.bury_dead(self._dead_after, using=alias).items():
+        for worker, count in Process.objects.reap(self._dead_after, using=alias).items():
             signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
 
     def leave(self) -> None:

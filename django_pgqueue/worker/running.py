@@ -59,8 +59,8 @@ class Result:
 class Running:
     """A run of a handler on one message, or on a batch.
 
-    ``stage`` and ``clock`` have one writer each, so that neither needs a lock; who comes first of
-    :meth:`conclude` and :meth:`abandon` is decided under one.
+    ``stage`` and ``clock`` have one writer each, so that neither needs a lock; which of
+    :meth:`conclude` and :meth:`abandon` comes first is decided under one.
     """
 
     messages: list[Message]

@@ -1,4 +1,4 @@
-"""Many processes on one queue: nothing twice, nothing lost, nobody stuck."""
+"""Many processes on one queue: nothing twice, nothing lost, none stuck."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PATIENCE = 60
 
 def results(futures: list[Future[Any]]) -> list[Any]:
     _, not_done = wait(futures, timeout=PATIENCE)
-    assert not not_done, "somebody got stuck"
+    assert not not_done, "a process got stuck"
     return [future.result() for future in futures]
 
 

@@ -1,4 +1,4 @@
-"""What a crash of the server leaves of logged and of unlogged queues."""
+"""Logged and unlogged queues after a crash of the server."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def fault(draw: random.Random) -> dict[str, Any]:
     return {draw.choice(["before", "after"]): "raise", "times": draw.choice([1, 2])}
 
 
-def test_every_group_keeps_its_order_whoever_fails_or_dies(
+def test_every_group_keeps_its_order_whichever_handler_fails_or_dies(
     lease: BoundQueue, workers: list[Command], tmp_path: Path, draw: random.Random
 ) -> None:
     killed: dict[int, float] = {}
@@ -100,7 +100,7 @@ def test_every_group_keeps_its_order_whoever_fails_or_dies(
     sent = [f"{group}-{number}" for group in range(GROUPS) for number in range(LENGTH)]
     assert ArchivedMessage.objects.filter(state="COMPLETED").count() == len(sent)
     assert {order.number for order in Order.objects.all()} == set(sent), "lost"
-    assert killed.keys() & {event["pid"] for event in events}, "nobody who worked was killed"
+    assert killed.keys() & {event["pid"] for event in events}, "no consumer at work was killed"
     expect_one_at_a_time(events, killed)
     expect_the_order_of_the_sends()
 

@@ -129,7 +129,7 @@ class Model:
         )
 
     def still_out(self, line: tuple[str, str | None]) -> list[int]:
-        """What a batch leased behind the head, and is not back in line."""
+        """Followers that a batch leased behind the head, and that are not back in line."""
         return sorted(
             pk
             for pk in self.lines[line].batch
@@ -203,7 +203,7 @@ class Model:
         entry.place = "ready" if entry.due and entry.read_ct == 0 else "deferred"
 
     def begin_groups(self, queue: str) -> None:
-        """What a read does first: every group gets a head."""
+        """The first step of a read: every group gets a head."""
         for group in sorted({e.group for e in self.within(queue, "waiting") if e.group}):
             if (queue, group) not in self.lines:
                 self.raise_head(self.waiting((queue, group))[0])
@@ -223,7 +223,7 @@ class Model:
         ]
 
     def open_behind(self, head: Entry) -> list[Entry]:
-        """What a grouped read may give out behind a head, in order."""
+        """The messages that a grouped read may lease behind a head, in order."""
         if self.still_out(head.line):
             return []
         found = []
@@ -367,7 +367,7 @@ class QueueMachine(RuleBasedStateMachine):
         return found
 
     def expect_put_right(self, queue: str) -> None:
-        """What a read did besides: set back whose lease ran out behind a head, bury the dead."""
+        """The side effects of a read: overdue followers set back, dead letters moved."""
         rows = self.rows()
         for entry in self.model.within(queue, "deferred"):
             row = rows.get(entry.id)
@@ -389,7 +389,7 @@ class QueueMachine(RuleBasedStateMachine):
             first = next((e for e in dead if self.model.is_first(e)), None)
             assert first is not None, f"not the head of its group, and dead-lettered: {dead}"
             assert first.exhausted, "dead-lettered before its deliveries ran out"
-            assert first.due, "dead-lettered while somebody held it"
+            assert first.due, "dead-lettered while it was in flight"
             dead.remove(first)
             self.model.die([first])
 
@@ -418,7 +418,7 @@ class QueueMachine(RuleBasedStateMachine):
     def expect_first_in_line(
         self, taken: list[Entry], before: list[Entry], rows: dict[int, dict[str, Any]]
     ) -> None:
-        """What was due was taken before what is fresh, each in its order.
+        """Due messages were taken before fresh ones, each in their order.
 
         ``before`` is what could be read when the read began; what came up during it (behind one
         that was dead-lettered) may have come after or not.
@@ -773,7 +773,7 @@ class QueueMachine(RuleBasedStateMachine):
         )
         asked = {(self.ids[queue], group) for queue, group in rechecks}
         waiting = {e.line for e in self.model.live.values() if e.place == "waiting"}
-        assert waiting - set(found) <= asked, "stranded: nobody will look at it"
+        assert waiting - set(found) <= asked, "stranded: no read will look at it"
 
     @invariant()
     def metrics_agree(self) -> None:

@@ -84,7 +84,7 @@ def test_a_rolled_back_savepoint_takes_its_own_messages_only(
     assert orders_and_messages() == ([kept.pk, also_kept.pk], [kept.pk, also_kept.pk])
 
 
-def test_nobody_reads_a_message_before_its_transaction_commits(
+def test_no_message_is_read_before_its_transaction_commits(
     committed_orders: BoundQueue, actor: Actor
 ) -> None:
     with transaction.atomic():

@@ -72,7 +72,7 @@ def test_the_longest_keys_fit_their_indexes(orders: BoundQueue) -> None:
     assert len(orders.read(qty=9, in_transaction=True)) == 2
 
 
-@pytest.mark.parametrize("held", ["nobody", "reader", "batch", "group"])
+@pytest.mark.parametrize("held", ["none", "reader", "batch", "group"])
 @pytest.mark.parametrize("where", ["the same queue", "another queue"])
 def test_the_same_id_again_blocks_no_queue(orders: BoundQueue, held: str, where: str) -> None:
     """As after a switch-over that left the sequence behind."""
@@ -81,7 +81,7 @@ def test_the_same_id_again_blocks_no_queue(orders: BoundQueue, held: str, where:
     count = 40 if held == "batch" else 3
     options = {"group": "g"} if held == "group" else {}
     first = orders.send_batch([f"old {n}" for n in range(count)], **options)
-    if held != "nobody":
+    if held != "none":
         early = orders.read(qty=20 if held == "batch" else 1, in_transaction=True)
     else:
         early = []

@@ -15,7 +15,7 @@ from tests.conftest import run_sql
 
 
 def failing(*errors: psycopg.Error) -> tuple[Callable[[float], str], list[float]]:
-    """What fails so often before it works, and how long each try of it might wait."""
+    """Fails a number of times before it works, and notes how long each try might wait."""
     waits: list[float] = []
 
     def act(stall: float) -> str:

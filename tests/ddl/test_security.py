@@ -1,4 +1,4 @@
-"""What a role that may only send can not do: act with the rights of others."""
+"""A role that may only send cannot act with the rights of others."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_progress_tells_what_is_done() -> None:
     assert done == Message.objects.count() + ArchivedMessage.objects.count()
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("interval", [0, -1, 0.5, "1 day", True, float("nan"), 10**30])

@@ -1,4 +1,4 @@
-"""What retention costs does not grow with what lives, nor with what is young."""
+"""The cost of retention does not grow with live messages, nor with young outcomes."""
 
 from __future__ import annotations
 

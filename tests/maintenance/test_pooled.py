@@ -1,4 +1,4 @@
-"""Maintenance behind pgbouncer, where a session is anybody's from one transaction to the next."""
+"""Maintenance behind pgbouncer, where each transaction may get another session."""
 
 from __future__ import annotations
 

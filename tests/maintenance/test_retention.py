@@ -323,7 +323,7 @@ def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
     assert [(m.id, m.body) for m in Message.objects.read("daily")] == [(ids[0], 1)]
 
 
-# What others wait for
+# Waits of other sessions
 
 
 def lake_of_this_server(path: str = "/lake", **values: Any) -> Lake:
@@ -625,7 +625,7 @@ def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert run_sql(left, [found.pk]) == [("k3",)]
 
 
-def test_processes_that_are_long_gone_are_buried_and_their_leases_given_back() -> None:
+def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back() -> None:
     found = plain()
     dead = Process.objects.register(["plain"], version="1", using="default")
     alive = Process.objects.register(["plain"], version="1", using="default")

@@ -25,7 +25,7 @@ class Said(NamedTuple):
 
 
 def call(command: str, *arguments: object, terminal: bool = False) -> Said:
-    """What the command wrote to stdout and stderr."""
+    """The output of the command, on stdout and stderr."""
     out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
     try:
         call_command(command, *map(str, arguments), stdout=out, stderr=err)
@@ -40,6 +40,6 @@ def call_json(command: str, *arguments: object) -> Any:
 
 
 def type_in(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
-    """What the command will find on its stdin."""
+    """The stdin of the command."""
     data = text.encode() if isinstance(text, str) else text
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))

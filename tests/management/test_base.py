@@ -1,4 +1,4 @@
-"""What the commands share: how they fail, tables, spans of time, progress."""
+"""Shared by the commands: how they fail, tables, lengths of time, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_health``: is there somebody for every queue that has work?"""
+"""``manage.py pgqueue_health``: is there a consumer for every queue that has work?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def health(*arguments: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
-def test_an_empty_queue_needs_nobody(orders: BoundQueue) -> None:
+def test_an_empty_queue_needs_no_consumer(orders: BoundQueue) -> None:
     code, out = health()
 
     assert (code, out.split(":")[0]) == (0, "ok   orders")
@@ -54,7 +54,7 @@ def test_one_that_is_dead_or_leaving_or_elsewhere_is_none(orders: BoundQueue, ch
     assert health()[0] == 1
 
 
-def test_what_is_paused_or_not_due_needs_nobody(orders: BoundQueue) -> None:
+def test_a_queue_that_is_paused_or_not_due_needs_no_consumer(orders: BoundQueue) -> None:
     Message.objects.create_queue("paused")
     Queue.objects.filter(name="paused").update(paused=True)
     Message.objects.send("paused", 1)

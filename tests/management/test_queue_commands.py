@@ -261,7 +261,7 @@ def test_any_other_answer_purges_nothing(
     assert orders.metrics().length == 1
 
 
-def test_with_nobody_to_ask_it_says_what_to_do(
+def test_without_a_terminal_to_ask_at_it_says_what_to_do(
     orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.send(1)

@@ -80,7 +80,7 @@ def empty(request: pytest.FixtureRequest) -> Iterator[Actor]:
 
 
 def everything(actor: Actor) -> list[tuple[Any, ...]]:
-    """What the migrations made, by name."""
+    """The objects that the migrations made, by name."""
     return sorted(
         row for row in actor.do(execute, LEFT_BEHIND) if not row[1].startswith("pg_toast")
     )

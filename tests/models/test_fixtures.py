@@ -1,4 +1,4 @@
-"""What dumpdata writes, loaddata reads: into an empty database, and into the same one."""
+"""loaddata reads the output of dumpdata: into an empty database, and into the same one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from django_pgqueue.models.message import MessageManager
 from django_pgqueue.types import Metrics, Receipt
 from tests.conftest import run_sql
 
-# What the core offers. Operations that work on no queue's messages are asked for in
+# The operations of one queue. Operations that work on no queue's messages are asked for in
 # `test_every_public_operation_has_a_twin` like all others.
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "create_queue": (("new",), {"visibility_timeout": 7}),
@@ -93,7 +93,7 @@ def name_them(arg: Any, pks: list[int]) -> Any:
 
 
 def outcome(operation: Any, args: Any, kwargs: Any) -> Any:
-    """What an operation returns and what it leaves behind; then it is rolled back."""
+    """The result of an operation and its rows; then it is rolled back."""
     run_sql("SAVEPOINT before")
     highest = max(Message.objects.values_list("pk", flat=True))
     result = plain(operation(*args, **kwargs), highest)

@@ -82,7 +82,7 @@ def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:
     assert Message.objects.drop_queue(queue)
 
 
-# What a process remembers
+# The queues that a process remembers
 
 
 def test_a_committed_queue_is_looked_up_once(
@@ -226,7 +226,7 @@ def test_a_rolled_back_drop_leaves_the_queue_to_be_found(committed_orders: Bound
 
 
 def flush() -> None:
-    """What TransactionTestCase does after each test."""
+    """A flush, as TransactionTestCase does after each test."""
     call_command("flush", verbosity=0, interactive=False, inhibit_post_migrate=True)
 
 

@@ -51,7 +51,7 @@ BAD_NAMES = [
 
 
 def relations() -> list[str]:
-    """What stands in the database under the package's name."""
+    """The database's objects under the package's name."""
     return [
         name
         for (name,) in run_sql("SELECT relname FROM pg_class WHERE relname ~ 'pgqueue' ORDER BY 1")

@@ -77,13 +77,13 @@ class Held:
 def subscribed(
     queue: str = "orders", using: str | None = None, **handler_options: Any
 ) -> Subscription:
-    """What the loops of a consumer share, without a consumer."""
+    """The state shared by the loops of a consumer, without a consumer."""
     handler = Handler(queue, lambda message: None, using=using, **handler_options)
     return Subscription(handler, Message.objects.resolve(queue, using), Options())
 
 
 def executing(subscription: Subscription) -> Execution:
-    """What runs the handler of a subscription, without a consumer."""
+    """Runs the handler of a subscription, without a consumer."""
     return Execution(subscription, Settler(0))
 
 
@@ -128,7 +128,7 @@ def errors(queue: str = "orders") -> list[str]:
 
 
 def live(queue: str = "orders") -> list[tuple[int, str, int, int]]:
-    """What is in a queue: id, state, deliveries, attempts."""
+    """The messages of a queue: id, state, deliveries, attempts."""
     found = Message.objects.resolve(queue)
     with connections["default"].cursor() as cursor:
         cursor.execute(
@@ -139,5 +139,5 @@ def live(queue: str = "orders") -> list[tuple[int, str, int, int]]:
 
 
 def leases(queue: str = "orders") -> int:
-    """How many messages of a queue somebody holds."""
+    """How many messages of a queue are in flight."""
     return Message.objects.metrics(queue).in_flight

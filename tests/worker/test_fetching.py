@@ -206,7 +206,7 @@ def test_the_listener_comes_back_after_its_connection_was_killed(
     until(lambda: run.subscription.completed == 1, 5)
 
 
-def test_what_was_sent_while_nobody_listened_is_found(
+def test_messages_sent_while_no_consumer_listened_are_found(
     committed_orders: BoundQueue, consume: Consume
 ) -> None:
     """The first thing after LISTEN is to look."""
@@ -376,7 +376,7 @@ def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
     until(lambda: orders.completed == 2)
 
 
-def test_a_queue_dropped_under_a_running_handler_hurts_nobody(
+def test_a_queue_dropped_under_a_running_handler_hurts_no_other_queue(
     committed_orders: BoundQueue, consume: Consume, held: Held
 ) -> None:
     committed_orders.send(1)
@@ -392,7 +392,7 @@ def test_a_queue_dropped_under_a_running_handler_hurts_nobody(
 # Locked
 
 
-def test_a_locked_message_is_nobody_elses_and_comes_back_uncounted(
+def test_a_locked_message_is_not_read_again_and_comes_back_uncounted(
     committed_orders: BoundQueue, consume: Consume, held: Held
 ) -> None:
     pk = committed_orders.send(1)
@@ -424,7 +424,7 @@ def test_a_locked_consumer_is_woken_and_keeps_due_times(
 def test_a_locked_worker_looks_again_soon_after_a_notification(
     committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is sent right after what was notified is not told of."""
+    """A message sent right after a notification has none of its own."""
     begun, finish = threading.Semaphore(0), threading.Event()
     waits: list[float] = []
     wait_for = LockedWorker._wait

@@ -462,7 +462,7 @@ def test_every_step_of_a_message_is_announced(
     ]
 
 
-def test_a_listener_that_raises_hurts_nobody(
+def test_a_listener_that_raises_stops_no_handler(
     committed_orders: BoundQueue, drain: Consume, events: list[Any], caplog: Any
 ) -> None:
     from django_pgqueue import signals

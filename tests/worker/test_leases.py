@@ -172,7 +172,7 @@ def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
 def test_max_deliveries_is_checked_before_the_handler_runs(
     committed_orders: BoundQueue, drain: Consume
 ) -> None:
-    """Deliveries that end in a dead process: nobody ever says a word."""
+    """Deliveries that end in a dead process, without an outcome."""
     ran: list[int] = []
     pk = committed_orders.send(1)
     for _ in range(3):

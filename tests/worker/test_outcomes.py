@@ -1,4 +1,4 @@
-"""What a handler does, and what becomes of its message: every policy, said and unsaid."""
+"""Handlers and the outcomes of their messages: every policy, named and unnamed."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_ack_first_is_archived_before_the_handler_runs(
 
 
 @pytest.mark.parametrize("delay", [-1, "soon", float("nan"), True, 1e12])
-def test_a_delay_that_is_none_fails_the_handler_and_nobody_else(
+def test_a_delay_that_is_none_fails_that_handler_only(
     committed_orders: BoundQueue, drain: Consume, delay: Any
 ) -> None:
     def wrong(message: Message) -> None:

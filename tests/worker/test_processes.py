@@ -177,7 +177,7 @@ def test_max_runtime_and_max_memory_end_it(
     assert "Stopped: uses more than 1048576 bytes of memory." in large.output
 
 
-# What a kill leaves
+# After a kill
 
 
 def test_a_killed_consumers_leases_are_rescued_before_their_timeout(

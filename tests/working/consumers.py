@@ -1,7 +1,7 @@
 """Handlers of every mode, which leave an effect (an Order) and do what the body says.
 
 A body is ``{"op": 7, "before": "raise", "after": "kill", "times": 1}``: what to do before and
-after the effect, in so many first deliveries.
+after the effect, in that many first deliveries.
 """
 
 from __future__ import annotations

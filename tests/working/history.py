@@ -1,4 +1,4 @@
-"""What happened in a process, one JSON line an event, written before anything else can happen.
+"""The events of a process, one JSON line each, written before anything else can happen.
 
 Each file is one process's; its lines are numbered, so that their order is known even where the
 clock stood still or went back.

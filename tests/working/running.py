@@ -39,7 +39,7 @@ class Command:
             cwd=ROOT,
             env=self._environment,
             stdin=subprocess.DEVNULL,
-            # A file, since nobody reads a pipe meanwhile.
+            # A file, since a pipe would not be read meanwhile.
             stdout=self._log,
             stderr=subprocess.STDOUT,
             # A shell's background job ignores interrupts, and so would its children.
@@ -71,7 +71,7 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
+        """Its output so far."""
         self._log.seek(0)
         return self._log.read().decode()
 

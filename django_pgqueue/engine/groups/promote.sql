@@ -1,10 +1,9 @@
--- Take up rechecks: give a head to each group that has none. Waits for nobody: what another
--- transaction holds keeps its recheck. Why this is safe is told in docs/groups.md.
--- IN ... IS TRUE is a look-up in a hash; the planner knows too little here to choose that itself.
+-- Settle rechecks: give a head to each group that has none. Waits for no other transaction: a group
+-- that one holds locked keeps its recheck. docs/groups.md says why this is safe. P7.
 --
--- Two that begin the same group at once would wait for each other at the key of its row. So
--- whoever does it in a statement of its own does it alone in the queue; whoever does it in a
--- longer transaction shares that lock, and then all take a lock for each group.
+-- Two readers that begin the same group at once would wait for each other at the key of its row. So
+-- a statement that is its own transaction does this alone in the queue; statements in longer
+-- transactions share that lock, and then take a lock for each group.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -22,8 +21,8 @@ marks AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT DISTINCT group_key FROM marks
 ),
--- Groups that have a row. The row's lock makes the look at its head final; a row that changed
--- since this statement began is left for the next time.
+-- Groups that have a row. The row's lock makes the look at its head final; a row that changed since
+-- this statement began is left to the next read.
 known AS MATERIALIZED (
     SELECT a.group_key, g.place
     FROM asked a CROSS JOIN LATERAL (

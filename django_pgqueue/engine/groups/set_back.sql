@@ -1,5 +1,5 @@
--- Messages that one batch leased behind their group's head, whose lease ran out before the
--- head's end: back they go into the line, with what they have been through.
+-- Followers whose lease ran out before their group's head is done: back into waiting, with their
+-- counts and times. P1.
 WITH due AS MATERIALIZED (
     SELECT d.ctid AS place, d.id, d.group_key
     FROM {deferred} d
@@ -10,7 +10,7 @@ WITH due AS MATERIALIZED (
     LIMIT (SELECT %(batch)s::bigint)
     FOR UPDATE OF d SKIP LOCKED
 ),
--- The lock makes sure that the head is who the row says, until these are back in line.
+-- The lock keeps the head what the row says, until the followers are back in line.
 held AS MATERIALIZED (
     SELECT g.group_key, g.head FROM {group} g
     WHERE g.queue_id = {queue_id}

@@ -75,6 +75,14 @@ def open_ended(queue: OpenQueue) -> None:
 
 
 def rescue(queue: OpenQueue, process_id: int) -> int:
-    """Make readable at once the messages that a dead consumer process held; returns how many."""
+    """Make readable at once the messages that a dead consumer process held; returns how many.
+
+    ``process_id`` is the id of its row.
+
+    >>> queue("orders").rescue(process_id=7)
+    12
+
+    Raises QueueNotFound.
+    """
     [(count,)] = queue.run("leases/rescue", {"process_id": process_id})
     return int(count)

@@ -87,7 +87,7 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
     exact = ready <= ready_limit and max(waiting, deferred, archived) <= limit
     if archived > limit:
         archived = max(archived, archived_estimate)
-    # What the statistics know of and the counts do not, goes to the count that stopped.
+    # Messages that only the statistics know of are added to the count that stopped at its limit.
     uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
     if ready > ready_limit:
         ready += uncounted

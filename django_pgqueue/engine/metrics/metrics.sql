@@ -1,6 +1,6 @@
--- Counts are exact up to a limit; beyond it the caller estimates from live and archive_live,
--- which the server keeps anyway; the limit is hidden from the planner, and the order is that of an
--- index, or it would go through the rows of all other queues. The oldest ready message of each priority is one index probe.
+-- Counts are exact up to a limit; beyond it the caller estimates from the server's statistics. In
+-- the order of an index, and with a limit the planner cannot see, or it would go through the rows
+-- of all other queues (P1). The oldest ready message of each priority is one index probe.
 WITH RECURSIVE level AS (
     (SELECT -priority AS rank FROM {ready} WHERE queue_id = {queue_id} ORDER BY -priority LIMIT 1)
     UNION ALL
@@ -28,7 +28,8 @@ deferred AS (
     FROM (SELECT vt, state, enqueued_at FROM {deferred}
           WHERE queue_id = {queue_id} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d
 ),
--- Ids go up with time, but for the order of commits: the first and the last of a lease tell its ages.
+-- Ids rise with time, but for the order of commits: the first and the last of a lease have its
+-- ages.
 leased AS (
     SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
            coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,

@@ -1,6 +1,6 @@
--- Every queue in one statement, for when there are too many to ask one by one. Counts are exact
--- up to a limit for each queue, that of ready ones up to a lower one where the statistics tell that
--- it would be passed; ages are those of what was counted, and of the last in line.
+-- Every queue in one statement, for when there are too many to ask one by one. Counts are exact up
+-- to a limit for each queue; that of ready messages up to a lower one, where the statistics know of
+-- more. Ages are those of the messages counted, and of the last in line.
 SELECT q.place, q.name, up_to.most, r.counted, w.counted, b.counted, b.later, d.counted, l.counted, d.due + l.due,
        d.in_flight + l.counted - l.due, d.delayed,
        extract(epoch FROM statement_timestamp() - least(r.oldest, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
@@ -12,20 +12,20 @@ FROM (SELECT id, name, unlogged, partition_interval, row_number() OVER (ORDER BY
       FROM pgqueue_queue) q
 CROSS JOIN LATERAL (
     SELECT to_regclass('pgqueue_message_q' || q.id) AS message,
-           to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) leaf
+           to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) own
 CROSS JOIN LATERAL (
     SELECT CASE WHEN q.partition_interval IS NULL
-               THEN pg_stat_get_live_tuples(leaf.message)
+               THEN pg_stat_get_live_tuples(own.message)
                ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
-                     FROM pg_partition_tree(leaf.message)) END AS live,
+                     FROM pg_partition_tree(own.message)) END AS live,
            CASE WHEN q.partition_interval IS NULL
-               THEN pg_stat_get_tuples_inserted(leaf.message)
+               THEN pg_stat_get_tuples_inserted(own.message)
                ELSE (SELECT sum(pg_stat_get_tuples_inserted(relid))::bigint
-                     FROM pg_partition_tree(leaf.message)) END AS inserted,
+                     FROM pg_partition_tree(own.message)) END AS inserted,
            CASE WHEN q.partition_interval IS NULL
-               THEN pg_stat_get_live_tuples(leaf.archive)
+               THEN pg_stat_get_live_tuples(own.archive)
                ELSE (SELECT sum(pg_stat_get_live_tuples(relid))::bigint
-                     FROM pg_partition_tree(leaf.archive)) END AS archived OFFSET 0) s
+                     FROM pg_partition_tree(own.archive)) END AS archived OFFSET 0) s
 CROSS JOIN LATERAL (
     SELECT CASE WHEN s.live - s.archived > 2 * %(limit)s THEN %(enough)s ELSE %(limit)s END AS most OFFSET 0) up_to
 CROSS JOIN LATERAL (

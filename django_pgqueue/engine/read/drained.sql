@@ -1,6 +1,5 @@
--- Whether nothing is left to do: nothing ready, nothing due, nothing waiting to be tried
--- again, no group that may get a head.
--- What is scheduled for later, or held by another consumer, is not waited for.
+-- Whether nothing is left to do: no message is ready, due or waiting for another attempt, and no
+-- group may get a head. Messages that are scheduled or in flight do not count.
 SELECT NOT EXISTS (SELECT FROM {ready} WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM {deferred}

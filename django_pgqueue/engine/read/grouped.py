@@ -28,7 +28,7 @@ def read_grouped(
 
     The list is group by group, the messages of each in their order: work through it in that order.
     When their leases run out, the first of the group is delivered again, and the rest waits behind
-    it. ``vt``, ``qty`` and ``in_transaction`` are as for ``read``.
+    it. ``vt``, ``qty`` (which cannot be None) and ``in_transaction`` are as for ``read``.
 
     >>> [message.group for message in queue("orders").read_grouped(qty=3)]
     ['customer 1', 'customer 1', 'customer 2']
@@ -53,6 +53,8 @@ def read_grouped_rr(
 
     >>> [message.group for message in queue("orders").read_grouped_rr(qty=3)]
     ['customer 1', 'customer 2', 'customer 1']
+
+    Raises QueueNotFound, InvalidArgument, TransactionRefused.
     """
     if not in_transaction:
         queue.refuse_transaction("read_grouped_rr")

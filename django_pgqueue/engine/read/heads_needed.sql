@@ -1,6 +1,6 @@
 -- How many heads it takes to fill a batch of qty messages, group by group: their own number and
 -- the length of the line behind each, counted no further than the batch goes. Locks nothing.
--- The first limits are hidden from the planner: it could choose to sort all there are.
+-- The first limits are hidden from the planner, which could choose to sort all rows. P1.
 WITH RECURSIVE line AS MATERIALIZED (
     SELECT array_agg(group_key) AS groups FROM (
         (SELECT d.group_key FROM {deferred} d

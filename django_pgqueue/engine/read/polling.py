@@ -26,12 +26,16 @@ def read_with_poll(
     poll_interval_ms: float = 100,
     conditional: dict[str, Any] | None = None,
 ) -> list[Delivery]:
-    """Read, and when there is nothing wait for it, up to ``max_poll_seconds``.
+    """Read, and when there is nothing wait for it.
 
     Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
-    transaction: a notification ends it, or the moment the next message is due, or
-    ``poll_interval_ms``, whichever comes first. Zero seconds tries once. ``vt``, ``qty`` and
-    ``conditional`` are as for ``read``.
+    transaction: a notification ends it, the moment the next message is due, or
+    ``poll_interval_ms``, whichever comes first.
+
+    Arguments:
+        vt, qty, conditional: as for ``read``.
+        max_poll_seconds: how long to wait at most; zero tries once.
+        poll_interval_ms: the longest time between two looks, in milliseconds.
 
     >>> queue("orders").read_with_poll(max_poll_seconds=0)
     []
@@ -57,6 +61,8 @@ def read_grouped_with_poll(
 
     >>> queue("orders").read_grouped_with_poll(qty=10, max_poll_seconds=0)
     []
+
+    Raises what ``read_grouped`` raises.
     """
 
     def read() -> list[Delivery]:
@@ -77,6 +83,8 @@ def read_grouped_rr_with_poll(
 
     >>> queue("orders").read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
     []
+
+    Raises what ``read_grouped_rr`` raises.
     """
 
     def read() -> list[Delivery]:

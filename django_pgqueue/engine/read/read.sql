@@ -1,10 +1,10 @@
 -- Lease up to qty messages: first those that are due again, then fresh ones by (priority, id).
 --
--- Rows with a note are no deliveries, but for the reader to put right: 'exhausted', a due message
--- whose deliveries have run out, by its receipt; 'blocked', something is due whose turn in its group
--- has not come (groups/set_back.sql); 'recheck', groups may have got a head that comes before what is
--- ready (groups/promote.sql): then nothing ready was taken.
--- A batch lease that ran out is opened here: what is not leased again becomes rows of deferred. P1, P2.
+-- Rows with a note are no deliveries, but work for the reader: 'exhausted', a due message whose
+-- deliveries have run out, by its receipt; 'blocked', something is due whose turn in its group has
+-- not come (groups/set_back.sql); 'recheck', groups may have got a head that comes before what is
+-- ready (groups/promote.sql): then nothing ready was taken. A batch lease that ran out is opened
+-- here: what is not leased again becomes rows of deferred. P1, P2.
 WITH recheck AS MATERIALIZED (
     SELECT FROM {recheck}
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1

@@ -1,9 +1,9 @@
--- Lease up to qty of what is ready, after the last claim of this process. Brings nothing as soon as
--- something is due or a group may have a new head: then read.sql finds the right order.
--- Leases each message by a row, or all of one priority as a batch (lease_each.sql, lease_batch.sql),
--- in which there is no room for heads of groups.
--- Under an old snapshot dead rows stay, and all before the bounds may be dead: a scan that starts
--- there passes by millions of them. A higher priority that came meanwhile lifts the bound. P1, P2, P6.
+-- Lease up to qty ready messages, behind the last row that this process claimed. Returns nothing as
+-- soon as a message is due or a group may have a new head: then read.sql finds the right order.
+-- Leases each message by a row, or all of one priority as a batch (lease_each.sql,
+-- lease_batch.sql), which has no room for heads of groups. Under an old snapshot dead rows stay,
+-- and all rows before the bounds may be dead: a scan that starts there skips millions of them. A
+-- higher priority that came meanwhile lifts the bound. P1, P2, P6.
 WITH taken AS (
     DELETE FROM {ready} WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {ready}

@@ -33,11 +33,12 @@ def read(
     """Lease up to ``qty`` messages, each hidden from other readers for ``vt``.
 
     Messages that are due again (their lease or delay ran out) are taken first, then fresh ones; the
-    list is in order of priority, highest first, then id.
+    list is in order of priority, highest first, then id. Of a FIFO group only the head is taken. A
+    message whose deliveries have run out is dead-lettered instead.
 
     A lease is only one once it is committed, so a read inside the caller's ``atomic()`` is refused.
-    With ``in_transaction=True`` it is meant: the message stays locked while it is processed in this
-    transaction, and a rollback gives it back uncounted.
+    ``in_transaction=True`` reads there on purpose: the message stays locked while it is processed
+    in this transaction, and a rollback gives it back uncounted.
 
     Arguments:
         vt: the visibility timeout, seconds or a timedelta; by default the queue's.
@@ -65,15 +66,19 @@ def lease(
     process_id: int | None = None,
     batched: bool = True,
 ) -> list[Delivery]:
-    """:func:`read`, for a caller that knows which transaction it is in.
-
-    Messages whose deliveries have run out are dead-lettered on the way instead of being leased.
+    """:func:`read`, for a caller that knows which transaction it is in: it is refused in none.
 
     Arguments:
-        max_deliveries: stands in for the queue's own.
-        process_id: the consumer process that will hold the leases.
+        vt, qty, conditional: as for :func:`read`.
+        max_deliveries: replaces the queue's own.
+        process_id: the row of the consumer process that will hold the leases.
         batched: False gives each message a lease of its own, for a caller that settles each in a
             transaction of its own.
+
+    >>> [message.id for message in queue("orders").lease(qty=2, max_deliveries=3)]
+    [1, 2]
+
+    Raises QueueNotFound, InvalidArgument.
     """
     params = _params(queue, vt, qty, conditional)
     params["process_id"] = process_id
@@ -172,7 +177,8 @@ def peek(
 def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
     """Take up to ``qty`` messages and delete them at once: delivered at most once.
 
-    Nothing goes to the archive. ``qty=None`` takes all.
+    Nothing goes to the archive, and the delivery is not counted. ``qty=None`` takes all. Messages
+    are leased and deleted in one transaction, the caller's if there is one.
 
     >>> queue("orders").pop()[0].body
     {'order': 7}
@@ -191,7 +197,13 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
 
 
 def next_due(queue: OpenQueue) -> float:
-    """Seconds until the next deferred message is due; infinity when none waits."""
+    """Seconds until the next deferred message is due; infinity when none waits.
+
+    >>> queue("orders").next_due()
+    4.2
+
+    Raises QueueNotFound.
+    """
     [(seconds,)] = queue.run("read/next_due")
     return float("inf") if seconds is None else max(seconds, 0.001)
 
@@ -203,6 +215,8 @@ def drained(queue: OpenQueue) -> bool:
 
     >>> queue("orders").drained()
     True
+
+    Raises QueueNotFound.
     """
     [(nothing_left,)] = queue.run("read/drained")
     return bool(nothing_left)

@@ -1,6 +1,6 @@
--- The next messages of a dead-letter queue's table in the order of their ids, from which queue each
--- came, and whether it can go back: it lives, nobody holds it, and it is asked for. By ids, because
--- in the table they are an index: the live ones would have to be sorted anew for each batch.
+-- The next messages of a dead-letter queue's partition, in the order of their ids: from which queue
+-- each came, and whether it can go back (it is live, no process holds it, and it is asked for). By
+-- ids, which are an index: the live messages would have to be sorted anew each time.
 WITH looked AS MATERIALIZED (
     SELECT id, priority, group_key, headers #>> '{{x-dead-letter,source}}' AS source,
            CASE WHEN %(filter)s::jsonb IS NULL THEN true ELSE body @> %(filter)s::jsonb END AS asked

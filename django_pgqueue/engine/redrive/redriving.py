@@ -1,5 +1,4 @@
-"""Dead letters and archived messages, back to work. Both go in batches that are kept when they are
-interrupted."""
+"""Dead letters and archived messages, back to work, in steps that stay done when interrupted."""
 
 from __future__ import annotations
 
@@ -41,13 +40,14 @@ def redrive(
         to: the name of one queue for all of them.
         ids: only these.
         filter: only those whose body contains this JSON.
-        rate: at most that many a second.
+        rate: the most messages a second; None: no limit.
         progress: called with the count so far.
 
     >>> queue("orders.dead").redrive(filter={"customer": 7})
     3
 
-    Raises QueueNotFound, after everything else went back, when a source is gone.
+    Raises InvalidArgument, and QueueNotFound when a source is gone, after everything else went
+    back.
     """
     target = None if to is None else dead_letters.find(to)
     if target is not None and target.id == dead_letters.id:

@@ -1,7 +1,7 @@
--- A batch of archived messages, sent again as new ones whose header says from which; how many, how
--- many outcomes were looked at, and the id to go on after. A page of the index on ids is taken
--- first, whatever is asked for: on a guess at how much of it fits, all of the archive would be
--- sorted for each batch.
+-- Archived messages, up to batch of them, sent again as new ones whose header names the old id.
+-- Returns how many, how many outcomes were looked at, and the id to go on after. A page of the
+-- index on ids is taken first, whatever is asked for: on a guess at how much of it fits, the
+-- planner would sort all of the archive each time.
 WITH looked AS MATERIALIZED (
     SELECT id, enqueued_at, state FROM {archive}
     WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))

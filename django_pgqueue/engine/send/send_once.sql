@@ -1,6 +1,6 @@
--- One message with a dedup key: sent, or the id of the one that has the key. Whoever sends the same
--- key at the same time waits for the first to commit or roll back. A key that ran out is taken
--- over, and two others that did are swept on the way.
+-- One message with a dedup key: sent, or the id of the message that has the key. A second
+-- transaction that sends the same key waits for the first to commit or roll back. A key whose
+-- window is over is taken over, and two others are swept on the way.
 WITH new AS MATERIALIZED (
     SELECT nextval('pgqueue_message_id_seq') AS id
 ),

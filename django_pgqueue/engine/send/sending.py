@@ -46,14 +46,14 @@ def send(
     before.
 
     Arguments:
-        body: anything JSON can hold.
-        headers: a dict of the same.
+        body: any value JSON can hold; dates, Decimal and UUID become text.
+        headers: a dict of the same, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
         priority: from -100 to 100; higher is read first.
-        group: the FIFO group.
-        dedup_key: within the queue's dedup window only the first send with this key adds a
-            message; the others return its id.
+        group: the FIFO group, text of 1 to 255 characters; None: none.
+        dedup_key: text of 1 to 255 characters; within the queue's dedup window only the first send
+            with this key adds a message, and the others return its id.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1
@@ -87,10 +87,10 @@ def send_batch(
 ) -> list[int]:
     """Send many messages at once, all or none, and return their ids in the same order.
 
-    Many messages, or very large ones, go by COPY.
+    From ``COPY_THRESHOLD`` messages on, or when they are very large, they go by COPY.
 
     Arguments:
-        bodies: one for each message, at least one.
+        bodies: a list with one for each message, at least one.
         headers, group: one for all, or a list with one for each body.
         delay, priority: one for all, as for :func:`send`.
         dedup_key: a list with one for each body.

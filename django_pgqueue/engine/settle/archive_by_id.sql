@@ -1,4 +1,4 @@
--- Whatever state the message is in: an operator's tool, without a fence.
+-- Done, in whatever state the message is: an operator's tool, without a fence.
 WITH held AS (
     DELETE FROM {deferred}
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

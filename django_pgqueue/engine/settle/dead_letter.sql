@@ -1,5 +1,5 @@
--- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell from
--- where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
+-- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell
+-- from where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
 WITH gone AS (
     DELETE FROM {deferred}
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
@@ -22,7 +22,7 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
            'attempts', gone.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
            'dead_lettered_at', statement_timestamp(),
-           -- Headers are the sender's: whatever stands there, the message must be able to die.
+           -- Headers are the sender's: no value in them may keep the message from dying.
            'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
                WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
        m.body

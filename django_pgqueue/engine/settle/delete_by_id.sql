@@ -1,4 +1,4 @@
--- Whatever state the message is in, as long as it is in the queue: the archive stays.
+-- Gone for good, in whatever state the message is in the queue; the archive stays. Without a fence.
 WITH held AS (
     DELETE FROM {deferred}
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

@@ -1,5 +1,5 @@
 -- Messages and every row about them: what deleting by the ORM means. The length of the list is
--- hidden from the planner, which would read all of a leaf that has no statistics yet.
+-- hidden from the planner, which would read all of a partition that has no statistics yet. P3, P4.
 WITH held AS (
     DELETE FROM {deferred} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
 ),

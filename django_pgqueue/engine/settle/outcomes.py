@@ -1,6 +1,7 @@
 """Outcomes of deliveries, many at once: done, once more, given back, failed. All fenced by receipt.
 
-``ran`` says whether a handler ran, which counts as an attempt.
+``ran`` says whether a handler ran, which counts as an attempt. Each returns the ids that changed,
+and the other receipts in ``.lost`` and ``.before`` (:class:`django_pgqueue.types.Settled`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ def complete(
     ran: bool = True,
     results: Mapping[Receipt, Any] | None = None,
 ) -> Settled:
-    """Done: to the archive as COMPLETED, the attempt counted.
+    """Done: to the archive as COMPLETED.
 
-    ``results`` are values to keep there, anything JSON can hold, for some of the receipts.
+    Arguments:
+        receipts: the deliveries that are done.
+        ran: whether a handler ran, which counts as an attempt.
+        results: JSON values to keep in the archive, by receipt, for some of them or none.
 
-    >>> queue("orders").complete([message.receipt])
+    >>> queue("orders").complete([message.receipt], results={message.receipt: {"invoice": 41}})
     [1]
+
+    Raises QueueNotFound, InvalidMessage for a result that JSON cannot hold.
     """
     receipts = list(receipts)
     if not receipts:
@@ -47,9 +53,13 @@ def retry(
     ran: bool = True,
     errors: Mapping[Receipt, str] | None = None,
 ) -> Settled:
-    """Not done: each message is due again after its delay, in seconds.
+    """Not done: each message is due again after a delay.
 
-    ``errors`` tell why, for some of the receipts; the last one is kept until the message is done.
+    Arguments:
+        delays: seconds, by receipt.
+        ran: whether a handler ran, which counts as an attempt.
+        errors: the reasons, by receipt, for some of them or none; the last one is kept until the
+            message is done.
 
     >>> queue("orders").retry({message.receipt: 30})
     [1]
@@ -68,6 +78,8 @@ def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
 
     >>> queue("orders").release([message.receipt])
     [1]
+
+    Raises QueueNotFound.
     """
     receipts = list(receipts)
     return by_receipts(queue, "release", receipts, {}) if receipts else Settled()
@@ -82,11 +94,18 @@ def fail(
 ) -> Settled:
     """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED.
 
-    In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` tells
-    source, reason, error, counts and times.
+    In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` has source,
+    reason, error, counts and times.
+
+    Arguments:
+        errors: texts, by receipt.
+        reason: the ``reason`` of that header, one for all.
+        ran: whether a handler ran, which counts as an attempt.
 
     >>> queue("orders").fail({message.receipt: "no such customer"})
     [1]
+
+    Raises QueueNotFound.
     """
     if not errors:
         return Settled()
@@ -123,8 +142,14 @@ def _fail(
 def settle(queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool = True) -> Settled:
     """Write the outcome of each message, one statement for each kind of outcome.
 
+    Arguments:
+        outcomes: an Ack, Nack, Reject or Discard of :mod:`django_pgqueue.acks`, by receipt.
+        ran: whether handlers ran, which counts as an attempt.
+
     >>> queue("orders").settle({message.receipt: Ack()})
     [1]
+
+    Raises QueueNotFound, InvalidArgument.
     """
     done = [r for r, outcome in outcomes.items() if isinstance(outcome, Ack)]
     nacks = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Nack)}

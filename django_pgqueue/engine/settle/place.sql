@@ -1,5 +1,5 @@
--- A part of others: where messages stand that nobody holds, ready or waiting in their groups. They are
--- looked up one by one: for a list the planner reads all of a leaf that has no statistics yet.
+-- A part of other statements: the rows of messages that no process holds, in ready or, behind a
+-- head, in waiting. P5.
 place AS MATERIALIZED (
     SELECT r.ctid AS ready, w.ctid AS waiting
     FROM unnest(%(ids)s::bigint[]) AS given (id)

@@ -1,7 +1,7 @@
--- A batch of live messages, whatever their state. Rows that others hold locked are passed by.
--- In the order of the index, and with a limit the planner cannot see: it would go through the
--- rows of all other queues to find the first of this one.
--- What waits behind heads goes first, or each head would be followed by the next one.
+-- Live messages, up to batch of them, whatever their state. Rows that others hold locked are
+-- skipped. In the order of the index, and with a limit the planner cannot see: it would go through
+-- the rows of all other queues to find the first of this one. P1. Followers go before their heads,
+-- or each head would be followed by the next one.
 WITH behind AS MATERIALIZED (
     SELECT ctid FROM {waiting} WHERE queue_id = {queue_id}
     ORDER BY group_key, id

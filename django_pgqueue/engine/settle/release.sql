@@ -1,4 +1,4 @@
--- Given back unstarted by its holder: due at once, the delivery uncounted. Fenced.
+-- Given back by its holder before it was started: due at once, the delivery uncounted. Fenced.
 UPDATE {deferred}
 SET vt = statement_timestamp(),
     state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,

@@ -35,7 +35,8 @@ def archive(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Set
     """Done: move messages from the queue to the archive, as COMPLETED.
 
     Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
-    archived; the others are in ``.lost``.
+    archived. Of the others, ``.before`` has the receipts that an earlier call archived, whose
+    answer was lost, and ``.lost`` the rest.
 
     >>> [message] = queue("orders").read()
     >>> queue("orders").archive(message)
@@ -82,7 +83,13 @@ def set_vt(
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
-    """Delete messages wherever they are, the archive included; returns the ids found."""
+    """Delete messages in whatever state, the archive included; returns the ids found.
+
+    >>> queue("orders").erase([4, 5])
+    [4, 5]
+
+    Raises QueueNotFound.
+    """
     ids = list(ids)
     unfold(queue, ids)
     return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
@@ -91,8 +98,8 @@ def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
 def purge(queue: OpenQueue, *, progress: Any = None) -> int:
     """Delete every live message, ready, delayed or in flight; returns how many.
 
-    The archive stays. Waits for no other transaction: messages that one holds locked are passed by.
-    Outside a transaction it goes in batches that are kept when it is interrupted. ``progress`` is
+    The archive stays. Waits for no other transaction: messages that one holds locked are skipped.
+    Outside a transaction it goes in steps, which stay done when it is interrupted. ``progress`` is
     called with the count so far.
 
     >>> queue("orders").purge()

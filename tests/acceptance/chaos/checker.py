@@ -1,4 +1,4 @@
-"""What a history and the database together say: lost, phantom, duplicated, redelivered.
+"""Findings from a history and the database: lost, phantom, duplicated, redelivered.
 
 In the manner of Jepsen's queue checkers: what went in must come out, and nothing else.
 """
@@ -22,7 +22,7 @@ class State:
 
     #: How many effects each op has.
     effects: Counter[str]
-    #: How often each op stands in the archive as COMPLETED, as FAILED, and in the dead letters.
+    #: How often each op is in the archive as COMPLETED, as FAILED, and in the dead letters.
     completed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     #: Messages that are still in a queue, with their state.
@@ -33,7 +33,7 @@ class State:
 
 @dataclass
 class Verdict:
-    """What is wrong, by op, and two counts that depend on the faults."""
+    """Violations, by op, and two counts that depend on the faults."""
 
     #: Sent for sure, and neither done, failed nor still there.
     lost: list[str]
@@ -45,7 +45,7 @@ class Verdict:
     ambiguous: list[str]
     #: Delivered again after its ack was announced. Not so where an earlier delivery starts late,
     #: in a process that stood still after it had looked at the lease. A locked delivery is counted
-    #: when it commits: whoever lost his connection meanwhile starts it under the same number.
+    #: when it commits: a consumer that lost its connection starts it under the same number.
     after_ack: list[str]
     #: Effects that happened more than once.
     duplicated: list[str]
@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def wrong(self) -> dict[str, list[str]]:
-        """What must never happen, whatever the faults."""
+        """Violations of what must never happen, whatever the faults."""
         named = ("lost", "without_effect", "phantoms", "ambiguous", "after_ack", "leases")
         return {name: getattr(self, name) for name in named if getattr(self, name)}
 

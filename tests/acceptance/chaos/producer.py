@@ -58,7 +58,7 @@ class RolledBack(Exception):
 
 
 def fault(draw: random.Random, plan: dict[str, object], queue: str) -> dict[str, object]:
-    """What the handler is told to do, for some of the messages."""
+    """Orders to the handler, for some of the messages."""
     faults = plan.get("faults")
     if not faults or draw.random() >= plan.get("fault_rate", 0.02):  # type: ignore[operator]
         return {}

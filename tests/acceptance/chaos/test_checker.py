@@ -28,7 +28,7 @@ def test_what_was_sent_and_is_nowhere_is_lost() -> None:
     assert check(history("invoke a", "ok a"), State(effects=Counter())).lost == ["a"]
 
 
-def test_what_nobody_knows_to_be_sent_is_not_lost() -> None:
+def test_a_message_not_known_to_be_sent_is_not_lost() -> None:
     assert check(history("invoke a", "unknown a"), State(effects=Counter())).wrong == {}
     assert check(history("invoke a"), State(effects=Counter())).wrong == {}
 

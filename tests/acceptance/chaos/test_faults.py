@@ -127,7 +127,7 @@ def test_the_server_crashes_under_load(world: World) -> None:
 def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification(
     world: World,
 ) -> None:
-    """Commits out of order, rows that never were, and consumers that nobody wakes."""
+    """Commits out of order, rows that never were, and consumers without notifications."""
     world.queues(notify=False)
     for _ in range(2):
         world.consume()

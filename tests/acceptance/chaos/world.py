@@ -58,7 +58,7 @@ class World:
         assert prepared == 0
 
     def produce(self, count: int, *, producers: int = 1, **plan: Any) -> None:
-        """Start processes that send so many messages in all, and do not wait for them."""
+        """Start processes that send that many messages in all, and do not wait for them."""
         plan = {"queues": QUEUES, **plan}
         each = max(1, int(count * self.scale) // producers)
         for number in range(producers):

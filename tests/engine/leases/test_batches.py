@@ -25,7 +25,7 @@ QTY = 20
 
 
 def leases(table: str = "pgqueue_lease") -> list[list[int]]:
-    """What is left of each lease."""
+    """The messages left in each lease."""
     return [ids for (ids,) in run_sql(f"SELECT ids FROM {table} ORDER BY head")]
 
 
@@ -244,7 +244,7 @@ def test_a_copy_of_a_receipt_from_another_process_settles_too(
     assert backlog.archive(batch[3:]) == ids(batch[3:])
 
 
-# What becomes of a batch whose time is up
+# A batch whose time is up
 
 
 def test_a_batch_that_ran_out_is_read_again_before_what_is_ready(
@@ -343,13 +343,13 @@ def test_the_batch_of_a_dead_consumer_can_be_read_at_once(backlog: BoundQueue) -
     held = Message.objects.lease(the_queue(), qty=QTY, vt=3600, process_id=dead.pk)
     run_sql("UPDATE pgqueue_process SET heartbeat_at = heartbeat_at - interval '1 hour'")
 
-    rescued = Process.objects.bury_dead(dt.timedelta(minutes=1), using="default")
+    rescued = Process.objects.reap(dt.timedelta(minutes=1), using="default")
 
     assert rescued == {dead.pk: QTY}
     assert ids(backlog.read(qty=QTY)) == ids(held)
 
 
-# What else looks at queues
+# Other operations that look at queues
 
 
 def test_metrics_count_what_is_in_batches(backlog: BoundQueue, batch: list[Message]) -> None:
@@ -395,7 +395,7 @@ def test_a_peek_shows_a_batch_only_when_it_ran_out(
     assert len(leases()) == 1
 
 
-def test_whoever_waits_knows_when_a_batch_is_due(backlog: BoundQueue) -> None:
+def test_a_waiting_reader_knows_when_a_batch_is_due(backlog: BoundQueue) -> None:
     while rest := backlog.read(qty=QTY, vt=3600):
         pass
     assert not rest

@@ -1,4 +1,4 @@
-"""What a statement would cost: its plan, run, measured and rolled back.
+"""The cost of a statement: its plan, run, measured and rolled back.
 
 with watched(connection) as plans:
     queue("orders").read(qty=10, in_transaction=True)
@@ -30,7 +30,7 @@ OURS = (
     "pgqueue_archive",
 )
 
-# So many buffers the server rightly reads at once, rather than go through an index.
+# Up to this many buffers the server rightly reads at once, rather than go through an index.
 TINY = 128
 
 
@@ -163,7 +163,7 @@ def _walk(node: dict[str, Any], depth: int, elsewhere: int = 0) -> Iterator[Node
         own=(_buffers(node) - sum(map(_buffers, below)) - elsewhere) / max(loops, 1),
         depth=depth,
     )
-    # What is computed once for all is shown beside the step that asks for it, and counted in that.
+    # A value computed once for all is shown beside the step that asks for it, and counted there.
     shown = [child for child in below if child["Parent Relationship"] == "InitPlan"]
     for child in below:
         asked = 0 if child in shown else sum(map(_buffers, shown))

@@ -1,4 +1,4 @@
-"""What a message leaves behind: dead rows and write-ahead log, counted, from send to archive."""
+"""Dead rows and write-ahead log of a message, counted, from send to archive."""
 
 from __future__ import annotations
 

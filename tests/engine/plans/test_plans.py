@@ -1,6 +1,6 @@
-"""What an operation costs does not grow with what else there is.
+"""The cost of an operation does not grow with other messages.
 
-A hundred thousand messages stand in the way, each time in another way; the statements that the
+A hundred thousand messages are in the way, each time in another state; the statements that the
 operations really send are measured, and may touch only a handful of rows.
 """
 
@@ -237,7 +237,7 @@ def situation(
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[BoundQueue]:
     with django_db_blocker.unblock():
-        # What an earlier test rolled back is still there, dead.
+        # Rows that an earlier test rolled back are still there, dead.
         run("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_lease")
         with rolled_back():
             yield request.param()
@@ -296,7 +296,7 @@ def read_as_a_batch(queue: BoundQueue) -> list[Message]:
     return Message.from_deliveries(opened(queue), in_batches(rows)) or leased(queue)
 
 
-# What each operation is given, and what it does then. The first part is not measured.
+# For each operation its preparation, which is not measured, and the operation itself.
 OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, Any], Any]]] = {
     "send": (lambda q: None, lambda q, _: q.send(1)),
     "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),

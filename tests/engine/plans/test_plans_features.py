@@ -1,4 +1,4 @@
-"""What the operations of groups cost, whatever stands in the queue."""
+"""The cost of operations on groups, whatever is in the queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 @pytest.fixture
 def crowded(db: None, sql: Sql) -> BoundQueue:
     """5,000 groups of one message, and 5,000 messages behind the blocked head of one."""
-    # What an earlier test rolled back is still there, dead.
+    # Rows that an earlier test rolled back are still there, dead.
     sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
     Message.objects.create_queue("orders")
     orders = BoundQueue("orders")
@@ -130,7 +130,7 @@ def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -
     with watched(connection) as plans:
         crowded.read(qty=20)
 
-    set_back = [plan for plan in plans if "back they go into the line" in plan.statement]
+    set_back = [plan for plan in plans if "back into waiting" in plan.statement]
     assert set_back
     for plan in set_back:
         plan.check(rows=250, buffers=2_500)
@@ -155,7 +155,7 @@ def dead(db: None, sql: Sql) -> BoundQueue:
 
 
 class Enough(Exception):
-    """What ends a long operation after a few of its batches."""
+    """Ends a long operation after a few of its steps."""
 
 
 def stop_after(batches: int) -> Callable[[int], None]:

@@ -34,7 +34,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def statements() -> Iterator[list[str]]:
-    """What was run: read_ready begins behind a bound, read looks everywhere."""
+    """The statements that ran: read_ready begins behind a bound, read looks everywhere."""
     ran: list[str] = []
 
     def note(execute: Any, statement: str, *rest: Any) -> Any:

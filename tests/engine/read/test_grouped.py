@@ -27,7 +27,7 @@ def send_line(queue: BoundQueue, group: str, count: int = 3) -> list[int]:
 
 
 def hot_rows(sql: Sql) -> int:
-    """What groups leave behind when they are empty: nothing."""
+    """Groups leave nothing behind when they are empty."""
     [(rows,)] = sql(
         "SELECT (SELECT count(*) FROM pgqueue_group) + (SELECT count(*) FROM pgqueue_waiting)"
     )
@@ -182,9 +182,9 @@ def test_the_next_follows_when_an_unread_head_goes(
 ) -> None:
     ids = send_line(orders, "a")
     send_line(orders, "b")
-    orders.archive(orders.read())  # a1, so that a2 stands in ready
+    orders.archive(orders.read())  # a1, so that a2 is in ready
     head = Message.objects.get(pk=ids[1])
-    head.read_ct = 0  # nobody holds it
+    head.read_ct = 0  # no process holds it
     if end is end_by_failure:
         [head] = orders.read()
 
@@ -474,7 +474,7 @@ def test_a_message_behind_the_head_that_has_no_deliveries_left_ends_the_batch(
     assert state == "FAILED"
 
 
-def test_metrics_and_peek_count_a_group_that_nobody_has_read_yet(orders: BoundQueue) -> None:
+def test_metrics_and_peek_count_a_group_that_was_never_read(orders: BoundQueue) -> None:
     send_line(orders, "a")
     send_line(orders, "b")
 
@@ -487,7 +487,7 @@ def test_metrics_and_peek_count_a_group_that_nobody_has_read_yet(orders: BoundQu
     assert (metrics.length, metrics.visible, metrics.waiting, metrics.in_flight) == (6, 1, 4, 1)
 
 
-def test_metrics_count_the_delayed_first_of_a_group_that_nobody_has_read_as_delayed(
+def test_metrics_count_the_delayed_first_of_a_group_that_was_never_read_as_delayed(
     orders: BoundQueue,
 ) -> None:
     orders.send("a1", group="a", delay=60)
@@ -552,11 +552,11 @@ def test_the_async_twins_read_the_same(orders: BoundQueue, read: str) -> None:
     assert bodies(async_to_sync(reading)()) == ["a1"]
 
 
-# Two sessions. What one has not committed the other cannot see, and must not be lost for it.
+# Two sessions. Neither sees the other's uncommitted rows, which must not be lost for that.
 
 
 @pytest.mark.parametrize("first_to_commit", [0, 1])
-def test_two_senders_of_a_new_group_wait_for_nobody(
+def test_two_senders_of_a_new_group_do_not_wait(
     committed_orders: BoundQueue,
     actors: Callable[[int], list[Actor]],
     first_to_commit: int,
@@ -736,7 +736,7 @@ def test_plain_sql_that_deletes_unread_heads_brings_up_the_next(
     send_line(orders, "a")
     send_line(orders, "b")
     orders.send("x")
-    orders.archive(orders.read(qty=10))  # a2 and b2 stand in ready
+    orders.archive(orders.read(qty=10))  # a2 and b2 are in ready
 
     sql("DELETE FROM pgqueue_ready")
 

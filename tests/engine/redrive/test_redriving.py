@@ -139,7 +139,7 @@ def test_redrive_to_one_queue_takes_also_what_was_sent_there(
     assert bodies(BoundQueue("repairs").read(qty=5)) == ["failed", "sent here"]
 
 
-def test_redrive_leaves_what_somebody_holds(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_redrive_leaves_messages_in_flight(failing: BoundQueue, dead: BoundQueue) -> None:
     failing.send_batch([1, 2])
     fail_all(failing)
     dead.read()

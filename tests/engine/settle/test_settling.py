@@ -100,7 +100,7 @@ def test_the_receipt_of_an_earlier_delivery_changes_nothing_and_is_reported_as_l
 
 
 @each_operation
-def test_a_receipt_still_counts_after_the_lease_ran_out_if_nobody_read_since(
+def test_a_receipt_still_counts_after_the_lease_ran_out_if_it_was_not_read_since(
     orders: BoundQueue, operation: str
 ) -> None:
     orders.send(1)
