@@ -18,7 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_pgqueue"
 SPARK = "pyspark_pgqueue"
 # Packages that the contracts name.
-ALWAYS = {"__init__.py": "", "models/__init__.py": "", f"{SPARK}/__init__.py": ""}
+ALWAYS = {
+    "__init__.py": "",
+    "engine/__init__.py": "",
+    "models/__init__.py": "",
+    f"{SPARK}/__init__.py": "",
+}
 # The two places where Django and Python ask for an import that comes late.
 MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
 
@@ -126,6 +131,17 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
             id="cycle",
         ),
         pytest.param({"surprise.py": ""}, id="module-without-a-layer"),
+        pytest.param(
+            {"models/queue.py": "", "engine/session.py": "from django_pgqueue.models import queue"},
+            id="model-in-the-engine",
+        ),
+        pytest.param(
+            {
+                "engine/send/sending.py": "from django_pgqueue.engine.read import reading",
+                "engine/read/reading.py": "from django_pgqueue.engine.send import sending",
+            },
+            id="cycle-in-the-engine",
+        ),
         pytest.param(
             {"pyspark_pgqueue/source.py": "from django.db import models"}, id="django-in-spark"
         ),
