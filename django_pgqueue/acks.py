@@ -5,13 +5,24 @@ from __future__ import annotations
 import datetime as dt
 import math
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy, wants_retry
 
-__all__ = ["Ack", "AckPolicy", "Discard", "Nack", "Outcome", "Reject", "Retry", "decide"]
+__all__ = [
+    "Ack",
+    "AckPolicy",
+    "Discard",
+    "Failure",
+    "Nack",
+    "Outcome",
+    "Reject",
+    "Retry",
+    "decide",
+    "describe",
+]
 
 _LONGEST_ERROR = 8192
 #: Thirty years, in seconds: whoever asks for more has mistaken the unit.
@@ -38,8 +49,43 @@ class AckPolicy(str, Enum):
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Why one attempt failed, as :class:`~django_pgqueue.models.Attempt` keeps it.
+
+    ``attempt`` counts the handler's runs from 1, ``error_class`` is the import path of the
+    exception.
+
+    >>> failure = Failure.of(ValueError("no number"), attempt=2)
+    >>> failure.error_class, failure.message
+    ('builtins.ValueError', 'no number')
+    """
+
+    attempt: int
+    error_class: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException, attempt: int) -> Failure:
+        """The failure of an attempt that raised this."""
+        kind = type(error)
+        try:
+            message = str(error)
+        except Exception:
+            message = "<exception str() failed>"
+        trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        return cls(attempt, path, _storable(message), _printable(trace))
+
+
+@dataclass(frozen=True)
 class Ack:
-    """Done: the message goes to the archive as COMPLETED."""
+    """Done: the message goes to the archive as COMPLETED.
+
+    ``result`` is JSON text that the archive keeps; a consumer with ``keep_result`` fills it in.
+    """
+
+    result: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,6 +97,7 @@ class Nack:
 
     delay: float | None = None
     error: str = ""
+    failure: Failure | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delay", _seconds(self.delay))
@@ -73,6 +120,8 @@ class Reject(Exception):
 
     It goes to the dead-letter queue, or to the archive as FAILED, with the reason.
     """
+
+    failure: Failure | None = None
 
     def __init__(self, reason: str = "rejected by its handler") -> None:
         super().__init__(reason)
@@ -109,10 +158,13 @@ def decide(
     """
     if policy is AckPolicy.ACK_FIRST:
         return None
-    if isinstance(error, (Discard, Reject)):
+    if isinstance(error, Discard):
         return error
+    if isinstance(error, Reject):
+        return _failed(error, Failure.of(error.__cause__ or error, attempt))
     if isinstance(error, Retry):
-        said, error = Nack(error.delay, str(error)), None
+        failure = Failure.of(error.__cause__ or error, attempt)
+        said, error = Nack(error.delay, str(error), failure), None
     if said is not None:
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
     if error is None:
@@ -122,9 +174,10 @@ def decide(
         return _ACK
     if policy is AckPolicy.ACK:
         return _ACK
+    failure = Failure.of(error, attempt)
     if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
-        return Reject(describe(error))
-    return _granted(Nack(None, describe(error)), strategy, attempt, elapsed)
+        return _failed(Reject(describe(error)), failure)
+    return _granted(Nack(None, describe(error), failure), strategy, attempt, elapsed)
 
 
 def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
@@ -132,8 +185,13 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
         return nack
     delay = strategy.delay(attempt, elapsed)
     if delay is None:
-        return Reject(nack.error or "no attempts left")
-    return Nack(delay, nack.error)
+        return _failed(Reject(nack.error or "no attempts left"), nack.failure)
+    return Nack(delay, nack.error, nack.failure)
+
+
+def _failed(reject: Reject, failure: Failure | None) -> Reject:
+    reject.failure = failure
+    return reject
 
 
 def describe(error: BaseException) -> str:
@@ -151,8 +209,11 @@ def describe(error: BaseException) -> str:
 
 def _storable(text: str) -> str:
     """The text as PostgreSQL can store it: no NUL, no lone surrogate, not endless."""
-    cut = text[:_LONGEST_ERROR].replace("\x00", "\\0")
-    return cut.encode("utf-8", "backslashreplace").decode()
+    return _printable(text[:_LONGEST_ERROR])
+
+
+def _printable(text: str) -> str:
+    return text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def _seconds(delay: object) -> float | None:

@@ -11,7 +11,11 @@ class PgQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_pgqueue import checks  # noqa: F401  registers them
+        from django_pgqueue import checks, signals  # noqa: F401  registers them
+        from django_pgqueue.models import Attempt
         from django_pgqueue.observability import logs
 
         logs.connect()
+        signals.queue_maintained.connect(
+            Attempt.objects.on_maintained, weak=False, dispatch_uid="django_pgqueue.attempts"
+        )

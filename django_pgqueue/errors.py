@@ -5,6 +5,9 @@
   x QueueMismatch         the queue exists, made in another way than asked for
   x QueueBusy             the tables of a queue stayed locked by others
     + QueueConverting     somebody else converts it
+  x MessageNotFound       no message of that id in the queue or its archive
+  x MessageFailed         the message whose result is asked for failed for good
+  x ResultNotReady        it is not done yet; also a TimeoutError
   x LeaseLost             the message was read again by somebody else, or is gone
   x InvalidArgument       also a ValueError
     + InvalidQueueName
@@ -26,11 +29,14 @@ __all__ = [
     "InvalidMessage",
     "InvalidQueueName",
     "LeaseLost",
+    "MessageFailed",
+    "MessageNotFound",
     "PgQueueError",
     "QueueBusy",
     "QueueConverting",
     "QueueMismatch",
     "QueueNotFound",
+    "ResultNotReady",
     "TransactionRefused",
 ]
 
@@ -88,6 +94,40 @@ class QueueConverting(QueueBusy):
         PgQueueError.__init__(
             self,
             f"Queue {name!r} is being converted by somebody else. Let that end, then try again.",
+        )
+
+
+class MessageNotFound(PgQueueError, LookupError):
+    """No message of that id: it was never sent, rolled back, deleted, or is older than the
+    queue's retention."""
+
+    def __init__(self, name: str, message_id: int) -> None:
+        super().__init__(
+            f"Queue {name!r} has no message {message_id}, nor has its archive. Was it sent to "
+            f"another queue, rolled back, deleted, or removed by the queue's retention?"
+        )
+
+
+class MessageFailed(PgQueueError):
+    """The message failed for good: there is no result. ``error`` says why."""
+
+    def __init__(self, name: str, message_id: int, error: str) -> None:
+        self.error = error
+        first = error.strip().splitlines()[0] if error.strip() else "no reason given"
+        super().__init__(
+            f"Message {message_id} of queue {name!r} failed: {first}. Its attempts are in "
+            f"queue({name!r}).attempts({message_id})."
+        )
+
+
+class ResultNotReady(PgQueueError, TimeoutError):
+    """The message is not done yet. Ask again later, or wait longer."""
+
+    def __init__(self, name: str, message_id: int, state: str) -> None:
+        super().__init__(
+            f"Message {message_id} of queue {name!r} is {state}: there is no result yet. Ask "
+            f"again later; a message that was sent in this transaction is not read before the "
+            f"commit."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
+from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.bound import BoundQueue, queue
 from django_pgqueue.models.caretaker import Caretaker
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
@@ -15,6 +16,7 @@ from django_pgqueue.models.topic import Binding
 
 __all__ = [
     "ArchivedMessage",
+    "Attempt",
     "Binding",
     "BoundQueue",
     "Caretaker",

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from asgiref.sync import sync_to_async
+
 from django_pgqueue import arguments
+from django_pgqueue.models import results
+from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.operations import MessageManager
 from django_pgqueue.models.operations.base import twin
@@ -56,6 +60,42 @@ class BoundQueue:
 
     def __hash__(self) -> int:
         return hash((self.name.lower(), self.using))
+
+    def result(self, message_id: int, *, timeout: float | None = 0) -> Any:
+        """What the handler of a message returned, where its consumer has ``keep_result``.
+
+        Waits up to ``timeout`` seconds for the message to be done; None waits for ever.
+
+        >>> orders.result(7, timeout=5)
+        {'charged': True}
+
+        Raises ResultNotReady (a TimeoutError), MessageFailed and MessageNotFound.
+        """
+        return results.result(Message.objects.resolve(self.name, self.using), message_id, timeout)
+
+    async def aresult(self, message_id: int, *, timeout: float | None = 0) -> Any:
+        """The async twin of :meth:`result`."""
+        found = await sync_to_async(Message.objects.resolve)(self.name, self.using)
+        return await results.aresult(found, message_id, timeout)
+
+    def wait(self, message_id: int, timeout: float | None = None) -> Any:
+        """Wait for a message to be done: :meth:`result` with a ``timeout``, by default endless.
+
+        >>> orders.wait(orders.send({"order": 7}), timeout=5)
+        {'charged': True}
+        """
+        return self.result(message_id, timeout=timeout)
+
+    def attempts(self, message_id: int) -> list[Attempt]:
+        """The failed attempts of a message, oldest first: when, where and why.
+
+        >>> [attempt.error_class for attempt in orders.attempts(7)]
+        ['builtins.ConnectionError']
+        """
+        found = Message.objects.resolve(self.name, self.using)
+        return Attempt.objects.of(message_id, using=found.alias)
+
+    aattempts = twin(attempts)
 
     create = _bound(MessageManager.create_queue)
     drop = _bound(MessageManager.drop_queue)

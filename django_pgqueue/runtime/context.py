@@ -49,9 +49,14 @@ class Context:
         return self._running.messages[0].read_ct
 
     @property
+    def process_id(self) -> int | None:
+        """The id of this consumer process: its row in :class:`~django_pgqueue.models.Process`."""
+        return self._subscription.process_id()
+
+    @property
     def deadline(self) -> float | None:
         """When the handler's timeout is over, by ``time.monotonic()``; None without one."""
-        timeout = self._subscription.handler.timeout
+        timeout = self._subscription.handler.timeout_of(self._running.messages[0])
         return None if timeout is None else self._running.started + timeout
 
     @property

@@ -39,7 +39,7 @@ class LeaseKeeper(Loop):
 
     def tick(self) -> float:
         for subscription in self._executions:
-            if subscription.handler.timeout is not None:
+            if subscription.handler.has_timeouts:
                 self._end_overdue(subscription)
         shortest = min((s.vt for s in self._executions), default=10.0)
         if time.monotonic() - self._checked >= min(shortest / 6, 2.0):
@@ -88,9 +88,11 @@ class LeaseKeeper(Loop):
         subscription.give_back(stale)
 
     def _end_overdue(self, subscription: Subscription) -> None:
-        timeout = subscription.handler.timeout or 0.0
         now = time.monotonic()
         for running in list(subscription.running.values()):
+            timeout = subscription.handler.timeout_of(running.messages[0])
+            if timeout is None:
+                continue
             overdue = now - running.started - timeout
             if overdue <= 0:
                 continue

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject, decide, describe
+from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject, decide, describe
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import Message
 from django_pgqueue.runtime.subscription import Running, Subscription
 
@@ -28,6 +29,8 @@ def outcomes_of(
         if said is not None and running.on_said is not None:
             continue
         outcome = outcome_of(subscription, running, message, error, said or _as_outcome(answer))
+        if said is None and error is None and type(outcome) is Ack and not _says(answer):
+            outcome = _with_result(subscription, running, message, answer)
         if outcome is not None:
             outcomes.append((message, outcome))
     return outcomes
@@ -45,7 +48,8 @@ def outcome_of(
         return _decide(subscription, running, message, error, said)
     except Exception as broken:
         # A strategy of the user's own that fails must not take the message with it.
-        return Nack(subscription.vt, describe(broken))
+        failure = Failure.of(broken, message.attempts + 1)
+        return Nack(subscription.vt, describe(broken), failure)
 
 
 def _decide(
@@ -62,7 +66,7 @@ def _decide(
     before = (message.vt - first).total_seconds() - subscription.vt
     return decide(
         subscription.handler.ack_policy,
-        subscription.handler.retry,
+        subscription.handler.retry_of(message),
         error=error,
         attempt=message.attempts + 1,
         elapsed=max(0.0, before) + time.monotonic() - running.started,
@@ -85,4 +89,18 @@ def _answers(returned: Any, count: int) -> Sequence[Any]:
 
 def _as_outcome(answer: Any) -> Any:
     """An outcome a handler returned; anything else it returns says nothing."""
-    return answer if isinstance(answer, (Ack, Nack, BaseException)) else None
+    return answer if _says(answer) else None
+
+
+def _says(answer: Any) -> bool:
+    return isinstance(answer, (Ack, Nack, BaseException))
+
+
+def _with_result(
+    subscription: Subscription, running: Running, message: Message, answer: Any
+) -> Outcome | None:
+    """Done, with what the handler returned; what cannot be kept is an error of the handler."""
+    try:
+        return Ack(subscription.handler.result_of(answer))
+    except InvalidArgument as unfit:
+        return outcome_of(subscription, running, message, unfit)

@@ -108,7 +108,9 @@ class Settler(Loop):
     def _write(self, subscription: Subscription, batch: list[Settlement], ran: bool) -> None:
         outcomes = {s.message.receipt: s.outcome for s in batch}
         try:
-            settled = Message.objects.settle(subscription.queue, outcomes, ran=ran)
+            settled = Message.objects.settle(
+                subscription.queue, outcomes, process_id=subscription.process_id(), ran=ran
+            )
         except QueueNotFound:
             # Dropped meanwhile: there is nothing left to settle.
             settled = Settled(lost=outcomes)

@@ -82,6 +82,8 @@ class Subscription:
         self.available = threading.Condition()
         self.idle = 0
         self.stopping = False
+        #: The row of this process in the queue's database, once it is registered.
+        self.process_id: Callable[[], int | None] = lambda: None
         self.on_low: Callable[[], None] = lambda: None
         self.on_filled: Callable[[], None] | None = None
         #: How long a handler takes for a message, in seconds, exponentially weighted.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from django.db import transaction
+
 from django_pgqueue import arguments
-from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
+from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
+from django_pgqueue.models.attempt import Attempt, masked
 from django_pgqueue.models.operations.base import MessageT, twin
 from django_pgqueue.models.operations.batches import Batches, narrowed
 from django_pgqueue.models.operations.settling import lost
@@ -27,25 +30,45 @@ class Outcomes(Batches[MessageT]):
         queue: str | Queue,
         receipts: Iterable[Receipt],
         *,
+        results: Mapping[Receipt, str] | None = None,
         ran: bool = True,
         using: str | None = None,
     ) -> Settled:
         """Done: to the archive as COMPLETED, the attempt counted.
 
+        ``results`` are JSON texts that the archive keeps, for all of the receipts or for some.
+
         >>> Message.objects.complete("orders", [message.receipt])
         [1]
         """
-        return self._conclude("archive", queue, using, list(receipts), {"ran": int(ran)})
+        found = self.resolve(queue, using)
+        params = {"ran": int(ran)}
+        if not results:
+            return self._conclude("archive", found, None, list(receipts), params)
+        plain = [receipt for receipt in receipts if receipt not in results]
+        texts = ",".join(f'"{receipt.id}":{text}' for receipt, text in results.items())
+        given = {**params, "results": f"{{{texts}}}"}
+        return _joined(
+            [
+                self._conclude("archive", found, None, plain, params),
+                self._conclude("archive_result", found, None, list(results), given),
+            ]
+        )
 
     def retry(
         self,
         queue: str | Queue,
         delays: Mapping[Receipt, float],
         *,
+        failures: Mapping[Receipt, Failure] | None = None,
+        process_id: int | None = None,
         ran: bool = True,
         using: str | None = None,
     ) -> Settled:
         """Not done: each message is due again after its delay, in seconds.
+
+        ``failures`` tell why, for :class:`~django_pgqueue.models.Attempt`, and ``process_id`` in
+        which consumer process.
 
         >>> Message.objects.retry("orders", {message.receipt: 30})
         [1]
@@ -54,7 +77,13 @@ class Outcomes(Batches[MessageT]):
         """
         seconds = [arguments.duration(delay, "delay").total_seconds() for delay in delays.values()]
         params = {"delays": seconds, "ran": int(ran)}
-        return self._conclude("retry", queue, using, list(delays), params)
+        found = self.resolve(queue, using)
+        return self._noting(
+            found,
+            failures,
+            process_id,
+            lambda: self._conclude("retry", found, None, list(delays), params),
+        )
 
     def release(
         self, queue: str | Queue, receipts: Iterable[Receipt], *, using: str | None = None
@@ -75,31 +104,48 @@ class Outcomes(Batches[MessageT]):
         errors: Mapping[Receipt, str],
         *,
         reason: str = "rejected",
+        failures: Mapping[Receipt, Failure] | None = None,
+        process_id: int | None = None,
         ran: bool = True,
         using: str | None = None,
     ) -> Settled:
         """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED.
 
         In the dead-letter queue the message keeps its id, and its header ``x-dead-letter``
-        tells source, reason, error, counts and times.
+        tells source, reason, error, counts and times. ``failures`` and ``process_id`` are as for
+        :meth:`retry`.
 
         >>> Message.objects.fail("orders", {message.receipt: "no such customer"})
         [1]
         """
         found = self.resolve(queue, using)
-        params = {"errors": list(errors.values()), "ran": int(ran)}
+        params: dict[str, Any] = {
+            "errors": [masked(error) for error in errors.values()],
+            "ran": int(ran),
+        }
         if found.dead_letter_queue_id is None:
-            return self._conclude("fail", found, using, list(errors), params)
+            return self._noting(
+                found,
+                failures,
+                process_id,
+                lambda: self._conclude("fail", found, None, list(errors), params),
+            )
         target = Queue.objects.using(found.alias).get(pk=found.dead_letter_queue_id)
         params |= {"source": found.name, "reason": reason}
         tables = {"dead_message": target.tables["message"], "dead_queue_id": target.pk}
-        return self._conclude("dead_letter", found, using, list(errors), params, tables)
+        return self._noting(
+            found,
+            failures,
+            process_id,
+            lambda: self._conclude("dead_letter", found, None, list(errors), params, tables),
+        )
 
     def settle(
         self,
         queue: str | Queue,
         outcomes: Mapping[Receipt, Outcome],
         *,
+        process_id: int | None = None,
         ran: bool = True,
         using: str | None = None,
     ) -> Settled:
@@ -110,18 +156,45 @@ class Outcomes(Batches[MessageT]):
         """
         found = self.resolve(queue, using)
         done = [r for r, outcome in outcomes.items() if isinstance(outcome, Ack)]
+        results = {
+            r: o.result for r, o in outcomes.items() if isinstance(o, Ack) and o.result is not None
+        }
+        failures = {
+            r: o.failure
+            for r, o in outcomes.items()
+            if isinstance(o, (Nack, Reject)) and o.failure is not None
+        }
         again = {r: o.delay or 0.0 for r, o in outcomes.items() if isinstance(o, Nack)}
         failed = {r: o.reason for r, o in outcomes.items() if isinstance(o, Reject)}
         forgotten = [r for r, outcome in outcomes.items() if isinstance(outcome, Discard)]
         parts = [
-            self.complete(found, done, ran=ran),
-            self.retry(found, again, ran=ran),
-            self.fail(found, failed, ran=ran),
+            self.complete(found, done, results=results, ran=ran),
+            self.retry(
+                found, again, failures=_among(failures, again), process_id=process_id, ran=ran
+            ),
+            self.fail(
+                found, failed, failures=_among(failures, failed), process_id=process_id, ran=ran
+            ),
             self._conclude("delete", found, None, forgotten, {}),
         ]
-        return Settled(
-            [pk for part in parts for pk in part], lost=[r for part in parts for r in part.lost]
-        )
+        return _joined(parts)
+
+    @staticmethod
+    def _noting(
+        queue: Queue,
+        failures: Mapping[Receipt, Failure] | None,
+        process_id: int | None,
+        settle: Callable[[], Settled],
+    ) -> Settled:
+        """Settle, and keep why those attempts failed that were settled, in one transaction."""
+        if not failures:
+            return settle()
+        with transaction.atomic(using=queue.alias):
+            settled = settle()
+            late = set(settled.lost)
+            noted = [(r.id, f) for r, f in failures.items() if r not in late]
+            Attempt.objects.note(queue, noted, process_id)
+        return settled
 
     def _conclude(
         self,
@@ -151,3 +224,15 @@ class Outcomes(Batches[MessageT]):
     arelease = twin(release)
     afail = twin(fail)
     asettle = twin(settle)
+
+
+def _among(
+    failures: Mapping[Receipt, Failure], chosen: Container[Receipt]
+) -> dict[Receipt, Failure]:
+    return {receipt: failure for receipt, failure in failures.items() if receipt in chosen}
+
+
+def _joined(parts: Sequence[Settled]) -> Settled:
+    return Settled(
+        [pk for part in parts for pk in part], lost=[r for part in parts for r in part.lost]
+    )
