@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from django_pgqueue.errors import InvalidArgument
@@ -166,11 +166,12 @@ def decide(
         failure = Failure.of(error.__cause__ or error, attempt)
         said, error = Nack(error.delay, str(error), failure), None
     if said is not None:
+        said = _explained(said, attempt)
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
     if error is None:
         if policy is AckPolicy.MANUAL:
             forgotten = Nack(None, "the handler returned without ack(), nack() or reject()")
-            return _granted(forgotten, strategy, attempt, elapsed)
+            return _granted(_explained(forgotten, attempt), strategy, attempt, elapsed)
         return _ACK
     if policy is AckPolicy.ACK:
         return _ACK
@@ -187,6 +188,15 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
     if delay is None:
         return _failed(Reject(nack.error or "no attempts left"), nack.failure)
     return Nack(delay, nack.error, nack.failure)
+
+
+def _explained(said: Outcome, attempt: int) -> Outcome:
+    """What a handler said, with the failure that its reason stands for."""
+    if isinstance(said, Reject) and said.failure is None:
+        return _failed(said, Failure.of(said.__cause__ or said, attempt))
+    if isinstance(said, Nack) and said.error and said.failure is None:
+        return replace(said, failure=Failure.of(Retry(said.delay, said.error), attempt))
+    return said
 
 
 def _failed(reject: Reject, failure: Failure | None) -> Reject:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import django
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class PgQueueConfig(AppConfig):
@@ -16,6 +18,13 @@ class PgQueueConfig(AppConfig):
         from django_pgqueue.observability import logs
 
         logs.connect()
+        if django.VERSION >= (6, 0):
+            from django_pgqueue import handlers
+            from django_pgqueue.tasks import running
+
+            running.connect()
+            handlers.discover_with(running.register)
+            post_migrate.connect(running.create_queues, sender=self)
         signals.queue_maintained.connect(
             Attempt.objects.on_maintained, weak=False, dispatch_uid="django_pgqueue.attempts"
         )

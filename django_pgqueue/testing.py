@@ -77,12 +77,14 @@ def _handle(handler: Handler, message: Message) -> Outcome:
     raised = isinstance(result, (Discard, Reject, Retry))
     outcome = decide(
         handler.ack_policy,
-        handler.retry,
+        handler.retry_of(message),
         error=result if raised and not said else None,
         attempt=message.attempts + 1,
         elapsed=0.0,
         said=said[0] if said else None,
     )
+    if outcome == Ack() and not said and not raised:
+        return Ack(handler.result_of(result))
     return outcome or Ack()
 
 
