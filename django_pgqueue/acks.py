@@ -170,8 +170,9 @@ def decide(
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
     if error is None:
         if policy is AckPolicy.MANUAL:
-            forgotten = Nack(None, "the handler returned without ack(), nack() or reject()")
-            return _granted(_explained(forgotten, attempt), strategy, attempt, elapsed)
+            reason = "the handler returned without ack(), nack() or reject()"
+            forgotten = Nack(None, reason, Failure.of(Retry(None, reason), attempt))
+            return _granted(forgotten, strategy, attempt, elapsed)
         return _ACK
     if policy is AckPolicy.ACK:
         return _ACK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from django.db import connections, models
 
@@ -97,10 +98,15 @@ class AttemptManager(models.Manager["Attempt"]):
         ``before`` leaves out what is newer: its messages are still there.
         """
         removed = 0
-        after: dict[str, object] = {"at": "-infinity", "id": 0}
+        after: dict[str, Any] = {"at": "-infinity", "id": 0}
         looked = _BATCH
         while looked == _BATCH:
-            params = {"queue_id": queue.pk, "before": before, "batch": _BATCH, **after}
+            params: dict[str, Any] = {
+                "queue_id": queue.pk,
+                "before": before,
+                "batch": _BATCH,
+                **after,
+            }
             with connections[queue.alias].cursor() as cursor:
                 cursor.execute(_PRUNE, params)
                 row = cursor.fetchone()

@@ -71,13 +71,13 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """The options that are those of a handler."""
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
-    def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
+    def enqueue(self, task: Task, args: Any, kwargs: dict[str, Any]) -> TaskResult:
         """Send the task's message, in the caller's transaction if there is one.
 
         Raises InvalidTask, TypeError for arguments that are not JSON, and QueueNotFound.
         """
         self.validate_task(task)
-        args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
+        args, kwargs = _plain(args, kwargs)
         message_id = queue(task.queue_name, using=self.database).send(
             body_of(task, args, kwargs),
             delay=_delay(task),
@@ -105,10 +105,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         Raises what :meth:`enqueue` raises; nothing is enqueued then.
         """
         self.validate_task(task)
-        runs = []
-        for call in calls:
-            args, kwargs = call_of(call)
-            runs.append((normalize_json(args), normalize_json(kwargs)))
+        runs = [_plain(*call_of(call)) for call in calls]
         if not runs:
             return []
         ids = queue(task.queue_name, using=self.database).send_batch(
@@ -161,6 +158,11 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
 def _stand_in(message: Any) -> None:
     """A function to try the options on."""
+
+
+def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The arguments as JSON gives them back."""
+    return normalize_json(list(args)), normalize_json(kwargs)
 
 
 def _delay(task: Task) -> dt.datetime | None:

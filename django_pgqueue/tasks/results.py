@@ -122,7 +122,7 @@ def load(result_id: str, *, backend: str, using: str) -> TaskResult:
     done = ArchivedMessage.objects.using(using).filter(queue=message.queue, pk=message_id).first()
     if done is None:
         raise TaskResultDoesNotExist(result_id)
-    times = {
+    times: dict[str, Any] = {
         "enqueued_at": _moment(done.enqueued_at),
         "started_at": _moment(done.first_read_at),
         "last_attempted_at": _moment(done.last_read_at),

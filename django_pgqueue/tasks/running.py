@@ -190,8 +190,9 @@ def _begin(message: Message, alias: str, worker_id: str) -> tuple[Task, TaskResu
 
 def _end(result: TaskResult, value: Any) -> dict[str, Any]:
     """What the archive keeps. Raises TypeError for a return value that is not JSON."""
-    object.__setattr__(result, "_return_value", normalize_json(value))
-    return {"return_value": result._return_value, "worker_id": result.worker_ids[-1]}
+    plain = normalize_json(value)
+    object.__setattr__(result, "_return_value", plain)
+    return {"return_value": plain, "worker_id": result.worker_ids[-1]}
 
 
 def _task(message: Message, alias: str) -> Task:

@@ -22,7 +22,7 @@ Call = Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PgQueueTask(Task):  # type: ignore[misc]
+class PgQueueTask(Task):
     """Django's Task, and four options that ``@task`` takes from Django 6.1 on.
 
     ``retry``
@@ -53,9 +53,12 @@ class PgQueueTask(Task):  # type: ignore[misc]
 
         >>> charge.using(priority=10, dedup_key="once").enqueue(7, 8)
         """
-        given = {"group": group, "dedup_key": dedup_key}
-        changed: PgQueueTask = Task.using(self, **changes)
-        return replace(changed, **{name: key for name, key in given.items() if key is not None})
+        changed: Any = Task.using(self, **changes)
+        return replace(
+            changed,
+            group=changed.group if group is None else group,
+            dedup_key=changed.dedup_key if dedup_key is None else dedup_key,
+        )
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
         """Enqueue the task once for each of these arguments, all in one statement.
@@ -65,7 +68,8 @@ class PgQueueTask(Task):  # type: ignore[misc]
 
         Raises what ``enqueue`` raises; nothing is enqueued then.
         """
-        return list(self.get_backend().enqueue_many(self, calls))
+        backend: Any = self.get_backend()
+        return list(backend.enqueue_many(self, calls))
 
     def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """The option ``group`` or ``dedup_key`` with these arguments filled in."""
@@ -111,7 +115,7 @@ class Options:
         return [self.enqueue(task, *call_of(call)) for call in calls]  # type: ignore[attr-defined]
 
 
-def call_of(call: Call) -> tuple[list[Any], dict[str, Any]]:
+def call_of(call: Any) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments from either."""
     if isinstance(call, Mapping):
         return [], dict(call)
