@@ -13,11 +13,12 @@ class PgQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_pgqueue import checks, signals  # noqa: F401  registers them
+        from django_pgqueue import checks, schedules, signals  # noqa: F401  registers them
         from django_pgqueue.models import Attempt
         from django_pgqueue.observability import logs
 
         logs.connect()
+        schedules.connect()
         if django.VERSION >= (6, 0):
             from django_pgqueue import handlers
             from django_pgqueue.tasks import running

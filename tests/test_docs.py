@@ -36,6 +36,7 @@ PURE_MODULES = [
     "django_pgqueue.arguments",
     "django_pgqueue.bodies",
     "django_pgqueue.conf",
+    "django_pgqueue.cron",
     "django_pgqueue.ddl.partitions",
     "django_pgqueue.management.base",
     "django_pgqueue.models.locks",

@@ -12,6 +12,7 @@ from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.rollup import Rollup, RollupRun
+from django_pgqueue.models.schedule import Missed, Schedule
 from django_pgqueue.models.topic import Binding
 
 __all__ = [
@@ -25,11 +26,13 @@ __all__ = [
     "Lake",
     "LiveMessage",
     "Message",
+    "Missed",
     "Process",
     "PurgeMark",
     "Queue",
     "Ready",
     "Rollup",
     "RollupRun",
+    "Schedule",
     "queue",
 ]

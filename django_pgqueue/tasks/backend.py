@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.checks import CheckMessage, Error
 from django.tasks.backends.base import BaseTaskBackend
@@ -25,6 +25,15 @@ __all__ = ["PgQueueBackend"]
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: What a handler of tasks decides itself.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
+
+
+class TaskMessage(NamedTuple):
+    """What is sent to have a task run, and where."""
+
+    queue: str
+    using: str | None
+    body: dict[str, Any]
+    priority: int
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
@@ -70,6 +79,12 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def handler_options(self) -> dict[str, Any]:
         """The options that are those of a handler."""
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
+
+    def message_of(self, task: Task, args: Any, kwargs: Any) -> TaskMessage:
+        """The message that has a task run: for whatever sends it by itself, as a schedule."""
+        self.validate_task(task)
+        body = body_of(task, *_plain(args, kwargs))
+        return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
 
     def enqueue(self, task: Task, args: Any, kwargs: dict[str, Any]) -> TaskResult:
         """Send the task's message, in the caller's transaction if there is one.
