@@ -7,6 +7,7 @@
     + QueueConverting     somebody else converts it
   x MessageNotFound       no message of that id in the queue or its archive
   x MessageFailed         the message whose result is asked for failed for good
+    + MessageCancelled    it was cancelled
   x ResultNotReady        it is not done yet; also a TimeoutError
   x LeaseLost             the message was read again by somebody else, or is gone
   x InvalidArgument       also a ValueError
@@ -29,6 +30,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidQueueName",
     "LeaseLost",
+    "MessageCancelled",
     "MessageFailed",
     "MessageNotFound",
     "PgQueueError",
@@ -118,6 +120,14 @@ class MessageFailed(PgQueueError):
             f"Message {message_id} of queue {name!r} failed: {first}. Its attempts are in "
             f"queue({name!r}).attempts({message_id})."
         )
+
+
+class MessageCancelled(MessageFailed):
+    """The message was called off by ``cancel``: there is no result."""
+
+    def __init__(self, name: str, message_id: int) -> None:
+        self.error = "cancelled"
+        PgQueueError.__init__(self, f"Message {message_id} of queue {name!r} was cancelled.")
 
 
 class ResultNotReady(PgQueueError, TimeoutError):

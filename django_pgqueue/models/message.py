@@ -93,6 +93,9 @@ class Message(models.Model):
     #: The batch it was read in, when that has one lease.
     batch: Batch | None = None
 
+    #: Set by a consumer that learns of it while its handler runs.
+    cancelled = False
+
     #: Set by a consumer while a handler has the message: takes what the handler says of it.
     on_outcome: Callable[[Message, Outcome], None] | None = None
     #: The same for the lease: prolongs it by so many seconds, and says whether it still held.

@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from django_pgqueue import arguments
 from django_pgqueue.errors import (
     InvalidArgument,
+    MessageCancelled,
     MessageFailed,
     MessageNotFound,
     ResultNotReady,
@@ -82,6 +83,8 @@ def _look(queue: Queue, message_id: int) -> Any:
         if done is not None:
             if done.state == State.COMPLETED:
                 return done.result
+            if done.state == State.CANCELLED:
+                raise MessageCancelled(queue.name, message_id)
             raise MessageFailed(queue.name, message_id, done.error or "")
         state = live.filter(queue=queue, pk=message_id).values_list("state", flat=True).first()
         if state is not None:

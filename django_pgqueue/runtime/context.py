@@ -54,6 +54,16 @@ class Context:
         return self._subscription.process_id()
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the message, or the whole batch, was cancelled meanwhile.
+
+        Known from the next extension of its lease on: within half of the visibility timeout. An
+        async handler is cancelled then; another one looks here, and ends what it is at. Whatever
+        it returns or raises changes nothing any more.
+        """
+        return self._running.cancelled
+
+    @property
     def deadline(self) -> float | None:
         """When the handler's timeout is over, by ``time.monotonic()``; None without one."""
         timeout = self._subscription.handler.timeout_of(self._running.messages[0])

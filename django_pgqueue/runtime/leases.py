@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
-from django_pgqueue.models import Message
+from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.runtime.execution import Execution
 from django_pgqueue.runtime.failures import Failures
 from django_pgqueue.runtime.loop import Loop
 from django_pgqueue.runtime.subscription import Running, Subscription
 from django_pgqueue.runtime.timeouts import interrupt
 from django_pgqueue.runtime.watchdog import Watchdog, cut
-from django_pgqueue.types import Receipt
+from django_pgqueue.types import Receipt, State
 
 __all__ = ["LeaseKeeper"]
 
@@ -75,7 +75,27 @@ class LeaseKeeper(Loop):
         still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
         lost = [ending[r] for r in settled.lost if r.id in still_running]  # type: ignore[union-attr,index]
         if lost:
+            self._tell_of_cancelling(subscription, lost)
             signals.leases_lost.send_robust(subscription.name, messages=lost)
+
+    @staticmethod
+    def _tell_of_cancelling(subscription: Subscription, lost: list[Message]) -> None:
+        """A lease that is gone may be one whose message was cancelled."""
+        archive = ArchivedMessage.objects.using(subscription.queue.alias)
+        ids = [message.id for message in lost]
+        called_off = set(
+            archive.filter(queue=subscription.queue, pk__in=ids, state=State.CANCELLED).values_list(
+                "pk", flat=True
+            )
+        )
+        for message in lost:
+            if message.id in called_off:
+                message.cancelled = True
+        for running in list(subscription.running.values()):
+            if not running.cancelled and all(m.cancelled for m in running.messages):
+                running.cancelled = True
+                if running.cancel is not None:
+                    running.cancel()
 
     def _let_go(self, subscription: Subscription) -> None:
         """Give back what has waited so long that its lease is half over."""

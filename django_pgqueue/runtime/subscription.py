@@ -42,6 +42,8 @@ class Running:
     armed: bool = False
     finished: bool = False
     failed: bool = False
+    #: All of its messages were cancelled.
+    cancelled: bool = False
     #: Its time is over; then, whether the interrupt is on its way.
     timed_out: bool = False
     interrupted: bool = False

@@ -13,6 +13,7 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.utils import dateparse, timezone
 from django.utils.module_loading import import_string
 
+from django_pgqueue import errors as errors_module
 from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message
 from django_pgqueue.types import State
 
@@ -130,7 +131,9 @@ def load(result_id: str, *, backend: str, using: str) -> TaskResult:
         "failed": done.attempts,
     }
     if done.state != State.COMPLETED:
-        return _failed(message, message.queue.name, backend, attempts, error=done.error, **times)
+        cancelled = done.state == State.CANCELLED
+        times |= {"error": "cancelled" if cancelled else done.error, "cancelled": cancelled}
+        return _failed(message, message.queue.name, backend, attempts, **times)
     return _successful(message, backend, attempts, done.result, **times)
 
 
@@ -185,12 +188,14 @@ def _failed(
     *,
     error: str | None,
     failed: int,
+    cancelled: bool = False,
     **times: Any,
 ) -> TaskResult:
     errors = task_errors(attempts)
-    if len(attempts) == 0 or attempts[-1].attempt < failed:
-        # Its deliveries ran out, or it could not even start.
-        path = "django_pgqueue.errors.PgQueueError"
+    if cancelled or not attempts or attempts[-1].attempt < failed:
+        # Its deliveries ran out, it could not even start, or it was called off.
+        kind = errors_module.MessageCancelled if cancelled else errors_module.PgQueueError
+        path = f"{kind.__module__}.{kind.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback=error or ""))
     return _result(
         message,

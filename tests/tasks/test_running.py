@@ -16,7 +16,7 @@ from django.tasks import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
 from django_pgqueue import handlers, queue
-from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.errors import InvalidArgument, MessageCancelled
 from django_pgqueue.models import ArchivedMessage, Message, Process
 from django_pgqueue.retries import Constant
 from django_pgqueue.tasks import PgQueueBackend
@@ -258,6 +258,17 @@ def test_a_dead_letter_has_failed(
     Message.objects.redrive("dead")
     result.refresh()
     assert result.status == READY
+
+
+def test_a_cancelled_task_has_failed(backend: Any) -> None:
+    result = sample.noop.enqueue()
+
+    queue("default").cancel(int(result.id))
+    result.refresh()
+
+    assert result.status == FAILED
+    assert result.attempts == 0
+    assert [e.exception_class for e in result.errors] == [MessageCancelled]
 
 
 def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[..., None]) -> None:

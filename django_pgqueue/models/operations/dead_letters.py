@@ -106,8 +106,8 @@ class DeadLetters(Batches[MessageT]):
         """Send archived messages again, to their queue or another; how many were sent.
 
         They are new messages with new ids; the header ``x-replay-of`` tells from which. The archive
-        stays as it is. ``ids``, a ``state`` (COMPLETED or FAILED) or a ``filter`` (JSON that the
-        body contains) choose some; ``rate`` and ``progress`` are as for :meth:`redrive`.
+        stays as it is. ``ids``, a ``state`` (COMPLETED, FAILED or CANCELLED) or a ``filter`` (JSON
+        that the body contains) choose some; ``rate`` and ``progress`` are as for :meth:`redrive`.
 
         >>> Message.objects.replay("orders", state=State.FAILED)
         2
@@ -116,8 +116,11 @@ class DeadLetters(Batches[MessageT]):
         """
         found = self.resolve(queue, using)
         target = found if to is None else self.resolve(to, found.alias)
-        if state is not None and str(state) not in (State.COMPLETED.value, State.FAILED.value):
-            raise InvalidArgument(f"state must be COMPLETED, FAILED or None, not {state!r}")
+        ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
+        if state is not None and str(state) not in map(str, ends):
+            raise InvalidArgument(
+                f"state must be COMPLETED, FAILED, CANCELLED or None, not {state!r}"
+            )
         with connections[found.alias].cursor() as cursor:
             cursor.execute("SELECT last_value FROM pgqueue_message_id_seq")
             (last,) = cursor.fetchone()  # what is replayed and archived meanwhile has higher ids

@@ -12,7 +12,7 @@ from django_pgqueue import arguments
 from django_pgqueue.models.operations.base import MessageT, twin
 from django_pgqueue.models.operations.batches import Batches
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.types import Receipt, Settled, State
 
 __all__ = ["Settling", "Target", "lost"]
 
@@ -44,7 +44,34 @@ class Settling(Batches[MessageT]):
 
         Raises QueueNotFound, InvalidArgument.
         """
-        return self._settle("archive", queue, using, receipts_or_ids, {"ran": 0})
+        params = {"ran": 0, "state": State.COMPLETED.value}
+        return self._settle("archive", queue, using, receipts_or_ids, params)
+
+    def cancel(
+        self,
+        queue: str | Queue,
+        ids: Target | Iterable[Target],
+        *,
+        using: str | None = None,
+    ) -> Settled:
+        """Call messages off: move them to the archive as CANCELLED, whatever state they are in.
+
+        What waits is not read any more. What a consumer holds is no longer its own: whatever the
+        handler's outcome, it changes nothing, and a transactional handler is rolled back. The
+        handler is told when its lease is next extended: ``context.cancelled`` is true then, and an
+        async handler is cancelled.
+
+        Returns the ids that were cancelled; what is not in the queue (any more) is in ``.lost``.
+
+        >>> Message.objects.cancel("orders", [7, 8])
+        [7, 8]
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        receipts, bare = arguments.targets(ids)
+        every = list(dict.fromkeys([*(receipt.id for receipt in receipts), *bare]))
+        params = {"ran": 0, "state": State.CANCELLED.value}
+        return self._settle("archive", queue, using, every, params)
 
     def delete(
         self,
@@ -118,6 +145,7 @@ class Settling(Batches[MessageT]):
         return Settled(done, lost=[*late, *missing])
 
     aarchive = twin(archive)
+    acancel = twin(cancel)
     adelete = twin(delete)
     aset_vt = twin(set_vt)
 
