@@ -66,7 +66,7 @@ def test_every_public_operation_has_a_twin(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     # What is awaited is aresult(): "await" is no name.
-    sorted(set(n for n in vars(BoundQueue) if not n.startswith(("_", "a"))) - {"wait"}),
+    sorted({n for n in vars(BoundQueue) if not n.startswith(("_", "a"))} - {"wait"}),
 )
 def test_every_operation_of_a_bound_queue_has_a_twin(name: str) -> None:
     twin = getattr(BoundQueue, f"a{name}")
