@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from django.db import connections, models, transaction
 
@@ -37,9 +38,8 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for table, column in _MOMENTS:
             for twin in ("", "_unlogged"):
-                cursor.execute(
-                    f"UPDATE pgqueue_{table}{twin} SET {column} = {column} - %s", [length]
-                )
+                values: list[Any] = [length]
+                cursor.execute(f"UPDATE pgqueue_{table}{twin} SET {column} = {column} - %s", values)
         Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):
