@@ -26,6 +26,7 @@ ALWAYS = dict.fromkeys(
         "prometheus/process.py",
         "runtime/__init__.py",
         "spark/__init__.py",
+        "tracing/spans.py",
     ],
     "",
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from django_pgqueue import arguments, queries
+from django_pgqueue import arguments, queries, signals
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models.operations.base import MessageT, Operations, twin
@@ -63,6 +63,8 @@ class Sending(Operations[MessageT]):
 
         Raises QueueNotFound, InvalidMessage and InvalidArgument; nothing is sent then.
         """
+        if signals.messages_sending.receivers:
+            headers = _carried(queue, headers)
         content = {
             "body": arguments.json_text(body),
             "headers": arguments.headers_text(headers),
@@ -111,6 +113,8 @@ class Sending(Operations[MessageT]):
         if not bodies:
             raise InvalidArgument("bodies is empty: give at least one")
         count = len(bodies)
+        if signals.messages_sending.receivers:
+            headers = _carried_by_each(queue, headers, count)
         columns = {
             "headers": _one_each(headers, dict, count, "headers", arguments.headers_text),
             "groups": _one_each(group, str, count, "group", partial(arguments.key, name="group")),
@@ -147,6 +151,29 @@ class Sending(Operations[MessageT]):
 
     asend = twin(send)
     asend_batch = twin(send_batch)
+
+
+def _carried(queue: str | Queue, headers: Any, count: int = 1) -> Any:
+    """The headers with what listeners of ``messages_sending`` add, if they are any."""
+    if headers is not None and not isinstance(headers, dict):
+        return headers
+    carried = dict(headers or {})
+    name = queue.name if isinstance(queue, Queue) else queue
+    signals.messages_sending.send_robust(name, headers=carried, count=count)
+    return carried or headers
+
+
+def _carried_by_each(queue: str | Queue, headers: Any, count: int) -> Any:
+    """The same for many messages: what is added to one is added to all, once."""
+    if headers is None or isinstance(headers, dict):
+        return _carried(queue, headers, count)
+    added = _carried(queue, None, count)
+    if not added:
+        return headers
+    return [
+        {**added, **(each or {})} if isinstance(each, (dict, type(None))) else each
+        for each in headers
+    ]
 
 
 def _copy(
