@@ -39,6 +39,7 @@ PURE_MODULES = [
     "django_pgqueue.cron",
     "django_pgqueue.ddl.partitions",
     "django_pgqueue.management.base",
+    "django_pgqueue.management.diagnosis",
     "django_pgqueue.models.locks",
     "django_pgqueue.models.rollup",
     "django_pgqueue.queries",
