@@ -21,7 +21,7 @@ def outcomes_of(
 
     Raises TypeError when a batch handler returned neither None nor an answer for each.
     """
-    batch = subscription.handler.batch
+    batch, keeps = subscription.handler.batch, subscription.handler.keep_result
     answers = _answers(returned, len(running.messages)) if batch else [returned]
     outcomes = []
     for message, answer in zip(running.messages, answers, strict=False):
@@ -29,8 +29,8 @@ def outcomes_of(
         if said is not None and running.on_said is not None:
             continue
         outcome = outcome_of(subscription, running, message, error, said or _as_outcome(answer))
-        if said is None and error is None and type(outcome) is Ack and not _says(answer):
-            outcome = _with_result(subscription, running, message, answer)
+        if keeps and said is None and error is None and not _says(answer):
+            outcome = _with_result(subscription, running, message, answer, outcome)
         if outcome is not None:
             outcomes.append((message, outcome))
     return outcomes
@@ -97,9 +97,15 @@ def _says(answer: Any) -> bool:
 
 
 def _with_result(
-    subscription: Subscription, running: Running, message: Message, answer: Any
+    subscription: Subscription,
+    running: Running,
+    message: Message,
+    answer: Any,
+    outcome: Outcome | None,
 ) -> Outcome | None:
     """Done, with what the handler returned; what cannot be kept is an error of the handler."""
+    if not isinstance(outcome, Ack):
+        return outcome  # a manual policy, and nothing was said
     try:
         return Ack(subscription.handler.result_of(answer))
     except InvalidArgument as unfit:
