@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from django.tasks import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
 from django_pgqueue import handlers, queue
-from django_pgqueue.errors import InvalidArgument, MessageCancelled
+from django_pgqueue.errors import InvalidArgument, MessageCancelled, PgQueueError
 from django_pgqueue.models import ArchivedMessage, Message, Process
 from django_pgqueue.retries import Constant
 from django_pgqueue.tasks import PgQueueBackend
 from django_pgqueue.tasks.running import TaskHandler, register
 from django_pgqueue.testing import drain
+from tests.actors import Actor, manage
 from tests.tasks import sample
+from tests.waiting import until
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
@@ -368,6 +371,33 @@ def test_deliveries_that_ran_out_fail_the_task(
     assert len(result.errors) == 1
     assert "given out as often as allowed" in result.errors[0].traceback
     assert ("finished", PgQueueBackend, result.id, FAILED) in heard
+
+
+def test_a_task_that_kills_its_process_comes_to_an_end(
+    committed: None,
+    configure: Callable[..., None],
+    work: Callable[..., None],
+    reachable: dict[str, dict[str, Any]],
+) -> None:
+    configure(queues=["default"])
+    Message.objects.create_queue("default", max_deliveries=1, visibility_timeout=1)
+    result = sample.die.enqueue()
+    settings = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+
+    with Actor(reachable, TASKS=settings) as actor, pytest.raises(BrokenProcessPool):
+        actor.do(manage, "runconsumer", "default", no_progress=True)
+    result.refresh()
+    assert not result.is_finished
+    assert result.errors == []
+
+    def ended() -> bool:
+        work()
+        result.refresh()
+        return bool(result.is_finished)
+
+    until(ended, seconds=30)
+    assert result.status == FAILED
+    assert [e.exception_class for e in result.errors] == [PgQueueError]
 
 
 def test_what_is_no_task_is_rejected(committed_backend: Any, work: Callable[..., None]) -> None:
