@@ -192,7 +192,7 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
 
 
 def _explained(said: Outcome, attempt: int) -> Outcome:
-    """What a handler said, with the failure that its reason stands for."""
+    """The handler's own word, with the failure that its reason stands for."""
     if isinstance(said, Reject) and said.failure is None:
         return _failed(said, Failure.of(said.__cause__ or said, attempt))
     if isinstance(said, Nack) and said.error and said.failure is None:

@@ -1,4 +1,4 @@
-"""What the health port of a consumer shows besides, where others put it."""
+"""More pages of a consumer's health port."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LONGEST, _SHORTEST = 10.0, 0.05
 
 @dataclass(frozen=True)
 class Declaration:
-    """What ``@schedule`` was put on, and when it is to run."""
+    """A consumer or task with ``@schedule``, and its times."""
 
     name: str
     target: Any = field(compare=False)
@@ -152,7 +152,7 @@ def schedule(
 
 
 def declared() -> list[Declaration]:
-    """What ``@schedule`` was put on, in the modules imported so far."""
+    """All with ``@schedule``, in the modules imported so far."""
     return list(_declared.values())
 
 

@@ -19,7 +19,7 @@ from django_pgqueue.testing import drain
 __all__ = ["assert_enqueued", "assert_not_enqueued", "captured_messages"]
 
 _ANY: Any = object()
-#: So many messages are shown where none fits.
+#: Messages that a failed assertion shows.
 _SHOWN = 10
 
 
@@ -86,7 +86,7 @@ def assert_not_enqueued(queue: Any, **which: Any) -> None:
 def captured_messages(
     queue: str | None = None, *, handle: bool = False, using: str | None = None
 ) -> Iterator[list[Message]]:
-    """What is sent in a block, to one queue or to all: a list that is filled at the block's end.
+    """The messages that a block sends, to one queue or to all: a list, filled at the block's end.
 
     With ``handle`` it is handled then too, and so is what the consumers send in their turn, until
     nothing is left: as ``captureOnCommitCallbacks(execute=True)`` of Django does for callbacks.

@@ -17,10 +17,10 @@ _MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("dedup", "u
 
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
-    """Let so much time pass for the queues: seconds or a timedelta. How many ticks were sent.
+    """Let time pass for the queues, in seconds or as a timedelta. Returns the ticks sent.
 
-    Delayed messages, planned retries, leases and dedup keys are so much nearer to their ends, and
-    schedules send what became due. The clock stays as it is, and so does what is past.
+    Delayed messages, planned retries, leases and dedup keys come nearer to their ends, and
+    schedules send the messages of ticks that are due then. The clock stays as it is.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1

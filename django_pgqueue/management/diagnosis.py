@@ -1,4 +1,4 @@
-"""What ails the queues of a database: each finding with what to do about it."""
+"""Looks for problems of a database's queues: each finding says how to end it."""
 
 from __future__ import annotations
 

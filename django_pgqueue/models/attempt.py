@@ -17,7 +17,7 @@ from django_pgqueue.types import Upkeep
 __all__ = ["Attempt", "masked"]
 
 _MASK = "********"
-#: So many rows are looked at in one statement when those of removed messages go.
+#: Rows of one statement that prunes.
 _BATCH = 1000
 
 _TRIM = """

@@ -62,7 +62,7 @@ class BoundQueue:
         return hash((self.name.lower(), self.using))
 
     def result(self, message_id: int, *, timeout: float | None = 0) -> Any:
-        """What the handler of a message returned, where its consumer has ``keep_result``.
+        """The value that a message's handler returned, where its consumer has ``keep_result``.
 
         Waits up to ``timeout`` seconds for the message to be done; None waits for ever.
 

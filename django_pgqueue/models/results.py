@@ -1,4 +1,4 @@
-"""What became of one message: its state, its result, and waiting for it."""
+"""The result of one message: asked for, or waited for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIRST, _LONGEST = 0.01, 0.5
 
 
 def result(queue: Queue, message_id: int, timeout: float | None = 0) -> Any:
-    """What the handler of a message returned, if need be after a wait of ``timeout`` seconds.
+    """The value that a message's handler returned, after a wait of up to ``timeout`` seconds.
 
     Raises MessageFailed, MessageNotFound and ResultNotReady.
     """

@@ -18,7 +18,7 @@ from django_pgqueue.models.queue import Queue
 
 __all__ = ["Missed", "Schedule"]
 
-#: So many missed ticks are sent in one transaction.
+#: Missed ticks that one transaction sends.
 _TICKS = 1000
 #: A tick that is later than this was missed.
 _LATE = dt.timedelta(minutes=1)
@@ -28,7 +28,7 @@ _TIMES = ("cron", "interval", "time_zone", "paused")
 
 
 class Missed(models.TextChoices):
-    """What becomes of ticks at which no consumer ran."""
+    """The treatment of ticks at which no consumer ran."""
 
     ONCE = "once", "Send one message for all of them"
     ALL = "all", "Send a message for each"
@@ -166,7 +166,7 @@ class Schedule(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """What forms check."""
+        """The checks of forms."""
         try:
             self._check()
         except InvalidArgument as error:

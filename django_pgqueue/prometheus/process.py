@@ -1,4 +1,4 @@
-"""What one consumer process does, counted by listening to its signals."""
+"""Counts the work of one consumer process by listening to its signals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def page() -> tuple[str, bytes]:
 
 
 def connect() -> None:
-    """Listen to what consumers tell, and put it on their health ports as ``/metrics``."""
+    """Listen to consumers, and put the counts on their health ports as ``/metrics``."""
     pages["/metrics"] = page
     for signal, listener in (
         (signals.messages_fetched, _fetched),

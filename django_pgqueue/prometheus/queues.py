@@ -1,4 +1,4 @@
-"""What the queues hold, asked of the database when Prometheus asks."""
+"""The contents of the queues, read from the database at each scrape."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ __all__ = ["metrics"]
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """What all queues hold, as text for Prometheus.
+    """The contents of all queues, as text for Prometheus.
 
-    It names the queues to everyone who may reach it: keep it inside, or put a decorator around::
+    The page names the queues: keep it inside, or put a decorator around it::
 
         path("metrics/queues", django_pgqueue.prometheus.views.metrics)
     """

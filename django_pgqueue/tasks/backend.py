@@ -28,7 +28,7 @@ _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "
 
 
 class TaskMessage(NamedTuple):
-    """What is sent to have a task run, and where."""
+    """The message that has a task run, and its place."""
 
     queue: str
     using: str | None
@@ -81,7 +81,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
     def message_of(self, task: Task, args: Any, kwargs: Any) -> TaskMessage:
-        """The message that has a task run: for whatever sends it by itself, as a schedule."""
+        """The message that has a task run, for a schedule to send."""
         self.validate_task(task)
         body = body_of(task, *_plain(args, kwargs))
         return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
@@ -148,7 +148,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return load(result_id, backend=self.alias, using=self.database)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """What is wrong with the OPTIONS."""
+        """Errors in the OPTIONS."""
         known = {field.name for field in fields(Handler)} - set(_DECIDED)
         unknown = sorted(set(self.handler_options) - known)
         if unknown:

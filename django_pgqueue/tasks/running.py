@@ -189,7 +189,7 @@ def _begin(message: Message, alias: str, worker_id: str) -> tuple[Task, TaskResu
 
 
 def _end(result: TaskResult, value: Any) -> dict[str, Any]:
-    """What the archive keeps. Raises TypeError for a return value that is not JSON."""
+    """The result to archive. Raises TypeError for a return value that is not JSON."""
     plain = normalize_json(value)
     object.__setattr__(result, "_return_value", plain)
     return {"return_value": plain, "worker_id": result.worker_ids[-1]}

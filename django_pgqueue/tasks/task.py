@@ -83,9 +83,9 @@ class PgQueueTask(Task):
 
 
 class Options:
-    """What a backend does with the options of :class:`PgQueueTask`: it checks them.
+    """The base of backends that take the options of :class:`PgQueueTask`, and check them.
 
-    To stand before a backend of Django in the list of bases.
+    It stands before a backend of Django in the list of bases.
     """
 
     task_class = PgQueueTask

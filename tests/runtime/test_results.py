@@ -1,4 +1,4 @@
-"""What a handler returns can be kept, asked for and waited for."""
+"""Results of handlers: kept, asked for, waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes do in the race of schedules; each starts with Django set up."""
+"""The part of each process in the race of schedules; Django is set up there."""
 
 from __future__ import annotations
 

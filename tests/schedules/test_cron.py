@@ -16,7 +16,7 @@ UTC = dt.timezone.utc
 
 
 def ticks(expression: str, zone: str, start: str, number: int) -> list[str]:
-    """So many ticks after a local moment, as local times with their offset."""
+    """The next ticks after a local moment, as local times with their offset."""
     at = dt.datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     found = []
     for _ in range(number):

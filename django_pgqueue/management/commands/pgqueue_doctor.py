@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_doctor``: what ails the queues, and what to do about it."""
+"""``manage.py pgqueue_doctor``: finds problems, and says how to end them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_pgqueue.management.diagnosis import Finding, Limits, examine
 
 class Command(QueueCommand):
     help = (
-        "Look at what slows queues down or leaves messages lying, and say what to do. Exits with "
+        "Find what slows queues down or keeps messages unread, and say what to do. Exits with "
         "1 when there is a problem. Changes nothing."
     )
 
