@@ -11,6 +11,7 @@ from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
 from django_pgqueue.admin.messages import MessageAdmin
 from django_pgqueue.admin.queues import QueueAdmin
 from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
+from django_pgqueue.admin.schedules import ScheduleAdmin
 
 __all__ = [
     "ArchivedMessageAdmin",
@@ -20,4 +21,5 @@ __all__ = [
     "QueueAdmin",
     "RollupAdmin",
     "RollupRunAdmin",
+    "ScheduleAdmin",
 ]

@@ -13,7 +13,7 @@ from django_pgqueue.types import State
 
 __all__ = ["ARCHIVED", "ArchiveStateFilter", "MessageStateFilter", "newest"]
 
-ARCHIVED = (State.COMPLETED, State.FAILED)
+ARCHIVED = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 #: How many messages a state shows at most, and how many of the newest it looks at for them.
 SHOWN = 1_000
