@@ -14,6 +14,11 @@ MAINTENANCE_SECONDS  60.0       how often at most consumers do maintenance (rete
                                 not at all, where ``manage.py pgqueue_maintain`` does
 MASK                 ()         regular expressions: what matches in a stored error becomes ********
 PREPARE_STATEMENTS   True       the server keeps the plans of what runs often outside transactions
+QUEUES_FOR           None       dotted name of a function that takes a request of the admin and
+                                returns the queryset of the queues it may see; None: all of them
+MASKED_KEYS          password…  the admin masks values under keys that contain one of these words
+OVERVIEW_TOKEN       None       a program that sends it as ``Authorization: Bearer`` may read the
+                                admin's ``overview.json`` without a session
 TRACEBACK_LENGTH     8192       how many characters of a failed attempt's traceback are kept
 ===================  =========  =================================================================
 
@@ -42,6 +47,9 @@ DEFAULTS: dict[str, Any] = {
     "MAINTENANCE_SECONDS": 60.0,
     "MASK": (),
     "PREPARE_STATEMENTS": True,
+    "QUEUES_FOR": None,
+    "MASKED_KEYS": ("password", "passwd", "secret", "token", "authorization", "api_key", "apikey"),
+    "OVERVIEW_TOKEN": None,
     "TRACEBACK_LENGTH": 8192,
 }
 

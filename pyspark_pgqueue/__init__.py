@@ -8,6 +8,7 @@ the drivers of its extra ``spark``; it imports neither Django nor ``django_pgque
 offsets, filters    decide, in plain Python: the rows between two moments, as SQL
 options, columns    the options of a reader or writer, and the columns there are
 planning            asks the database how to cut a read into tasks
+bodies              bodies as structs in place of JSON text
 arrow               carries rows, as Arrow batches through ADBC
 source, stream      the data source ``pgqueue``: batch and streaming reads
 sink                batch and streaming writes, each row once

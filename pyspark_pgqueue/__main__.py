@@ -3,17 +3,19 @@
     python -m pyspark_pgqueue export --url postgresql://… /lake
     spark-submit --py-files pyspark_pgqueue.zip …/pyspark_pgqueue/__main__.py export …
 
-The address may be in ``PGQUEUE_URL`` instead.
+The address may be in ``PGQUEUE_URL`` instead. Exit codes: 0 done, 1 failed or refused, 2 wrong
+arguments, 3 lake and database differ, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import Any
 
-from pyspark_pgqueue.cli import JOBS, arguments, run
+from pyspark_pgqueue.cli import FAILED, JOBS, arguments, run
 from pyspark_pgqueue.errors import PipelineError
 
 
@@ -27,11 +29,12 @@ def main(given: list[str] | None = None) -> int:
     options: dict[str, Any] = vars(parser.parse_args(given))
     if not options["url"]:
         parser.error("say where the queues are: --url, or PGQUEUE_URL")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(options.pop("job"), options.pop("url"), options, print)
     except PipelineError as error:
         print(error, file=sys.stderr)
-        return 1
+        return FAILED
 
 
 if __name__ == "__main__":

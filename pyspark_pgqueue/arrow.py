@@ -5,7 +5,6 @@ ADBC reads by COPY in binary and makes no Python object of any row.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType, VariantType, VariantVal
+from pyspark.sql.types import StringType, StructType
 
-from pyspark_pgqueue import planning
+from pyspark_pgqueue import bodies, planning
 from pyspark_pgqueue.columns import JSON
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.planning import Task
@@ -30,6 +29,9 @@ SETUP = (
     "SET max_parallel_workers_per_gather = 0",
     "SET application_name = 'pgqueue spark'",
 )
+
+# Bytes of a batch. The driver's own 16 MB are several times as many in a worker's memory.
+BATCH = {"adbc.postgresql.batch_size_hint_bytes": str(2 * 1024 * 1024)}
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -56,6 +58,7 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         if task.guard is not None:
             cursor.execute(planning.purged(task.guard.queue_ids))
             task.guard.check(cursor.fetchall())
+        cursor.adbc_statement.set_options(**BATCH)
         for statement in task.statements:
             _check_files(cursor, task)
             cursor.execute(statement)
@@ -90,32 +93,15 @@ def _fit(batch: pa.RecordBatch, schema: StructType, wanted: pa.Schema) -> pa.Rec
     if batch.schema.equals(wanted):
         return batch
     arrays = []
-    for column, field, target in zip(batch.columns, schema.fields, wanted, strict=True):
+    for field, target in zip(schema.fields, wanted, strict=True):
+        if field.name == bodies.CORRUPT:
+            arrays.append(pa.nulls(batch.num_rows, target.type))
+            continue
+        column = batch.column(field.name)
         if field.name in JSON and not isinstance(field.dataType, StringType):
-            column = _parsed(column, field.dataType, target.type)
+            column = bodies.parsed(column, field.dataType, target.type)
         arrays.append(column if column.type == target.type else column.cast(target.type))
+    if bodies.CORRUPT in schema.names:
+        body = arrays[schema.names.index("body")]
+        arrays[schema.names.index(bodies.CORRUPT)] = bodies.corrupt(batch.column("body"), body)
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
-
-
-def _parsed(column: pa.Array, spark_type: Any, arrow_type: pa.DataType) -> pa.Array:
-    """JSON text as the type that a schema asks for; what does not fit is NULL, as in from_json."""
-    texts = column.to_pylist()
-    if isinstance(spark_type, VariantType):
-        variants = [None if text is None else VariantVal.parseJson(text) for text in texts]
-        return pa.array(
-            [v and {"value": bytes(v.value), "metadata": bytes(v.metadata)} for v in variants],
-            type=arrow_type,
-        )
-    values = [None if text is None else json.loads(text) for text in texts]
-    try:
-        return pa.array(values, type=arrow_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.array([_or_none(value, arrow_type) for value in values], type=arrow_type)
-
-
-def _or_none(value: Any, arrow_type: pa.DataType) -> Any:
-    try:
-        pa.array([value], type=arrow_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return None
-    return value

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import re
+import sys
+import uuid
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import psycopg
+
 from pyspark_pgqueue import java
+from pyspark_pgqueue.errors import PipelineError
+from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
 
-__all__ = ["HELP", "JOBS", "arguments", "run"]
+__all__ = ["DIFFERS", "FAILED", "HELP", "INTERRUPTED", "JOBS", "arguments", "run"]
 
 HELP = {
     "export": "Export what was archived since the last time to a lake of Parquet files.",
@@ -22,6 +29,10 @@ HELP = {
 }
 JOBS = tuple(HELP)
 
+#: Exit codes besides 0: a job that failed or was refused; wrong arguments, as argparse has it;
+#: lake and database differ; and Ctrl-C or SIGTERM.
+FAILED, USAGE, DIFFERS, INTERRUPTED = 1, 2, 3, 130
+
 
 def arguments(job: str, parser: Any) -> None:
     """Add the arguments of a job to a parser."""
@@ -30,8 +41,42 @@ def arguments(job: str, parser: Any) -> None:
     parser.add_argument("--memory", default="1g", help="of the JVM (default: %(default)s)")
 
 
-def run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None]) -> int:
-    """Run a job, and say what it did; returns what the process exits with."""
+def run(
+    job: str,
+    url: str,
+    options: dict[str, Any],
+    tell: Callable[[str], None],
+    errors: Any = None,
+) -> int:
+    """Run a job, and tell in one line what it did; returns the process's exit code.
+
+    Notes and progress go to the stream ``errors``, stderr if none is given. Raises PipelineError.
+    """
+    bar = Bar(errors or sys.stderr)
+    if job in {"replay", "load"}:
+        # Made here, so that an interruption can name it.
+        options[f"{job}_id"] = options.get(f"{job}_id") or f"{job}-{uuid.uuid4().hex[:12]}"
+    try:
+        return _run(job, url, options, tell, bar)
+    except KeyboardInterrupt:
+        bar.clear()
+        bar.say(f"Interrupted. {_AFTER[job].format(**options)}")
+        return INTERRUPTED
+    except PipelineError:
+        raise
+    except psycopg.Error as error:
+        raise PipelineError(f"The database said: {str(error).strip()}") from error
+    except Exception as error:
+        # What a task or a worker raised comes as the text of an error of Java's.
+        told = _RAISED.search(str(error))
+        if told is None:
+            raise
+        raise PipelineError(told[1].strip()) from error
+    finally:
+        bar.clear()
+
+
+def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None], bar: Bar) -> int:
     # First, since the modules of the jobs need what it looks for.
     java.check()
     spark = local_session(
@@ -40,15 +85,32 @@ def run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None]
         memory=options.pop("memory", "1g"),
     )
     function = getattr(import_module(f"pyspark_pgqueue.{_MODULES.get(job, job)}"), job)
-    result = function(spark, url, **_chosen(job, options), tell=tell)
+    if job in {"export", "rollup"}:
+        options["tell"] = bar.say
+    result = function(spark, url, **_chosen(job, options), progress=bar)
+    bar.clear()
     if job == "verify":
         for finding in result:
             tell(str(finding))
         if not result:
             tell("Every run was verified before; --every does it again.")
-        return 0 if all(finding.agrees for finding in result) else 1
+        return 0 if all(finding.agrees for finding in result) else DIFFERS
     tell(str(result))
     return 0
+
+
+# What a task raised, or the driver's Python worker: its class, and the text after it.
+_RAISED = re.compile(
+    r"(?:pyspark_pgqueue\.errors\.\w+|psycopg\.\w+|adbc_driver_manager\.\w+): (.*)"
+)
+
+_AFTER = {
+    "export": "The lake is as it was, or published whole; the next call goes on from there.",
+    "rollup": "No roll-up was changed.",
+    "replay": "What was sent stays sent; --id {replay_id} goes on behind it.",
+    "load": "What was sent stays sent; --id {load_id} goes on behind it.",
+    "verify": "Runs that agreed stay verified.",
+}
 
 
 _MODULES = {"load": "replay"}
@@ -121,8 +183,8 @@ _ARGUMENTS: dict[str, Callable[[Any], None]] = {
 }
 _SEND = ("path", "to", "where", "rate", "dry_run")
 _NAMES = {
-    "export": ("path", "queues", "holds_retention", "max_files", "anew"),
-    "rollup": ("seconds", "from_at", "to_at", "every", "lake"),
+    "export": ("path", "queues", "holds_retention", "max_files", "anew", "tell"),
+    "rollup": ("seconds", "from_at", "to_at", "every", "lake", "tell"),
     "replay": (*_SEND, "queue", "replay_id"),
     "load": (*_SEND, "format", "load_id"),
     "verify": ("path", "every"),

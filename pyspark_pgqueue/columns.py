@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyspark_pgqueue.errors import InvalidOption
 
-__all__ = ["ARCHIVE", "JSON", "LIVE", "Column", "ddl", "needs_message", "select"]
+__all__ = ["ARCHIVE", "JSON", "LIVE", "Column", "ddl", "needs_message", "select", "stored"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,11 @@ def found(columns: dict[str, Column], name: str) -> Column:
     if name not in columns:
         raise InvalidOption(f"There is no column {name!r}; there are {', '.join(columns)}.")
     return columns[name]
+
+
+def stored(names: Iterable[str]) -> list[str]:
+    """Those of a schema's columns that the database has."""
+    return [name for name in names if name != "_corrupt_record"]
 
 
 def needs_message(columns: dict[str, Column], names: Iterable[str]) -> bool:

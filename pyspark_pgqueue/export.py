@@ -22,6 +22,7 @@ from pyspark_pgqueue import arrow, lake, planning
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.progress import Progress, interrupts_held, quiet
 
 __all__ = ["Summary", "export"]
 
@@ -76,6 +77,7 @@ def export(
     anew: bool = False,
     rows_per_task: int = 200_000,
     tell: Callable[[str], None] = lambda words: None,
+    progress: Progress = quiet,
 ) -> Summary:
     """Export what was archived since the last time.
 
@@ -85,6 +87,9 @@ def export(
 
     >>> print(export(spark, url, "/lake"))
     Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
+
+    An interruption before it publishes leaves nothing in the lake, and the next call does the same
+    span again; one while it publishes waits for that to end.
 
     Raises JobRunning when the lake is being exported to, and ServerChanged.
     """
@@ -105,8 +110,8 @@ def export(
             run = _unfinished(connection, number, path) or _begin(connection, options, number, path)
             summary = Summary(None)
             if run is not None:
-                summary = _export_run(spark, connection, options, run, tell)
-            compacted = _compact(spark, connection, number, path, max_files, tell)
+                summary = _export_run(spark, connection, options, run, tell, progress)
+            compacted = _compact(spark, connection, number, path, max_files, tell, progress)
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
 
 
@@ -240,6 +245,7 @@ def _export_run(
     options: Options,
     run: Run,
     tell: Callable[[str], None],
+    progress: Progress,
 ) -> Summary:
     start, end = Offset(Snapshot.below(run.from_xid)), Offset(Snapshot.below(run.to_xid))
     chosen = planning.queues(connection, options)
@@ -256,12 +262,13 @@ def _export_run(
         return lake.write(path, number, place, arrow.batches(url, task))
 
     try:
-        written = [file for files in lake.on_executors(spark, write, tasks) for file in files]
+        parts = lake.on_executors(spark, write, tasks, progress)
     except Exception as error:
         connection.execute(
             "UPDATE pgqueue_export_run SET error = %s WHERE id = %s", [str(error)[:2000], run.id]
         )
         raise
+    written = [file for files in parts for file in files]
     for name in _lacking(start, planned, planning.marks(connection, options, chosen)):
         tell(
             f"Run {run.id} lacks messages of queue {name!r}: they were purged, or the queue was "
@@ -301,18 +308,19 @@ def _publish(
     for file in add:
         by_queue[file["to"].partition("queue=")[2].partition("/")[0]] += file["rows"]
     manifest = {"add": add, "remove": remove, "queues": dict(by_queue)}
-    connection.execute(
-        "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, error = '', "
-        "rows = %s, files = %s, bytes = %s WHERE id = %s",
-        [
-            json.dumps(manifest),
-            sum(f["rows"] for f in add),
-            len(add),
-            sum(f["bytes"] for f in add),
-            run,
-        ],
-    )
-    _finish(connection, run, path, manifest)
+    with interrupts_held():
+        connection.execute(
+            "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, error = '', "
+            "rows = %s, files = %s, bytes = %s WHERE id = %s",
+            [
+                json.dumps(manifest),
+                sum(f["rows"] for f in add),
+                len(add),
+                sum(f["bytes"] for f in add),
+                run,
+            ],
+        )
+        _finish(connection, run, path, manifest)
 
 
 def _finish(
@@ -344,7 +352,8 @@ def _finish_publishing(
     ).fetchall():
         if state == "PUBLISHING":
             tell(f"Run {run}: finishing what was left of it")
-            _finish(connection, run, path, manifest)
+            with interrupts_held():
+                _finish(connection, run, path, manifest)
         elif kind == "COMPACT":
             lake.discard(path, run)
             connection.execute("DELETE FROM pgqueue_export_run WHERE id = %s", [run])
@@ -357,6 +366,7 @@ def _compact(
     path: str,
     max_files: int,
     tell: Callable[[str], None],
+    progress: Progress,
 ) -> int:
     """Make one file of many where there are too many."""
     crowded = [
@@ -372,6 +382,7 @@ def _compact(
     def merge(place: int, work: tuple[str, list[str]]) -> list[lake.File]:
         return lake.merge(path, run, place, *work)
 
-    written = [file for files in lake.on_executors(spark, merge, crowded) for file in files]
+    parts = lake.on_executors(spark, merge, crowded, progress)
+    written = [file for files in parts for file in files]
     _publish(connection, run, path, written, [place for _, places in crowded for place in places])
     return len(crowded)

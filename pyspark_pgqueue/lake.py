@@ -9,17 +9,18 @@ that dies on the way is finished, not repeated.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as dataset
-from pyarrow import fs
+from pyarrow import fs, parquet
 
 from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
+from pyspark_pgqueue.progress import Progress, quiet, watched
 
 __all__ = [
     "COLUMNS",
@@ -39,12 +40,13 @@ STAGING = "_staging"
 
 #: In the files; queue and date are in their paths.
 COLUMNS = tuple(name for name in ARCHIVE if name != "queue")
-_PARTITIONING = dataset.partitioning(
-    pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"
-)
 # What repeats; a dictionary for what does not costs time and space.
 _REPEATED = ["state", "group_key", "error"]
-_ROWS_PER_GROUP = 128 * 1024
+# Bytes of rows in memory: of one file before they are written, and of all files of a task.
+_ROW_GROUP = 16 * 1024 * 1024
+_HELD = 32 * 1024 * 1024
+# Of a file that is compacted.
+_ROWS_AT_ONCE = 1024
 
 File = dict[str, Any]
 
@@ -65,58 +67,79 @@ def open_at(path: str) -> tuple[fs.FileSystem, str]:
 
 def write(path: str, run: int, number: int, batches: Iterable[pa.RecordBatch]) -> list[File]:
     """Write one task's rows beside the lake's; returns the files, with their final places."""
-    filesystem, root = open_at(path)
-    attempt = uuid.uuid4().hex[:8]
-    base = f"{root}/{STAGING}/run-{run}/{attempt}"
-    files: list[File] = []
-
-    def visit(written: Any) -> None:
-        place = written.path.partition(f"/{attempt}/")[2]
-        files.append(
-            {
-                "from": f"{STAGING}/run-{run}/{attempt}/{place}",
-                "to": f"{DATA}/{place}",
-                "rows": written.metadata.num_rows,
-                "bytes": written.size,
-            }
-        )
-
-    first = next(iterator := iter(batches), None)
-    if first is None:
-        return []
-    source = _dated(first, iterator)
-    schema = _dated_schema(first.schema)
-    parquet = dataset.ParquetFileFormat()
-    dataset.write_dataset(
-        source,
-        base,
-        schema=schema,
-        filesystem=filesystem,
-        format=parquet,
-        partitioning=_PARTITIONING,
-        basename_template=f"run-{run}-{number}-{attempt}-{{i}}.parquet",
-        file_options=parquet.make_write_options(compression="zstd", use_dictionary=_REPEATED),
-        existing_data_behavior="overwrite_or_ignore",
-        max_rows_per_group=_ROWS_PER_GROUP,
-        file_visitor=visit,
-        use_threads=False,
-    )
-    return files
+    writing = _Writing(path, run, number)
+    try:
+        for batch in batches:
+            writing.add(batch)
+        return writing.finish()
+    finally:
+        writing.close()
 
 
-def _dated_schema(schema: pa.Schema) -> pa.Schema:
-    return schema.append(pa.field("date", pa.string()))
+class _Writing:
+    """One task's files, a file for each queue and day. Holds ``_HELD`` bytes of rows at most."""
 
+    def __init__(self, path: str, run: int, number: int) -> None:
+        self.filesystem, self.root = open_at(path)
+        attempt = uuid.uuid4().hex[:8]
+        self.staging = f"{STAGING}/run-{run}/{attempt}"
+        self.name = f"run-{run}-{number}-{attempt}"
+        self.writers: dict[str, parquet.ParquetWriter] = {}
+        self.rows: Counter[str] = Counter()
+        self.held: dict[str, list[pa.RecordBatch]] = {}
+        self.sizes: Counter[str] = Counter()
 
-def _dated(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = _dated_schema(first.schema)
-    while True:
-        days = pc.strftime(first.column("archived_at"), format="%Y-%m-%d")
-        yield pa.RecordBatch.from_arrays([*first.columns, days], schema=schema)
-        following = next(rest, None)
-        if following is None:
-            return
-        first = following
+    def add(self, batch: pa.RecordBatch) -> None:
+        days = pc.strftime(batch.column("archived_at"), format="%Y-%m-%d")
+        queues = batch.column("queue")
+        columns = batch.drop_columns(["queue"])
+        for queue in pc.unique(queues).to_pylist():
+            for day in pc.unique(days).to_pylist():
+                chosen = pc.and_(pc.equal(queues, queue), pc.equal(days, day))
+                rows = columns if pc.all(chosen).as_py() else columns.filter(chosen)
+                if rows.num_rows:
+                    self._hold(f"queue={queue}/date={day}", rows)
+
+    def _hold(self, directory: str, rows: pa.RecordBatch) -> None:
+        self.held.setdefault(directory, []).append(rows)
+        self.sizes[directory] += rows.nbytes
+        self.rows[directory] += rows.num_rows
+        while self.sizes.total() > _HELD or self.sizes[directory] > _ROW_GROUP:
+            self._flush(self.sizes.most_common(1)[0][0])
+
+    def _flush(self, directory: str) -> None:
+        rows = pa.Table.from_batches(self.held.pop(directory))
+        del self.sizes[directory]
+        if directory not in self.writers:
+            place = f"{self.root}/{self._place(directory)}"
+            self.filesystem.create_dir(place.rpartition("/")[0], recursive=True)
+            self.writers[directory] = parquet.ParquetWriter(
+                place,
+                rows.schema,
+                filesystem=self.filesystem,
+                compression="zstd",
+                use_dictionary=_REPEATED,
+            )
+        self.writers[directory].write_table(rows)
+
+    def _place(self, directory: str) -> str:
+        return f"{self.staging}/{directory}/{self.name}.parquet"
+
+    def finish(self) -> list[File]:
+        for directory in list(self.held):
+            self._flush(directory)
+        self.close()
+        files = []
+        for directory, count in sorted(self.rows.items()):
+            place = self._place(directory)
+            size = self.filesystem.get_file_info(f"{self.root}/{place}").size
+            target = f"{DATA}/{directory}/{self.name}.parquet"
+            files.append({"from": place, "to": target, "rows": count, "bytes": size})
+        return files
+
+    def close(self) -> None:
+        while self.writers:
+            self.writers.popitem()[1].close()
 
 
 def publish(path: str, add: Sequence[File], remove: Sequence[str] = ()) -> None:
@@ -175,19 +198,14 @@ def read(spark: Any, path: str) -> Any:
 def merge(path: str, run: int, number: int, directory: str, places: Sequence[str]) -> list[File]:
     """Write small files of one directory again as one, beside the lake."""
     filesystem, root = open_at(path)
-    whole = dataset.dataset(
-        [f"{root}/{place}" for place in places], filesystem=filesystem, format="parquet"
-    )
     queue = directory.partition("queue=")[2].partition("/")[0]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for batch in whole.to_batches():
-            if batch.num_rows:
-                named = pa.array([queue] * batch.num_rows, pa.string())
-                yield pa.RecordBatch.from_arrays(
-                    [*batch.columns, named],
-                    schema=batch.schema.append(pa.field("queue", pa.string())),
-                )
+        for place in places:
+            with parquet.ParquetFile(f"{root}/{place}", filesystem=filesystem) as file:
+                for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                    named = pa.repeat(pa.scalar(queue), batch.num_rows)
+                    yield batch.append_column("queue", named)
 
     return write(path, run, number, batches())
 
@@ -207,7 +225,10 @@ def check_session(spark: Any) -> None:
 
 
 def on_executors(
-    spark: Any, function: Callable[[int, Any], Any], payloads: Sequence[Any]
+    spark: Any,
+    function: Callable[[int, Any], Any],
+    payloads: Sequence[Any],
+    progress: Progress = quiet,
 ) -> list[Any]:
     """Call a function with each payload's number and the payload, a task each.
 
@@ -217,4 +238,5 @@ def on_executors(
     if not payloads:
         return []
     tasks = spark.sparkContext.parallelize(list(enumerate(payloads)), len(payloads))
-    return list(tasks.map(lambda task: function(*task)).collect())
+    with watched(spark, "tasks", len(payloads), progress):
+        return list(tasks.map(lambda task: function(*task)).collect())

@@ -9,6 +9,10 @@ subscribe                  every queue          names of queues, with commas bet
 subscribePattern                                a regular expression for whole names
 columns                    all                  names of columns, with commas between
 includeHeaders             true                 false leaves out the headers
+bodySchema                                      the body as a struct: its fields as DDL or as a
+                                                StructType's JSON, or infer; bodies that do not
+                                                fit are in the column _corrupt_record
+bodySample                 1000                 bodies that infer looks at
 startingOffsets            earliest             earliest, latest, or an offset as JSON
 endingOffsets              latest               latest, or an offset as JSON (batch only)
 startingTimestamp                               archived at or after: ISO 8601, or milliseconds
@@ -49,6 +53,8 @@ _NAMES = {
     "subscribePattern",
     "columns",
     "includeHeaders",
+    "bodySchema",
+    "bodySample",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -84,6 +90,8 @@ class Options:
     end: Offset | None = None  # None: latest
     archived_from: str | None = None
     archived_until: str | None = None
+    body_schema: str | None = None
+    body_sample: int = 1000
     max_rows: int | None = None
     min_partitions: int = 0
     rows_per_partition: int = 200_000
@@ -127,6 +135,8 @@ class Options:
             end=_offset(options.get("endingoffsets", "latest"), "endingOffsets"),
             archived_from=_moment(options.get("startingtimestamp")),
             archived_until=_moment(options.get("endingtimestamp")),
+            body_schema=options.get("bodyschema"),
+            body_sample=_number(options, "bodySample") or 1000,
             max_rows=_number(options, "maxOffsetsPerTrigger"),
             min_partitions=_number(options, "minPartitions") or 0,
             rows_per_partition=_number(options, "maxRecordsPerPartition") or 200_000,

@@ -32,6 +32,7 @@ __all__ = [
     "marks",
     "purged",
     "queues",
+    "sample",
     "server",
 ]
 
@@ -284,6 +285,20 @@ def _between_times(options: Options) -> list[str]:
         found.append(f"a.archived_at >= '{options.archived_from}'::timestamptz")
     if options.archived_until:
         found.append(f"a.archived_at < '{options.archived_until}'::timestamptz")
+    return found
+
+
+def sample(connection: psycopg.Connection[Any], options: Options) -> list[str]:
+    """Bodies of the chosen queues, as many of each."""
+    chosen = queues(connection, options)
+    found: list[str] = []
+    for pk, _ in chosen:
+        table = f"pgqueue_message_q{pk}"
+        rows = connection.execute(
+            f"SELECT body::text FROM {table} WHERE body IS NOT NULL LIMIT %s",
+            [max(options.body_sample // len(chosen), 1)],
+        )
+        found += [text for (text,) in rows]
     return found
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark_pgqueue import lake, planning
 from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.progress import Progress, quiet
 
 __all__ = ["Summary", "load", "replay"]
 
@@ -54,7 +55,7 @@ def replay(
     rate: float | None = None,
     dry_run: bool = False,
     replay_id: str | None = None,
-    tell: Callable[[str], None] = lambda words: None,
+    progress: Progress = quiet,
 ) -> Summary:
     """Send messages of a lake again, ``where`` a condition in Spark's SQL holds.
 
@@ -81,7 +82,7 @@ def replay(
         "priority",
         "group_key",
     )
-    return _send(spark, url, rows, to, rate, dry_run, name, ("archive_xid", "id"), tell)
+    return _send(spark, url, rows, to, rate, dry_run, name, ("archive_xid", "id"), progress)
 
 
 def load(
@@ -96,7 +97,7 @@ def load(
     rate: float | None = None,
     dry_run: bool = False,
     load_id: str | None = None,
-    tell: Callable[[str], None] = lambda words: None,
+    progress: Progress = quiet,
 ) -> Summary:
     """Send the rows of Parquet, JSON or CSV files.
 
@@ -119,7 +120,7 @@ def load(
         raise InvalidOption("Say which queue: there is no column queue.")
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Of all that may be there, the body is what makes an order that lasts.
-    return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), tell)
+    return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
 
 
 def _send(
@@ -131,7 +132,7 @@ def _send(
     dry_run: bool,
     name: str,
     order: tuple[str, ...],
-    tell: Callable[[str], None],
+    progress: Progress,
 ) -> Summary:
     started = time.monotonic()
     if to is not None and "queue" not in rows.columns:
@@ -144,7 +145,7 @@ def _send(
     if not dry_run and total:
         columns = [column for column in rows.columns if column in _TAKEN]
         size = total if rate is None else max(int(rate * SLICE_SECONDS), 1)
-        _write(spark, url, rows, columns, to, name, order, total, size, rate, tell)
+        _write(spark, url, rows, columns, to, name, order, total, size, rate, progress)
     return Summary(name, counts, dry_run, time.monotonic() - started)
 
 
@@ -159,7 +160,7 @@ def _write(
     total: int,
     size: int,
     rate: float | None,
-    tell: Callable[[str], None],
+    progress: Progress,
 ) -> None:
     """Slice by slice, from the first row that is not written yet.
 
@@ -184,7 +185,7 @@ def _write(
         if to is not None:
             writer = writer.option("queue", to)
         writer.save()
-        tell(f"{end:,} of {total:,}")
+        progress("messages", end, total)
         if rate is not None and end < total:
             time.sleep(max(size / rate - (time.monotonic() - began), 0))
     if not whole:

@@ -11,12 +11,14 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from pyspark_pgqueue import planning, rollup_database, rollup_lake
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
+from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.rollup_database import Since
 from pyspark_pgqueue.rollup_figures import Figures, Key, moment
 
@@ -52,6 +54,7 @@ def rollup(
     every: bool = False,
     lake: str | None = None,
     tell: Callable[[str], None] = lambda words: None,
+    progress: Progress = quiet,
 ) -> Summary:
     """Compute roll-ups of spans of so many seconds, and replace those that were there.
 
@@ -81,7 +84,7 @@ def rollup(
             kept = start if lake is None else _kept_in(connection, lake, seconds, start, end)
             rollup_database.count_live(connection, figures)
             since = Since(kept, _first_xid(connection, server.system, moment(kept)))
-            rollup_database.count_archived(connection, figures, since)
+            rollup_database.count_archived(connection, figures, since, partial(progress, "queues"))
         if lake is not None and kept > start:
             tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
             rollup_lake.count_in_lake(spark, lake, figures, kept)

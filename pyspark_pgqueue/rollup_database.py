@@ -24,8 +24,8 @@ from pyspark_pgqueue.rollup_figures import (
 
 __all__ = ["Since", "count_archived", "count_live", "first_bucket", "one_snapshot"]
 
-#: For sorting times and for counting values; the usual 4 MB write most of it to disk.
-WORK_MEM = "64MB"
+#: For sorting times and for counting values; with the usual 4 MB most of it goes to disk.
+WORK_MEM = "256MB"
 
 
 @dataclass(frozen=True)
@@ -52,37 +52,48 @@ def one_snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
 _PLACE = "floor(4 * ln(greatest({}, 1e-6)) / ln(2::float8))::integer"
 
 # Percentiles sort the times of each span. All other figures come from rows that are counted by
-# their value first, in one hash table for the narrow values and one each for groups and errors.
+# their value first. What few rows have, errors and many deliveries, is read for itself, so that
+# the rows in between are narrow.
 _ARCHIVED = f"""
 WITH ended AS MATERIALIZED (
-    SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::bigint AS bucket,
-           floor(date_part('epoch', a.enqueued_at) / %(seconds)s)::bigint AS sent_bucket,
-           a.id, a.read_ct, a.state, a.error, m.group_key,
+    SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
+           floor(date_part('epoch', a.enqueued_at) / %(seconds)s)::integer AS sent_bucket,
+           a.state = 'COMPLETED' AS completed, a.state = 'FAILED' AS failed,
+           a.read_ct > 1 AS retried,
            greatest(0, date_part('epoch', a.first_read_at
                                           - greatest(a.enqueued_at, m.scheduled_at))) AS wait,
-           greatest(0, date_part('epoch', a.archived_at - a.last_read_at)) AS run
+           greatest(0, date_part('epoch', a.archived_at - a.last_read_at)) AS run,
+           m.group_key
     FROM pgqueue_archive_q{{id}} a
     JOIN pgqueue_message_q{{id}} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
     WHERE {{since}}
 ),
 counted AS MATERIALIZED (
-    SELECT bucket, sent_bucket, {_PLACE.format("wait")} AS wait_place,
-           {_PLACE.format("run")} AS run_place, count(*) AS count
-    FROM ended GROUP BY 1, 2, 3, 4
+    SELECT bucket, sent_bucket, completed, failed, retried,
+           {_PLACE.format("wait")} AS wait_place, {_PLACE.format("run")} AS run_place,
+           count(*) AS count, sum(run) AS busy
+    FROM ended GROUP BY 1, 2, 3, 4, 5, 6, 7
 ),
-timed AS (
-    SELECT bucket, count(*) AS count,
-           count(*) FILTER (WHERE state = 'COMPLETED') AS completed,
-           count(*) FILTER (WHERE state = 'FAILED') AS failed,
-           count(*) FILTER (WHERE read_ct > 1) AS retried,
-           coalesce(sum(run), 0) AS busy_seconds,
+timed AS MATERIALIZED (
+    SELECT bucket,
            percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY wait) AS waits,
            percentile_cont(%(parts)s::float8[]) WITHIN GROUP (ORDER BY run) AS runs
     FROM ended GROUP BY bucket
 ),
+total AS MATERIALIZED (
+    SELECT bucket, sum(count) AS count,
+           coalesce(sum(count) FILTER (WHERE completed), 0) AS completed,
+           coalesce(sum(count) FILTER (WHERE failed), 0) AS failed,
+           coalesce(sum(count) FILTER (WHERE retried), 0) AS retried,
+           coalesce(sum(busy), 0) AS busy_seconds
+    FROM counted GROUP BY bucket
+),
 poison AS (
     SELECT *, row_number() OVER (PARTITION BY bucket ORDER BY read_ct DESC, id) AS place
-    FROM ended WHERE read_ct >= {POISONOUS}
+    FROM (SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
+                 a.id, a.read_ct, a.state
+          FROM pgqueue_archive_q{{id}} a
+          WHERE a.read_ct >= {POISONOUS} AND {{since}}) each
 ),
 grouped AS (
     SELECT *, row_number() OVER (PARTITION BY bucket
@@ -94,33 +105,38 @@ grouped AS (
 failing AS (
     SELECT *, row_number() OVER (PARTITION BY bucket
                                  ORDER BY count DESC, value COLLATE "C") AS place
-    FROM (SELECT bucket, left(split_part(ltrim(error), E'\\n', 1), {FIRST_LINE}) AS value,
+    FROM (SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
+                 left(split_part(ltrim(a.error), chr(10), 1), {FIRST_LINE}) AS value,
                  count(*) AS count
-          FROM ended WHERE error IS NOT NULL GROUP BY 1, 2) each
+          FROM pgqueue_archive_q{{id}} a
+          WHERE a.error IS NOT NULL AND {{since}} GROUP BY 1, 2) each
 )
-SELECT 'ended' AS kind, bucket * %(seconds)s AS bucket, to_jsonb(timed) AS told FROM timed
+SELECT 'ended' AS kind, bucket * %(seconds)s::bigint AS bucket,
+       to_jsonb(total) || to_jsonb(timed) AS told
+FROM total JOIN timed USING (bucket)
 UNION ALL
-SELECT 'sent', sent_bucket * %(seconds)s, to_jsonb(sum(count)) FROM counted GROUP BY sent_bucket
+SELECT 'sent', sent_bucket * %(seconds)s::bigint, to_jsonb(sum(count))
+FROM counted GROUP BY sent_bucket
 UNION ALL
-SELECT 'wait_histogram', bucket * %(seconds)s, jsonb_object_agg(place, count)
+SELECT 'wait_histogram', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
 FROM (SELECT bucket, wait_place AS place, sum(count) AS count
       FROM counted WHERE wait_place IS NOT NULL GROUP BY 1, 2) each
 GROUP BY bucket
 UNION ALL
-SELECT 'run_histogram', bucket * %(seconds)s, jsonb_object_agg(place, count)
+SELECT 'run_histogram', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
 FROM (SELECT bucket, run_place AS place, sum(count) AS count
       FROM counted WHERE run_place IS NOT NULL GROUP BY 1, 2) each
 GROUP BY bucket
 UNION ALL
-SELECT 'poison', bucket * %(seconds)s,
+SELECT 'poison', bucket * %(seconds)s::bigint,
        jsonb_agg(jsonb_build_object('id', id, 'read_ct', read_ct, 'state', state) ORDER BY place)
 FROM poison WHERE place <= {LONGEST_LIST} GROUP BY bucket
 UNION ALL
-SELECT 'top_group', bucket * %(seconds)s,
+SELECT 'top_group', bucket * %(seconds)s::bigint,
        jsonb_build_object('groups', groups, 'group', value, 'count', count)
 FROM grouped WHERE place = 1
 UNION ALL
-SELECT 'top_errors', bucket * %(seconds)s,
+SELECT 'top_errors', bucket * %(seconds)s::bigint,
        jsonb_agg(jsonb_build_object('error', value, 'count', count) ORDER BY place)
 FROM failing WHERE place <= {LONGEST_LIST} GROUP BY bucket
 """

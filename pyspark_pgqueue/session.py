@@ -45,6 +45,9 @@ def local_session(
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),
+        # What Python's workers hold: bytes of one batch, and workers that wait for work.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+        "spark.python.factory.idleWorkerMaxPoolSize": str(cores),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -43,6 +43,9 @@ DEDUP_WINDOW = dt.timedelta(minutes=5)
 #: Bytes of lines in one staged row, whatever the size of the messages.
 PIECE = 64 * 1024
 
+#: Bytes of a batch that are escaped at once.
+SLICE = 1024 * 1024
+
 _TARGETS = {
     "body": "body",
     "queue": "queue_id",
@@ -94,7 +97,7 @@ class _Writer:
             copying = "COPY pgqueue_staging (token, place, lines) FROM STDIN (FORMAT binary)"
             with connection.cursor() as cursor, cursor.copy(copying) as copy:
                 copy.set_types(["uuid", "int4", "bytea"])
-                for batch in iterator:
+                for batch in (part for whole in iterator for part in _slices(whole)):
                     queue_ids = _queue_ids(batch, known, self.options.queue)
                     lines = _lines(_columns(batch, self.names), queue_ids)
                     for start in range(0, len(lines), PIECE):
@@ -136,6 +139,13 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 # In the tasks
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Parts of a batch that are small in bytes: escaping makes copies of what it is given."""
+    rows = max(batch.num_rows * SLICE // max(batch.nbytes, 1), 1)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _known_queues(connection: psycopg.Connection[Any]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_pgqueue import arrow, columns, filters, planning
+from pyspark_pgqueue import arrow, bodies, columns, filters, planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import Offset
 from pyspark_pgqueue.options import Options
@@ -38,7 +38,15 @@ class PgQueueDataSource(DataSource):
 
     def schema(self) -> str:
         options = Options.parse(self.options)
-        return columns.ddl(options.columns, options.names)
+        if options.body_schema is None or "body" not in options.names:
+            return columns.ddl(options.columns, options.names)
+        if options.body_schema == bodies.INFER:
+            with planning.connect(options.url) as connection:
+                body = bodies.ddl(bodies.infer(planning.sample(connection, options)))
+        else:
+            body = bodies.as_ddl(options.body_schema)
+        types = {"body": columns.Column(body, ""), bodies.CORRUPT: columns.Column("string", "")}
+        return columns.ddl({**options.columns, **types}, [*options.names, bodies.CORRUPT])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.parse(self.options)
@@ -77,7 +85,7 @@ class Reader(DataSourceReader):
         self.on_queue: list[str] = []
 
     def partitions(self) -> list[InputPartition]:
-        options, names = self.options, self.schema.names
+        options, names = self.options, columns.stored(self.schema.names)
         with planning.connect(options.url) as connection:
             if options.live:
                 tasks = planning.live_tasks(
@@ -128,6 +136,8 @@ class PushingReader(Reader):
 def _check(schema: StructType, options: Options) -> None:
     """Refuse columns that do not exist, and types that they cannot have."""
     for field in schema.fields:
+        if field.name == bodies.CORRUPT and "body" in schema.names:
+            continue
         usual = columns.found(options.columns, field.name).type
         if field.name not in columns.JSON and field.dataType.simpleString() != usual:
             raise InvalidOption(

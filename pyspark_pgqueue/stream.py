@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_pgqueue import arrow, planning
+from pyspark_pgqueue import arrow, columns, planning
 from pyspark_pgqueue.errors import DataLost, ServerChanged
 from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.options import Options
@@ -139,7 +139,7 @@ class ArchiveStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, at = self.options, Offset.parse(start)
         with planning.connect(options.url) as connection:
             tasks = planning.cut_by_transaction(
-                connection, options, self.schema.names, at, Offset.parse(end)
+                connection, options, columns.stored(self.schema.names), at, Offset.parse(end)
             )
             chosen = planning.queues(connection, options)
             # A batch that comes again after a stop was not looked at by latestOffset.

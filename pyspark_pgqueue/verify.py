@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import psycopg
 
 from pyspark_pgqueue import lake, planning
 from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.progress import Progress, quiet
 
 __all__ = ["Finding", "verify"]
 
@@ -68,7 +68,7 @@ def verify(
     path: str,
     *,
     every: bool = False,
-    tell: Callable[[str], None] = lambda words: None,
+    progress: Progress = quiet,
 ) -> list[Finding]:
     """Compare each finished run that was not verified before (or every one).
 
@@ -92,8 +92,8 @@ def verify(
             "AND (%s OR verified_at IS NULL) ORDER BY id",
             [number, every],
         ).fetchall()
-        for run, low, high, counts, checksums in runs:
-            tell(f"Run {run}")
+        for done, (run, low, high, counts, checksums) in enumerate(runs):
+            progress("runs", done, len(runs))
             kept = _in_lake(spark, path, low, high)
             there = _in_database(connection, names, low, high)
             purged = _purged(connection, low)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import Actor, databases, execute
 
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
+CHROMIUM = Path("/usr/bin/chromium")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         missing["pg15"] = "needs a PostgreSQL 15 installation (Debian's postgresql-15)"
     if shutil.which("java") is None:
         missing["spark"] = "needs a Java runtime"
+    if not CHROMIUM.exists() or find_spec("playwright") is None:
+        missing["browser"] = "needs Chromium (Debian's chromium) and Playwright"
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):

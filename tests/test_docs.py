@@ -51,8 +51,11 @@ PURE_MODULES = [
     "django_pgqueue.retries",
     "django_pgqueue.worker.maintenance",
     "django_pgqueue.worker.waits",
+    "pyspark_pgqueue.bodies",
     "pyspark_pgqueue.columns",
     "pyspark_pgqueue.offsets",
+    "pyspark_pgqueue.progress",
+    "pyspark_pgqueue.rollup_figures",
     "django_pgqueue.topics",
     "django_pgqueue.types",
 ]

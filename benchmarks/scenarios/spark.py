@@ -240,7 +240,7 @@ FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_
 """
 
 
-@spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL")
+@spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL", at_most=1.5)
 def spark_rollup(bench: Any) -> dict[str, Measure]:
     """Everything computed again, beside the larger part of it in PostgreSQL itself."""
     from pyspark_pgqueue.rollup import rollup

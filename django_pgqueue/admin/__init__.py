@@ -9,6 +9,7 @@ from __future__ import annotations
 from django_pgqueue.admin.archive import ArchivedMessageAdmin
 from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
 from django_pgqueue.admin.messages import MessageAdmin
+from django_pgqueue.admin.processes import ProcessAdmin
 from django_pgqueue.admin.queues import QueueAdmin
 from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
 from django_pgqueue.admin.schedules import ScheduleAdmin
@@ -18,6 +19,7 @@ __all__ = [
     "ExportRunAdmin",
     "LakeAdmin",
     "MessageAdmin",
+    "ProcessAdmin",
     "QueueAdmin",
     "RollupAdmin",
     "RollupRunAdmin",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
-from django.http import HttpRequest
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 
+from django_pgqueue.admin.confirmation import ask, confirmed
+from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.pages import ReadOnlyAdmin
-from django_pgqueue.admin.states import ArchiveStateFilter
-from django_pgqueue.admin.wording import EMPTY, preformatted, pretty_json
+from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.selection import Selection, counted, listed
+from django_pgqueue.admin.states import ArchiveStateFilter, QueueFilter
+from django_pgqueue.admin.wording import EMPTY, cut, moment, preformatted, pretty_json
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 
 __all__ = ["ArchivedMessageAdmin"]
@@ -21,21 +26,17 @@ FIRST_LINE = 100
 class ArchivedMessageAdmin(ReadOnlyAdmin):
     """Outcomes, each with a link to its message."""
 
-    list_display = [
-        "id",
-        "in_queue",
-        "ended",
-        "read_ct",
-        "enqueued_at",
-        "archived_at",
-        "first_line",
-        "sent",
-    ]
-    list_filter = ["queue", ArchiveStateFilter]
+    list_display = ["id", "in_queue", "ended", "first_line", "read_ct", "ended_at"]
+    list_filter = [ArchiveStateFilter, QueueFilter]
+    actions = ["replay"]
     readonly_fields = [
         "in_queue",
         "sent",
         "ended",
+        "sent_at",
+        "first_read",
+        "last_read",
+        "ended_at",
         "pretty_error",
         "pretty_result",
         "body",
@@ -43,20 +44,20 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
     ]
     fieldsets = [
         (None, {"fields": ["sent", "in_queue", "ended"]}),
+        ("Outcome", {"fields": ["pretty_error", "pretty_result"]}),
         (
             "Delivery",
             {
                 "fields": [
                     "read_ct",
                     "attempts",
-                    "enqueued_at",
-                    "first_read_at",
-                    "last_read_at",
-                    "archived_at",
+                    "sent_at",
+                    "first_read",
+                    "last_read",
+                    "ended_at",
                 ]
             },
         ),
-        ("Outcome", {"fields": ["pretty_error", "pretty_result"]}),
         ("Message", {"fields": ["headers", "body"]}),
     ]
 
@@ -65,8 +66,36 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
     ) -> Any:
         found = super().get_object(request, object_id, from_field)
         if found is not None:
-            found.sent = found.message
+            found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
         return found
+
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("django_pgqueue.replay_archivedmessage")
+
+    @admin.action(description="Send again, as new messages", permissions=["replay"])
+    def replay(
+        self, request: HttpRequest, queryset: QuerySet[ArchivedMessage]
+    ) -> HttpResponse | None:
+        """Ask, then send what was shown again; the archive stays as it is."""
+        if not confirmed(request):
+            selection = Selection.of(queryset)
+            chosen = selection.by_queue(self.queues(request))
+            return ask(
+                self,
+                request,
+                title="Send archived messages again",
+                question="Send these messages again, as new ones, to the queues they were in?",
+                items=[f"{queue}: {counted(ids)}" for queue, ids in chosen],
+                fields=selection.as_fields("replay"),
+            )
+        selection = Selection.from_text(request.POST.get("selection", ""))
+        sent = 0
+        for queue, ids in selection.by_queue(self.queues(request)):
+            number = Message.objects.replay(queue, ids=ids)
+            self.log_change(request, queue, f"{number:,} sent again: {listed(ids)}")
+            sent += number
+        self.message_user(request, f"{sent:,} sent again.", messages.SUCCESS)
+        return None
 
     @admin.display(description="queue")
     def in_queue(self, archived: ArchivedMessage) -> str:
@@ -74,7 +103,23 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="state")
     def ended(self, archived: ArchivedMessage) -> str:
-        return archived.state
+        return str(Place[archived.state])
+
+    @admin.display(description="sent at")
+    def sent_at(self, archived: ArchivedMessage) -> str:
+        return moment(archived.enqueued_at)
+
+    @admin.display(description="first read at")
+    def first_read(self, archived: ArchivedMessage) -> str:
+        return moment(archived.first_read_at)
+
+    @admin.display(description="last read at")
+    def last_read(self, archived: ArchivedMessage) -> str:
+        return moment(archived.last_read_at)
+
+    @admin.display(description="archived at")
+    def ended_at(self, archived: ArchivedMessage) -> str:
+        return moment(archived.archived_at)
 
     @admin.display(description="message")
     def sent(self, archived: ArchivedMessage) -> str:
@@ -82,9 +127,9 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="error")
     def first_line(self, archived: ArchivedMessage) -> str:
-        """What went wrong; the traceback comes after it, and may be cut."""
+        """The error itself; the traceback comes after it, and may be cut."""
         line, *_ = (archived.error or "").strip().splitlines() or [EMPTY]
-        return line if len(line) <= FIRST_LINE else f"{line[:FIRST_LINE]}…"
+        return cut(line, FIRST_LINE)
 
     @admin.display(description="error")
     def pretty_error(self, archived: ArchivedMessage) -> str:
@@ -96,8 +141,8 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="headers")
     def headers(self, archived: Any) -> str:
-        return pretty_json(archived.sent.headers)
+        return pretty_json(archived.contents.headers)
 
     @admin.display(description="body")
     def body(self, archived: Any) -> str:
-        return pretty_json(archived.sent.body)
+        return str(archived.contents.body)

@@ -59,7 +59,7 @@ class Chart:
 
     @property
     def summary(self) -> str:
-        """What somebody hears who does not see the chart."""
+        """The chart in words, for a screen reader."""
         told = []
         for line in self.lines:
             known = [value for value in line.values if value is not None]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.wording import moment
 from django_pgqueue.models import ExportRun, Lake
 
 __all__ = ["ExportRunAdmin", "LakeAdmin", "RecordAdmin"]
@@ -27,13 +31,54 @@ class RecordAdmin(PageAdmin):
         return False
 
 
+def _lakes_for(request: HttpRequest) -> list[int]:
+    """The lakes of which all queues may be seen."""
+    seen = allowed(request)
+    names = None if seen is None else {name.lower() for name in seen.values()}
+    return [
+        lake.pk
+        for lake in Lake.objects.all()
+        if names is None
+        or (lake.queues and names.issuperset(str(name).lower() for name in lake.queues))
+    ]
+
+
+class LakeForm(forms.ModelForm):
+    """The settings of a lake."""
+
+    class Meta:
+        model = Lake
+        fields = ["queues", "holds_retention"]
+
+    def clean_queues(self) -> list[str]:
+        queues = self.cleaned_data["queues"]
+        if queues in (None, ""):
+            return []
+        if not isinstance(queues, list) or not all(isinstance(name, str) for name in queues):
+            raise forms.ValidationError('Write a list of names, like ["orders", "mails"].')
+        return queues
+
+
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
     """Where the archive is exported to. An export makes it; here it gets its settings."""
 
-    list_display = ["path", "queues", "holds_retention", "exported_below", "created_at"]
-    fields = ["path", "queues", "holds_retention", "exported_below", "created_at"]
-    readonly_fields = ["path", "exported_below", "created_at"]
+    form = LakeForm
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Lake]:
+        return super().get_queryset(request).filter(pk__in=_lakes_for(request))
+
+    list_display = ["path", "takes", "holds_retention", "exported_below", "made_at"]
+    fields = ["path", "queues", "holds_retention", "exported_below", "made_at"]
+    readonly_fields = ["path", "exported_below", "made_at"]
+
+    @admin.display(description="queues")
+    def takes(self, lake: Lake) -> str:
+        return ", ".join(map(str, lake.queues)) or "all"
+
+    @admin.display(description="created at")
+    def made_at(self, lake: Lake) -> str:
+        return moment(lake.created_at)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -51,16 +96,27 @@ class ExportRunAdmin(RecordAdmin):
         "rows",
         "files",
         "size",
-        "started_at",
+        "began",
         "took",
-        "verified_at",
+        "verified",
     ]
-    list_filter = ["lake", "kind", "state"]
+    list_filter = ["kind", "state"]
     list_select_related = ["lake"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
+        return super().get_queryset(request).filter(lake__in=_lakes_for(request))
 
     @admin.display(description="size")
     def size(self, run: ExportRun) -> str:
         return str(filesizeformat(run.bytes))
+
+    @admin.display(description="started at")
+    def began(self, run: ExportRun) -> str:
+        return moment(run.started_at)
+
+    @admin.display(description="verified at")
+    def verified(self, run: ExportRun) -> str:
+        return moment(run.verified_at)
 
     @admin.display(description="took")
     def took(self, run: Any) -> str:

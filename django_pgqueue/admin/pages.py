@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import django
 from django.contrib import admin
+from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import SuspiciousOperation
 from django.core.paginator import Paginator
 from django.db import models
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
+from django.utils.http import urlencode
 
-__all__ = ["CAP", "CappedPaginator", "PageAdmin", "ReadOnlyAdmin"]
+from django_pgqueue.admin.access import allowed, queues_for
+from django_pgqueue.admin.patience import patiently
+from django_pgqueue.models import ArchivedMessage, Message, Process, Queue, Rollup
+
+__all__ = ["CAP", "CRUMBS_ARE_A_LIST", "CappedPaginator", "PageAdmin", "PageList", "ReadOnlyAdmin"]
 
 #: How many rows a list counts, pages through and acts on at most.
 CAP = 10_000
+
+#: How the admin's own templates write the way back.
+CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
 
 _INT8 = 2**63 - 1
 
@@ -44,14 +56,81 @@ class PageAdmin(admin.ModelAdmin):
     """Shows a page at a time, and asks the database per page, not per cell."""
 
     paginator = CappedPaginator
+    change_list_template = "admin/django_pgqueue/list.html"
+    change_form_template = "admin/django_pgqueue/form.html"
     show_full_result_count = False
+    show_facets = ShowFacets.NEVER
     list_per_page = 50
+
+    class Media:
+        css = {"all": ["django_pgqueue/admin.css"]}
 
     def prepare(self, rows: Sequence[Any]) -> None:
         """Put on the rows of a page, or the one of a form, what their cells show besides."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return PageList
+
+    @patiently
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if any("\x00" in text for values in request.GET.lists() for text in values[1]):
+            raise SuspiciousOperation("an address with NUL, which no text in PostgreSQL holds")
+        return super().changelist_view(request, self.with_nav(request, extra_context))
+
+    @patiently
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        return super().change_view(
+            request, object_id, form_url, self.with_nav(request, extra_context)
+        )
+
+    def queues(self, request: HttpRequest) -> models.QuerySet[Queue]:
+        """The queues that this request may see."""
+        return queues_for(request)
+
+    def with_nav(
+        self, request: HttpRequest, context: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The context with the ways to our pages, of those that this user may see."""
+        pages = [
+            ("Queues", Queue, "queue_changelist"),
+            ("Messages", Message, "message_changelist"),
+            ("Archive", ArchivedMessage, "archivedmessage_changelist"),
+            ("Consumers", Process, "process_changelist"),
+            ("Charts", Rollup, "rollup_charts"),
+            ("Database", Process, "health"),
+        ]
+        nav = []
+        for name, model, page in pages:
+            if not self.admin_site.is_registered(model):
+                continue
+            owner: Any = self.admin_site.get_model_admin(model)
+            may = (
+                owner.has_health_permission(request)
+                if page == "health"
+                else owner.has_view_permission(request)
+            )
+            if may:
+                url = self.url(page)
+                nav.append((name, url, url == request.path))
+        return {"pgqueue_nav": nav, **(context or {})}
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Only what a filter of this list offers: anything else may read all there is."""
+        offered = set()
+        for each in self.get_list_filter(request):
+            if isinstance(each, type) and issubclass(each, admin.SimpleListFilter):
+                offered.add(each.parameter_name)
+            else:
+                offered |= {f"{each}__exact", f"{each}__id__exact"}
+        return lookup in offered
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -61,13 +140,46 @@ class PageAdmin(admin.ModelAdmin):
             self.prepare([found])
         return found
 
+    def url(self, name: str, *args: object) -> str:
+        """The address of one of our pages on this site."""
+        return reverse(f"admin:django_pgqueue_{name}", args=args, current_app=self.admin_site.name)
+
+    def render_page(
+        self, request: HttpRequest, template: str, context: dict[str, Any]
+    ) -> TemplateResponse:
+        """A page of our own within the admin."""
+        request.current_app = self.admin_site.name
+        return TemplateResponse(
+            request,
+            template,
+            {
+                **self.admin_site.each_context(request),
+                "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
+                "opts": self.opts,
+                "media": self.media,
+                **self.with_nav(request),
+                **context,
+            },
+        )
+
+    @staticmethod
+    def live_only(request: HttpRequest) -> bool:
+        """Whether refresh.js asks: for the live part only, or it would use up messages."""
+        return request.headers.get("X-Requested-With") == "pgqueue"
+
     def link(self, model: type[models.Model], pk: object, text: object) -> str:
         """A link to the page of an object, or the plain text on a site that has no such page."""
         if pk is None or not self.admin_site.is_registered(model):
             return str(text)
-        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-        url = reverse(name, args=[pk], current_app=self.admin_site.name)
+        url = self.url(f"{model._meta.model_name}_change", pk)
         return format_html('<a href="{}">{}</a>', url, text)
+
+    def listed(self, model: type[models.Model], text: object, **query: str | int) -> str:
+        """A link to a list, narrowed by its filters, or the plain text where there is no list."""
+        if not self.admin_site.is_registered(model):
+            return str(text)
+        url = self.url(f"{model._meta.model_name}_changelist")
+        return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), text)
 
 
 class ReadOnlyAdmin(PageAdmin):
@@ -90,7 +202,7 @@ class ReadOnlyAdmin(PageAdmin):
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return any(self.may(request, action) for action in ("view", "change", "delete"))
+        return self.may(request, "view")
 
     def may(self, request: HttpRequest, action: str) -> bool:
         """Whether the user has Django's permission of that name: what actions ask for."""
@@ -98,7 +210,9 @@ class ReadOnlyAdmin(PageAdmin):
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         # Not by a join: the planner might sort everything behind it.
-        return super().get_queryset(request).prefetch_related("queue")
+        rows = super().get_queryset(request).prefetch_related("queue")
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue_id__in=list(seen))
 
     def get_search_results(
         self, request: HttpRequest, queryset: models.QuerySet[Any], search_term: str

@@ -9,14 +9,15 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
-from django_pgqueue.admin.confirmation import CRUMBS_ARE_A_LIST
 from django_pgqueue.admin.exports import RecordAdmin
-from django_pgqueue.admin.wording import amount
+from django_pgqueue.admin.patience import patiently
+from django_pgqueue.admin.wording import amount, moment
 from django_pgqueue.models import Message, Rollup, RollupRun
 
 __all__ = ["RollupAdmin", "RollupRunAdmin"]
@@ -34,7 +35,7 @@ class RollupAdmin(RecordAdmin):
     list_display = [
         "id",
         "queue_name",
-        "bucket",
+        "began",
         "sent",
         "completed",
         "failed",
@@ -48,6 +49,15 @@ class RollupAdmin(RecordAdmin):
     ordering = ["-bucket", "queue_name"]
     search_fields = ["queue_name"]
 
+    @admin.display(description="from", ordering="bucket")
+    def began(self, rollup: Rollup) -> str:
+        return moment(rollup.bucket)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Rollup]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue_name__in=list(seen.values()))
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.charts)
         return [
@@ -55,6 +65,7 @@ class RollupAdmin(RecordAdmin):
             *super().get_urls(),
         ]
 
+    @patiently
     def charts(self, request: HttpRequest) -> HttpResponse:
         """All queues as a table, or one of them as charts."""
         if not self.has_view_permission(request):
@@ -65,9 +76,6 @@ class RollupAdmin(RecordAdmin):
         spans = _chosen(request, "spans", SPANS, SPANS[0]) or SPANS[0]
         queue = request.GET.get("queue", "")
         context: dict[str, Any] = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
             "title": f"Charts of {queue}" if queue else "Charts",
             "queue": queue,
             "lengths": [(n, seconds_of(n)) for n in lengths],
@@ -84,14 +92,16 @@ class RollupAdmin(RecordAdmin):
             ]
             rows = rollups.filter(seconds=seconds, bucket__gte=moments[0])
             context["queues"] = sorted(set(rows.order_by().values_list("queue_name", flat=True)))
-            if queue:
+            if queue and queue not in context["queues"]:
+                pass  # the page says that there are none
+            elif queue:
                 found = {row.bucket: row for row in rows.filter(queue_name=queue)}
                 context |= _one(found, moments, seconds)
                 for told in context["poison"]:
                     told["message"] = self.link(Message, told["id"], told["id"])
             else:
                 context["table"] = _all(rows, moments)
-        return TemplateResponse(request, "admin/django_pgqueue/charts.html", context)
+        return self.render_page(request, "admin/django_pgqueue/charts.html", context)
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
@@ -129,10 +139,11 @@ def _one(
 
     span = seconds_of(seconds)
     ended = [counts("sent", "sent", "first"), counts("completed", "completed", "second")]
+    # The last one is drawn on top: what failed shows where as many were retried.
     bad = [
-        counts("failed", "failed", "bad"),
         counts("retried", "retried", "first"),
         counts("dead-lettered", "dead_lettered", "second"),
+        counts("failed", "failed", "bad"),
     ]
     waiting = "From when a message could be read to its first delivery."
     running = "From the last delivery to the end."
@@ -176,14 +187,26 @@ def _most(counted: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
 
 def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
     """A line of a table for each queue."""
-    fields = ("sent", "completed", "failed", "backlog", "busy_seconds", "wait_p95", "run_p95")
+    fields = (
+        "sent",
+        "completed",
+        "failed",
+        "dead_lettered",
+        "backlog",
+        "busy_seconds",
+        "wait_p95",
+        "run_p95",
+    )
     found: dict[str, dict[dt.datetime, dict[str, Any]]] = defaultdict(dict)
     for row in rows.values("queue_name", "bucket", "seconds", *fields):
         found[row["queue_name"]][row["bucket"]] = row
     table = []
     for name, spans in sorted(found.items()):
         told = list(spans.values())
-        completed, failed = (sum(row[field] for row in told) for field in ("completed", "failed"))
+        completed, failed, dead = (
+            sum(row[field] for row in told) for field in ("completed", "failed", "dead_lettered")
+        )
+        bad = failed + dead
         waits, runs = (
             [row[field] for row in told if row[field] is not None]
             for field in ("wait_p95", "run_p95")
@@ -195,7 +218,8 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
                 "sent": amount(sum(row["sent"] for row in told)),
                 "completed": amount(completed),
                 "failed": amount(failed),
-                "share": f"{failed / (completed + failed):.1%}" if failed else "",
+                "dead": amount(dead),
+                "share": f"{bad / (completed + bad):.1%}" if bad else "",
                 "backlog": amount(backlog[-1]),
                 "wait": seconds_of(max(waits)) if waits else "-",
                 "run": seconds_of(max(runs)) if runs else "-",
@@ -213,4 +237,16 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
 class RollupRunAdmin(RecordAdmin):
     """Which spans were computed, and when."""
 
-    list_display = ["id", "seconds", "from_at", "to_at", "buckets", "removed", "finished_at"]
+    list_display = ["id", "seconds", "began", "ended", "buckets", "removed", "finished"]
+
+    @admin.display(description="from")
+    def began(self, run: RollupRun) -> str:
+        return moment(run.from_at)
+
+    @admin.display(description="to")
+    def ended(self, run: RollupRun) -> str:
+        return moment(run.to_at)
+
+    @admin.display(description="finished at")
+    def finished(self, run: RollupRun) -> str:
+        return moment(run.finished_at)

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.models import Schedule
 
@@ -30,6 +31,16 @@ class ScheduleAdmin(PageAdmin):
         ("Message", {"fields": ["body", "priority"]}),
         ("Runs", {"fields": ["next_run", "last_run_at", "error", "is_declared"]}),
     ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue__in=list(seen))
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "queue":
+            kwargs["queryset"] = self.queues(request)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     @admin.display(description="when")
     def when(self, schedule: Schedule) -> str:

@@ -1,4 +1,4 @@
-"""Finding messages by state: in the narrow tables, and never through all of them."""
+"""Finding messages by queue and by where they stand: in the narrow tables, never through all."""
 
 from __future__ import annotations
 
@@ -6,44 +6,80 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
+from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
 
-from django_pgqueue.models import ArchivedMessage, LiveMessage
-from django_pgqueue.types import State
+from django_pgqueue.admin import pages, places
+from django_pgqueue.admin.access import allowed, queues_for
+from django_pgqueue.admin.places import LIVE, Place
+from django_pgqueue.models import ArchivedMessage
 
-__all__ = ["ARCHIVED", "ArchiveStateFilter", "MessageStateFilter", "newest"]
+__all__ = ["ENDED", "ArchiveStateFilter", "MessageStateFilter", "QueueFilter", "newest"]
 
-ARCHIVED = (State.COMPLETED, State.FAILED, State.CANCELLED)
+ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
 
-#: How many messages a state shows at most, and how many of the newest it looks at for them.
-SHOWN = 1_000
+#: How many of the newest outcomes are searched for those of one kind.
 LOOK_BACK = 100_000
 
-_QUEUE = "queue__id__exact"
+QUEUE = "queue"
 
 
 def newest(rows: QuerySet[Any], qty: int = LOOK_BACK) -> QuerySet[Any]:
-    """Only so many rows, the newest by id: an end for a search that no index serves."""
+    """Only the newest rows by id: an end for a search that no index serves."""
     for floor in rows.order_by("-pk").values_list("pk", flat=True)[qty : qty + 1]:
         return rows.filter(pk__gt=floor)
     return rows
 
 
+class QueueFilter(admin.SimpleListFilter):
+    """One queue."""
+
+    title = "queue"
+    parameter_name = QUEUE
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            (str(pk), name)
+            for pk, name in queues_for(request).order_by("name").values_list("pk", "name")
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() is None:
+            return queryset
+        chosen = queue_of(self.value())
+        return queryset.none() if chosen is None else queryset.filter(queue_id=chosen)
+
+
+def queue_of(text: str | None) -> int | None:
+    """A queue's id from the address, if it can be one."""
+    if text is None or not (text.isascii() and text.isdigit()) or int(text) >= 2**31:
+        return None
+    return int(text)
+
+
 class StateFilter(admin.SimpleListFilter):
     title = "state"
     parameter_name = "state"
-    states: tuple[State, ...]
+    places: tuple[Place, ...]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(state.value, state.value.capitalize()) for state in self.states]
+        return [(place.value, str(place).capitalize()) for place in self.places]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() not in [state.value for state in self.states]:
+        if self.value() not in [place.value for place in self.places]:
             return queryset
-        return self.in_state(queryset, State(self.value()), request.GET.get(_QUEUE))
+        given = request.GET.get(QUEUE)
+        chosen = queue_of(given)
+        if given is not None and chosen is None:
+            return queryset.none()
+        seen = allowed(request)
+        queues = None if seen is None else list(seen)
+        if chosen is not None:
+            queues = [chosen] if seen is None or chosen in seen else []
+        return self.in_place(queryset, Place(self.value()), queues, request)
 
-    def in_state(
-        self, queryset: QuerySet[Any], state: State, queue_id: str | None
+    def in_place(
+        self, queryset: QuerySet[Any], place: Place, queues: list[int] | None, request: HttpRequest
     ) -> QuerySet[Any]:
         raise NotImplementedError
 
@@ -51,37 +87,36 @@ class StateFilter(admin.SimpleListFilter):
 class ArchiveStateFilter(StateFilter):
     """How archived messages ended, looking at the newest."""
 
-    states = ARCHIVED
+    places = ENDED
 
-    def in_state(
-        self, queryset: QuerySet[Any], state: State, queue_id: str | None
+    def in_place(
+        self, queryset: QuerySet[Any], place: Place, queues: list[int] | None, request: HttpRequest
     ) -> QuerySet[Any]:
-        return newest(queryset).filter(state=state.value)
+        return newest(queryset).filter(state=place.name)
 
 
 class MessageStateFilter(StateFilter):
-    """Where messages stand: up to SHOWN of them, by what the narrow tables say."""
+    """Where messages stand; those in a queue in the order in which they will be read."""
 
-    title = f"state (up to {SHOWN:,})"
-    states = tuple(State)
+    places = (*LIVE, *ENDED)
 
-    def in_state(
-        self, queryset: QuerySet[Any], state: State, queue_id: str | None
+    def in_place(
+        self, queryset: QuerySet[Any], place: Place, queues: list[int] | None, request: HttpRequest
     ) -> QuerySet[Any]:
-        rows: QuerySet[Any]
-        of_queue = {"queue_id": int(queue_id)} if queue_id and queue_id.isdecimal() else {}
-        if state is State.PENDING:
-            # In the order they will be read in, which is the one of the index.
-            rows = LiveMessage.objects.using(queryset.db).filter(state=state.value, **of_queue)
-            rows = rows.order_by("-priority", "id") if of_queue else rows
-        elif state in ARCHIVED:
-            rows = newest(ArchivedMessage.objects.using(queryset.db).filter(**of_queue))
-            rows = rows.filter(state=state.value).order_by("-id")
+        using = queryset.db
+        if place in LIVE:
+            found = places.found(place, queues, pages.CAP, using=using)
         else:
-            rows = LiveMessage.objects.using(queryset.db).exclude(state=State.PENDING.value)
-            rows = newest(rows).filter(state=state.value, **of_queue).order_by("-id")
-        found = rows.values_list("pk", "queue_id")[:SHOWN]
-        # By queue too, or every leaf would be searched for every id.
-        return queryset.filter(
-            pk__in=[pk for pk, _ in found], queue_id__in={queue for _, queue in found}
-        )
+            ended = ArchivedMessage.objects.using(using)
+            if queues is not None:
+                ended = ended.filter(queue_id__in=queues)
+            rows = newest(ended).filter(state=place.name).order_by("-id")
+            found = list(rows.values_list("queue_id", "pk")[: pages.CAP])
+        request.pgqueue_found = found  # type: ignore[attr-defined]
+        return among(queryset, found)
+
+
+def among(queryset: QuerySet[Any], found: list[tuple[int, int]]) -> QuerySet[Any]:
+    """The rows of these queues and ids. By queue too, or each id is searched in every partition."""
+    ids = RawSQL("SELECT unnest(%s::bigint[])", [[pk for _, pk in found]])
+    return queryset.filter(pk__in=ids, queue_id__in={queue_id for queue_id, _ in found})

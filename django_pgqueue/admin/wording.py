@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 
-from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.timezone import is_naive, localtime
 
-__all__ = ["EMPTY", "age", "amount", "local", "preformatted", "pretty_json"]
+from django_pgqueue.admin.masking import mask
+
+__all__ = [
+    "EMPTY",
+    "LONGEST",
+    "age",
+    "amount",
+    "cut",
+    "lapse",
+    "moment",
+    "preformatted",
+    "pretty_json",
+    "visible",
+]
 
 EMPTY = "-"
 
-#: A page shows no more of a body than this; a browser would choke on the rest.
+#: A page shows no more characters of a body than this; a browser would choke on the rest.
 LONGEST = 100_000
+
+#: Control characters, and those that turn or hide text around them.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
 
 
 def amount(number: int, *, exact: bool = True) -> str:
@@ -44,26 +62,64 @@ def age(seconds: float | None) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts[:2] if number) or "0 s"
 
 
-def local(moment: dt.datetime) -> str:
-    """A moment as the site shows them; naive ones come where Django uses no time zones."""
-    return str(localize(moment if is_naive(moment) else localtime(moment)))
+def moment(at: dt.datetime | None) -> str:
+    """A moment with its seconds, in the site's time zone; naive where Django uses none.
+
+    >>> moment(None)
+    '-'
+    """
+    if at is None:
+        return EMPTY
+    return f"{at if is_naive(at) else localtime(at):%Y-%m-%d %H:%M:%S}"
+
+
+def visible(text: str) -> str:
+    r"""Text whose control and direction characters are codes: no text may pass for another.
+
+    >>> visible("invoice\u202efdp.exe")
+    'invoice\\u202efdp.exe'
+    """
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def cut(text: str, length: int) -> str:
+    """The beginning of a text, for a cell.
+
+    >>> cut("abcdef", 3)
+    'abc…'
+    """
+    return visible(text if len(text) <= length else f"{text[:length]}…")
+
+
+def lapse(seconds: float) -> str:
+    """How long a step took.
+
+    >>> lapse(0.0123), lapse(1.5), lapse(90)
+    ('12 ms', '1.5 s', '1 min 30 s')
+    """
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else age(seconds)
 
 
 def pretty_json(value: object) -> str:
-    """JSON over several lines, as text of its own in the page.
+    """JSON over several lines, as text of its own in the page; secrets are masked.
 
     >>> pretty_json({"a": "<b>"})
-    '<pre>{\\n  &quot;a&quot;: &quot;&lt;b&gt;&quot;\\n}</pre>'
+    '<pre class="pgqueue-text">{\\n  &quot;a&quot;: &quot;&lt;b&gt;&quot;\\n}</pre>'
     """
     if value is None:
         return EMPTY
-    return preformatted(json.dumps(value, indent=2, ensure_ascii=False))
+    return preformatted(json.dumps(mask(value), indent=2, ensure_ascii=False))
 
 
-def preformatted(text: str | None) -> str:
-    """Text as it is, cut when it is very long."""
+def preformatted(text: str | None, length: int | None = None) -> str:
+    """Text as it is, cut when it is very long; of ``length`` in all, if this is its beginning."""
     if not text:
         return EMPTY
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}\n… and {len(text) - LONGEST:,} characters more"
-    return format_html("<pre>{}</pre>", text)
+    left = max(len(text), length or 0) - LONGEST
+    shown = visible(text[:LONGEST])
+    if left > 0:
+        shown = f"{shown}\n… and {left:,} characters more"
+    return format_html('<pre class="pgqueue-text">{}</pre>', shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -24,15 +23,23 @@ def url_of(alias: str) -> str:
     return make_conninfo(**{name: str(value) for name, value in parameters(alias).items()})
 
 
-def run_job(job: str, alias: str, options: dict[str, Any], tell: Callable[[str], None]) -> int:
-    """Run a job on one of Django's databases; returns its exit status.
+def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand) -> None:
+    """Run a job on one of Django's databases, with the output of a command.
 
-    Raises CommandError with the text of what the job raises on purpose.
+    Raises CommandError with the text of an error, and with the job's exit code.
     """
+
+    def tell(line: str) -> None:
+        command.stdout.write(line)
+
     try:
-        return cli.run(job, url_of(alias), options, tell)
+        code = cli.run(job, url_of(alias), options, tell)
     except PipelineError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error), returncode=cli.FAILED) from error
+    if code == cli.DIFFERS:
+        raise CommandError("Lake and database differ.", returncode=code)
+    if code:
+        raise CommandError("The job was interrupted.", returncode=code)
 
 
 class JobCommand(BaseCommand):
@@ -50,5 +57,4 @@ class JobCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias = Queue.objects.database(options.pop("database"))
-        if run_job(self.job, alias, options, self.stdout.write):
-            raise CommandError("Lake and database differ.")
+        run_job(self.job, alias, options, self)

@@ -117,6 +117,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_queue",
+                "permissions": (
+                    ("pause_queue", "Can pause and resume queues"),
+                    ("purge_queue", "Can purge queues"),
+                ),
                 "ordering": ("name",),
                 "required_db_vendor": "postgresql",
             },
@@ -196,6 +200,11 @@ class Migration(migrations.Migration):
                     ],
                     options={
                         "db_table": "pgqueue_message",
+                        "default_permissions": ("view", "delete"),
+                        "permissions": (
+                            ("settle_message", "Can make messages readable and archive them"),
+                            ("redrive_message", "Can redrive dead letters"),
+                        ),
                         "required_db_vendor": "postgresql",
                     },
                 ),
@@ -219,6 +228,7 @@ class Migration(migrations.Migration):
                     ],
                     options={
                         "db_table": "pgqueue_ready",
+                        "default_permissions": (),
                         "required_db_vendor": "postgresql",
                     },
                 ),
@@ -250,6 +260,7 @@ class Migration(migrations.Migration):
                     ],
                     options={
                         "db_table": "pgqueue_deferred",
+                        "default_permissions": (),
                         "required_db_vendor": "postgresql",
                     },
                 ),
@@ -301,6 +312,10 @@ class Migration(migrations.Migration):
                     ],
                     options={
                         "db_table": "pgqueue_archive",
+                        "default_permissions": ("view",),
+                        "permissions": (
+                            ("replay_archivedmessage", "Can send archived messages again"),
+                        ),
                         "required_db_vendor": "postgresql",
                     },
                 ),
@@ -335,6 +350,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_live",
+                "default_permissions": (),
                 "managed": False,
             },
         ),

@@ -49,6 +49,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_binding",
+                "default_permissions": (),
                 "ordering": ("pattern", "queue"),
                 "required_db_vendor": "postgresql",
                 "constraints": [
@@ -88,6 +89,8 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name_plural": "processes",
                 "db_table": "pgqueue_process",
+                "default_permissions": ("view",),
+                "permissions": (("view_health", "Can view the health of the database"),),
                 "required_db_vendor": "postgresql",
             },
         ),
@@ -109,6 +112,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_maintenance",
+                "default_permissions": (),
                 "required_db_vendor": "postgresql",
             },
         ),

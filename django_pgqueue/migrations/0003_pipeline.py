@@ -68,6 +68,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_lake",
+                "default_permissions": ("view", "change"),
                 "ordering": ("path",),
                 "required_db_vendor": "postgresql",
             },
@@ -111,6 +112,7 @@ class Migration(migrations.Migration):
                     ],
                     options={
                         "db_table": "pgqueue_purge_mark",
+                        "default_permissions": (),
                         "required_db_vendor": "postgresql",
                     },
                 ),
@@ -147,6 +149,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_rollup_run",
+                "default_permissions": ("view",),
                 "ordering": ("-id",),
                 "required_db_vendor": "postgresql",
             },
@@ -213,6 +216,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_rollup",
+                "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
                 "constraints": [
                     models.UniqueConstraint(
@@ -272,6 +276,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_export_run",
+                "default_permissions": ("view",),
                 "ordering": ("-id",),
                 "required_db_vendor": "postgresql",
                 "constraints": [

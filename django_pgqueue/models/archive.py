@@ -45,6 +45,8 @@ class ArchivedMessage(models.Model):
     result = models.JSONField(null=True)
 
     class Meta:
+        default_permissions = ("view",)
+        permissions = (("replay_archivedmessage", "Can send archived messages again"),)
         db_table = "pgqueue_archive"
         required_db_vendor = "postgresql"
 

@@ -31,6 +31,7 @@ class Lake(models.Model):
     created_at = models.DateTimeField(db_default=_now, editable=False)
 
     class Meta:
+        default_permissions = ("view", "change")
         db_table = "pgqueue_lake"
         ordering = ("path",)
         required_db_vendor = "postgresql"
@@ -69,6 +70,7 @@ class ExportRun(models.Model):
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
+        default_permissions = ("view",)
         db_table = "pgqueue_export_run"
         ordering = ("-id",)
         required_db_vendor = "postgresql"
@@ -99,6 +101,7 @@ class PurgeMark(models.Model):
     purged_at = models.DateTimeField(db_default=_now)
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_purge_mark"
         required_db_vendor = "postgresql"
 

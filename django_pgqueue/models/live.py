@@ -35,6 +35,7 @@ class Ready(NotLoaded):
     group_key = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_ready"
         required_db_vendor = "postgresql"
 
@@ -62,6 +63,7 @@ class Deferred(NotLoaded):
     error = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_deferred"
         required_db_vendor = "postgresql"
 
@@ -87,6 +89,7 @@ class LiveMessage(NotLoaded):
     process_id = models.IntegerField(null=True)
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_live"
         managed = False
 

@@ -24,6 +24,7 @@ class MaintenanceLease(models.Model):
 
     class Meta:
         db_table = "pgqueue_maintenance"
+        default_permissions = ()
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:

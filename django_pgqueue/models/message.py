@@ -239,6 +239,11 @@ class Message(models.Model):
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta:
+        default_permissions = ("view", "delete")
+        permissions = (
+            ("settle_message", "Can make messages readable and archive them"),
+            ("redrive_message", "Can redrive dead letters"),
+        )
         db_table = "pgqueue_message"
         required_db_vendor = "postgresql"
 

@@ -84,6 +84,8 @@ class Process(models.Model):
     objects = ProcessManager()
 
     class Meta:
+        default_permissions = ("view",)
+        permissions = (("view_health", "Can view the health of the database"),)
         db_table = "pgqueue_process"
         required_db_vendor = "postgresql"
         verbose_name_plural = "processes"

@@ -169,6 +169,10 @@ class Queue(models.Model):
     objects = QueueManager()
 
     class Meta:
+        permissions = (
+            ("pause_queue", "Can pause and resume queues"),
+            ("purge_queue", "Can purge queues"),
+        )
         db_table = "pgqueue_queue"
         ordering = ("name",)
         required_db_vendor = "postgresql"

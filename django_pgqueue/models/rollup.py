@@ -46,6 +46,7 @@ class Rollup(models.Model):
     computed_at = models.DateTimeField(db_default=_now)
 
     class Meta:
+        default_permissions = ("view",)
         db_table = "pgqueue_rollup"
         required_db_vendor = "postgresql"
         constraints = (
@@ -82,6 +83,7 @@ class RollupRun(models.Model):
     finished_at = models.DateTimeField(db_default=_now)
 
     class Meta:
+        default_permissions = ("view",)
         db_table = "pgqueue_rollup_run"
         ordering = ("-id",)
         required_db_vendor = "postgresql"

@@ -26,6 +26,7 @@ class Binding(models.Model):
     )
 
     class Meta:
+        default_permissions = ()
         db_table = "pgqueue_binding"
         ordering = ("pattern", "queue")
         required_db_vendor = "postgresql"

@@ -17,7 +17,7 @@ from django_pgqueue.models import BoundQueue
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """A client of somebody with these permissions only: ``staff("view_message")``."""
+    """A client of a user with these permissions only: ``staff("view_message")``."""
 
     def log_in(*permissions: str) -> Client:
         user = User.objects.create_user("ann", password="ann", is_staff=True)
@@ -33,11 +33,9 @@ def staff(db: None) -> Callable[..., Client]:
 def operator(staff: Callable[..., Client]) -> Client:
     """May do all that there is to do with queues and messages."""
     return staff(
-        *(
-            f"{verb}_{model}"
-            for verb in ("add", "view", "change", "delete")
-            for model in ("queue", "message", "archivedmessage")
-        )
+        *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
+        *(f"{verb}_message" for verb in ("view", "settle", "redrive", "delete")),
+        *(f"{verb}_archivedmessage" for verb in ("view", "replay")),
     )
 
 
@@ -68,6 +66,40 @@ def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
         ]
         for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
     ]
+
+
+def overview(client: Client, **query: Any) -> dict[str, dict[str, str]]:
+    """The overview's rows by queue, and in each the cells by their label."""
+    body = page(client, "queue", **query).partition("<tbody>")[2].partition("</tbody>")[0]
+    found = {}
+    for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL):
+        cells = dict(re.findall(r'data-label="([^"]+)">(.*?)</td>', row, re.DOTALL))
+        name = re.search(r'<th scope="row">(.*?)</th>', row, re.DOTALL)
+        assert name is not None
+        found[_plain(name[1]).split()[0]] = {label: _plain(text) for label, text in cells.items()}
+    return found
+
+
+def alerts(client: Client) -> list[str]:
+    """What the overview says needs attention."""
+    told = re.findall(r'<p class="alert \w+">(.*?)</p>', page(client, "queue"), re.DOTALL)
+    return [_plain(text) for text in told]
+
+
+def _plain(text: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", text)).strip()
+
+
+def confirm(client: Client, url: str, asked: str, **more: Any) -> str:
+    """Say yes on the page that asks; the text of the page that follows."""
+    form = asked.partition('class="delete-confirmation"')[2].partition("</form>")[0]
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form))
+    fields = {name: html.unescape(value) for name, value in fields.items()}
+    assert fields.pop("confirmed") == "yes"
+    del fields["csrfmiddlewaretoken"]
+    response = client.post(url, {**fields, "confirmed": "yes", **more}, follow=True)
+    assert response.status_code == 200, response
+    return response.content.decode()
 
 
 def act(client: Client, model: str, action: str, *pks: object, **more: Any) -> str:

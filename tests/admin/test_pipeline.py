@@ -29,3 +29,24 @@ def test_list_and_page_show_what_a_job_wrote(admin_client: Client, model: type) 
 
     assert listed.status_code == page.status_code == 200
     assert listed.context["cl"].result_count == 1
+
+
+@pytest.mark.parametrize("text", ["null", "", "[]"])
+def test_lake_without_names_takes_all_queues(admin_client: Client, text: str) -> None:
+    lake = Lake.objects.create(path="/lake", queues=["orders"])
+    url = reverse("admin:django_pgqueue_lake_change", args=[lake.pk])
+
+    assert admin_client.post(url, {"queues": text}).status_code == 302
+
+    assert Lake.objects.get().queues == []
+
+
+@pytest.mark.parametrize("text", ["7", "{}", "[1]", "[null]"])
+def test_lake_takes_names_only(admin_client: Client, text: str) -> None:
+    lake = Lake.objects.create(path="/lake", queues=["orders"])
+    url = reverse("admin:django_pgqueue_lake_change", args=[lake.pk])
+
+    response = admin_client.post(url, {"queues": text})
+
+    assert "Write a list of names" in response.content.decode()
+    assert Lake.objects.get().queues == ["orders"]

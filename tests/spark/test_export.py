@@ -336,7 +336,9 @@ def test_verification_compares_with_earlier_checksums_once_the_database_is_purge
     export(spark, url, lake)
     verify(spark, url, lake)
     queue = Queue.objects.resolve("orders")
-    PurgeMark.objects.raise_to(queue, Lake.objects.get().exported_below)
+    PurgeMark.objects.update_or_create(
+        queue=queue, defaults={"below_xid": Lake.objects.get().exported_below}
+    )
     ArchivedMessage.objects.filter(queue=queue).delete()
 
     (finding,) = verify(spark, url, lake, every=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,114 @@ def test_body_comes_in_the_type_that_the_schema_asks_for(
     assert [body and body.n for body in bodies] == [0, None, None, None]
     numbers = variant.select("id", f.try_variant_get("body", "$.n", "int").alias("n"))
     assert [row.n for row in numbers.orderBy("id").collect()] == [0, None, None, None]
+
+
+BODIES = [
+    {"order": 1, "name": "a", "tags": ["x"], "at": {"lat": 1}},
+    {"order": 2, "name": 7, "tags": [], "extra": True},
+    {"order": "no number"},
+    [1],
+    None,
+]
+
+
+def typed(frame: Any) -> list[tuple[Any, ...]]:
+    rows = frame.orderBy("id").select("body.order", "body.name", "_corrupt_record").collect()
+    return [tuple(row) for row in rows]
+
+
+@pytest.fixture
+def webhooks(url: str) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", BODIES)
+    Message.objects.archive("orders", Message.objects.read("orders", qty=len(BODIES)))
+
+
+@pytest.mark.parametrize("form", ["ddl", "json", "live"])
+def test_body_has_columns_and_what_does_not_fit_is_kept_as_text(
+    read: Read, webhooks: None, form: str
+) -> None:
+    schema = "order bigint, name string"
+    if form == "json":
+        schema = StructType.fromDDL(schema).json()
+    if form == "live":
+        Message.objects.send_batch("orders", BODIES)
+    source = "live" if form == "live" else "archive"
+
+    frame = read(columns="id,body", bodySchema=schema, source=source)
+
+    assert frame.columns == ["id", "body", "_corrupt_record"]
+    assert typed(frame) == [
+        (1, "a", None),
+        (2, "7", None),
+        (None, None, '{"order": "no number"}'),
+        (None, None, "[1]"),
+        (None, None, None),
+    ]
+
+
+def test_values_of_bodies_become_what_the_schema_says(read: Read, url: str) -> None:
+    Message.objects.create_queue("orders")
+    body = {"at": "2026-01-05T10:00:00Z", "day": "2026-01-05", "by": {"a": 1}, "raw": [1, "x"]}
+    Message.objects.send_batch("orders", [body, {"at": "yesterday"}])
+    schema = "at timestamp, day date, by map<string, bigint>, raw string"
+
+    first, second = (
+        read(source="live", columns="id,body", bodySchema=schema)
+        .orderBy("id")
+        .selectExpr("unix_seconds(body.at)", "string(body.day)", "body.by", "body.raw", "*")
+        .collect()
+    )
+
+    assert tuple(first)[:4] == (1767607200, "2026-01-05", {"a": 1}, '[1, "x"]')
+    assert (first._corrupt_record, second.body) == (None, None)
+    assert second._corrupt_record == '{"at": "yesterday"}'
+
+
+def test_schema_of_bodies_is_inferred_from_a_sample(read: Read, webhooks: None) -> None:
+    frame = read(columns="id,body", bodySchema="infer", bodySample="2")
+
+    body = frame.schema["body"].dataType
+    assert body.simpleString() == (
+        "struct<at:struct<lat:bigint>,name:string,tags:array<string>,order:bigint,extra:boolean>"
+    )
+    assert [row[2] for row in typed(frame)] == [
+        None,
+        None,
+        '{"order": "no number"}',
+        "[1]",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        ("order number", "struct<order number>"),
+        ('{"type": "order"}', "bodySchema is DDL"),
+        ("infer", "none of the sampled bodies"),
+    ],
+)
+def test_schema_of_bodies_that_cannot_be_is_refused(
+    read: Read, url: str, schema: str, complaint: str
+) -> None:
+    Message.objects.create_queue("orders")
+
+    with pytest.raises(Exception, match=complaint):
+        read(bodySchema=schema)
+
+
+def test_stream_has_typed_bodies_too(spark: Any, url: str, webhooks: None, tmp_path: Path) -> None:
+    options = {"url": url, "columns": "id,body", "bodySchema": "order bigint, name string"}
+    frame = spark.readStream.format("pgqueue").options(**options).load()
+    seen: list[tuple[Any, ...]] = []
+
+    query = frame.writeStream.foreachBatch(lambda batch, _: seen.extend(typed(batch)))
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
+
+    assert [row[0] for row in seen] == [1, 2, None, None, None]
+    assert [row[2] for row in seen if row[2]] == ['{"order": "no number"}', "[1]"]
 
 
 def test_peek_shows_live_messages_and_takes_none(read: Read, url: str) -> None:

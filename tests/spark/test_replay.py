@@ -78,20 +78,18 @@ def test_rate_is_kept_and_an_interrupted_replay_goes_on_at_any_rate(
 ) -> None:
     Message.objects.create_queue("again")
     name = f"slow-{uuid.uuid4()}"
-    told: list[str] = []
 
-    def interrupt(words: str) -> None:
-        told.append(words)
-        if len(told) == 1:
-            raise KeyboardInterrupt
+    def interrupt(what: str, done: int, total: int) -> None:
+        assert (what, done, total) == ("messages", 20, 40)
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replay(spark, url, lake, to="again", rate=20, replay_id=name, tell=interrupt)
+        replay(spark, url, lake, to="again", rate=20, replay_id=name, progress=interrupt)
     assert len(bodies("again")) == 20
 
     started = time.monotonic()
     for _ in range(2):  # the second time there is nothing left
-        replay(spark, url, lake, to="again", rate=rate, replay_id=name, tell=told.append)
+        replay(spark, url, lake, to="again", rate=rate, replay_id=name)
 
     assert len(bodies("again")) == 40
     assert len({str(body) for body in bodies("again")}) == 40

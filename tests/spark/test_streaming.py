@@ -187,7 +187,9 @@ def test_stream_stops_where_undelivered_messages_were_purged(
     reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     finish("orders", 5)
     newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
-    PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), newest + 1)
+    PurgeMark.objects.update_or_create(
+        queue=Queue.objects.resolve("orders"), defaults={"below_xid": newest + 1}
+    )
 
     with pytest.raises(DataLost, match="'orders' were purged"):
         source.latestOffset(reached, ReadAllAvailable())
@@ -203,7 +205,9 @@ def test_purging_what_was_delivered_disturbs_no_stream(
     finish("orders", 5)
     reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
-    PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), newest + 1)
+    PurgeMark.objects.update_or_create(
+        queue=Queue.objects.resolve("orders"), defaults={"below_xid": newest + 1}
+    )
 
     assert source.latestOffset(reached, ReadAllAvailable()) == reached
 

@@ -81,7 +81,7 @@ class Command(QueueCommand):
                 raise CommandError(f"--{key} is for the archive; a lake has --where.")
         if options["json"]:
             raise CommandError("--json is for the archive; leave it out with --lake.")
-        run_job("replay", alias, options, self.stdout.write)
+        run_job("replay", alias, options, self)
 
 
 class _Optional:

@@ -1,0 +1,34 @@
+"""Which queues a request may see: one hook, which everything in the admin asks."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+
+from django_pgqueue.conf import settings
+from django_pgqueue.models import Queue
+
+__all__ = ["allowed", "queues_for"]
+
+
+def queues_for(request: HttpRequest) -> QuerySet[Queue]:
+    """The queues that the request may see: all, or those that ``QUEUES_FOR`` names.
+
+    >>> PGQUEUE = {"QUEUES_FOR": "shop.access.queues_for"}
+    """
+    chosen = allowed(request)
+    queues = Queue.objects.all()
+    return queues if chosen is None else queues.filter(pk__in=list(chosen))
+
+
+def allowed(request: HttpRequest) -> dict[int, str] | None:
+    """The names of these queues by their ids, None for all of them; asked once a request."""
+    if settings.QUEUES_FOR is None:
+        return None
+    known = getattr(request, "pgqueue_allowed", None)
+    if known is None:
+        hook = import_string(settings.QUEUES_FOR)
+        known = dict(hook(request).values_list("pk", "name"))
+        request.pgqueue_allowed = known  # type: ignore[attr-defined]
+    return dict(known)

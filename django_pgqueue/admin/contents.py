@@ -1,0 +1,46 @@
+"""Body and headers on a page: of a very large body only the beginning, and no secrets."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left, Length
+
+from django_pgqueue.admin.masking import mask_text
+from django_pgqueue.admin.wording import EMPTY, LONGEST, preformatted, pretty_json
+from django_pgqueue.models import Message
+
+__all__ = ["Contents"]
+
+
+class Contents(NamedTuple):
+    """What a message holds."""
+
+    headers: Any
+    text: str | None
+    length: int
+
+    @classmethod
+    def of(cls, pk: int, queue_id: int, *, using: str | None) -> Contents:
+        """Read it, however large it is, without bringing all of it here."""
+        text = Cast("body", TextField())
+        found = (
+            Message.objects.using(using)
+            .filter(pk=pk, queue_id=queue_id)
+            .values_list("headers", Left(text, LONGEST), Length(text))
+            .first()
+        )
+        return cls(*(found or (None, None, 0)))
+
+    @property
+    def body(self) -> str:
+        """The body, as text of its own in the page."""
+        if self.text is None:
+            return EMPTY
+        if self.length <= LONGEST:
+            with suppress(RecursionError):  # as deep as hardly a body is, and then shown as it is
+                return pretty_json(json.loads(self.text))
+        return preformatted(mask_text(self.text), self.length)

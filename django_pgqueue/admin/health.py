@@ -1,0 +1,143 @@
+"""What the database says about the queues' tables: who keeps dead rows, and how many there are."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.models import QuerySet
+from django.template.defaultfilters import filesizeformat
+
+from django_pgqueue import ddl
+from django_pgqueue.admin.overview import LONG_TRANSACTION
+from django_pgqueue.admin.spans import span_text
+from django_pgqueue.admin.wording import EMPTY, age, amount, moment, visible
+from django_pgqueue.models import PurgeMark, Queue
+
+__all__ = ["holders", "retention", "server", "tables"]
+
+#: From so many dead rows on, and so many for each live one, a table needs a vacuum.
+DEAD_ROWS, DEAD_SHARE = 10_000, 2.0
+
+_HOLDERS = """
+    SELECT 'session ' || pid AS what, coalesce(usename, '') AS who, coalesce(application_name, ''),
+           coalesce(state, ''), extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
+    FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND datname = current_database()
+    UNION ALL
+    SELECT 'prepared transaction', owner, gid, 'prepared',
+           extract(epoch FROM clock_timestamp() - prepared)::float
+    FROM pg_prepared_xacts WHERE database = current_database()
+    UNION ALL
+    SELECT 'replication slot', slot_name, coalesce(plugin, slot_type),
+           CASE WHEN active THEN 'active' ELSE 'inactive' END, NULL
+    FROM pg_replication_slots WHERE xmin IS NOT NULL OR catalog_xmin IS NOT NULL
+    ORDER BY seconds DESC NULLS LAST
+    LIMIT 10
+"""
+
+_TABLES = """
+    SELECT s.relname, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.relid),
+           greatest(s.last_autovacuum, s.last_vacuum), greatest(s.last_autoanalyze, s.last_analyze)
+    FROM pg_stat_user_tables s
+    WHERE s.relid = ANY(ARRAY(SELECT to_regclass(name)::oid FROM unnest(%s::text[]) AS name))
+    ORDER BY s.n_dead_tup DESC, s.relname
+"""
+
+_SERVER = """
+    SELECT current_setting('server_version'), pg_notification_queue_usage(),
+           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+           current_setting('max_connections')::int, pg_database_size(current_database())
+"""
+
+
+class Holder(NamedTuple):
+    """What keeps the database from removing dead rows, longest first."""
+
+    what: str
+    who: str
+    application: str
+    state: str
+    open_for: str
+    bad: bool
+
+
+class Table(NamedTuple):
+    """One of the hot tables."""
+
+    name: str
+    live: str
+    dead: str
+    size: str
+    vacuumed: str
+    analyzed: str
+    bad: bool
+
+
+def holders(alias: str) -> list[Holder]:
+    """The oldest transactions, prepared ones and replication slots, without their statements."""
+    return [
+        Holder(
+            what,
+            visible(who),
+            visible(application),
+            state,
+            age(seconds),
+            seconds is None or seconds > LONG_TRANSACTION,
+        )
+        for what, who, application, state, seconds in _rows(alias, _HOLDERS)
+    ]
+
+
+def tables(alias: str) -> list[Table]:
+    """Live and dead rows of the hot tables, as the statistics know them."""
+    parts = ("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup")
+    names = [
+        ddl.shared_names(unlogged=unlogged)[part] for unlogged in (False, True) for part in parts
+    ]
+    return [
+        Table(
+            name,
+            amount(live),
+            amount(dead),
+            str(filesizeformat(size)),
+            moment(vacuumed),
+            moment(analyzed),
+            dead > DEAD_ROWS and dead > DEAD_SHARE * live,
+        )
+        for name, live, dead, size, vacuumed, analyzed in _rows(alias, _TABLES, [names])
+    ]
+
+
+def server(alias: str) -> list[tuple[str, str, bool]]:
+    """The server's version and how full it is: a name, its value, and whether that is bad."""
+    [(version, notifications, sessions, most, size)] = _rows(alias, _SERVER)
+    return [
+        ("PostgreSQL", version, False),
+        ("Notification queue in use", f"{notifications:.1%}", notifications > 0.5),
+        ("Connections", f"{sessions} of {most}", sessions > 0.9 * most),
+        ("Size of the database", str(filesizeformat(size)), False),
+    ]
+
+
+def retention(queues: QuerySet[Queue]) -> list[dict[str, Any]]:
+    """What is kept for how long, and when something was last removed; of queues that say so."""
+    kept = list(queues.filter(retention__isnull=False).order_by("name"))
+    marks = {
+        mark.queue_id: mark for mark in PurgeMark.objects.filter(queue_id__in=[q.pk for q in kept])
+    }
+    return [
+        {
+            "queue": queue.name,
+            "kept": span_text(queue.retention) if queue.retention else EMPTY,
+            "removed": moment(marks[queue.pk].purged_at) if queue.pk in marks else EMPTY,
+        }
+        for queue in kept
+    ]
+
+
+def _rows(alias: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())

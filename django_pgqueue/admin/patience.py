@@ -1,0 +1,60 @@
+"""No page keeps the database busy for long: it is told to stop, and the page says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from django.db import OperationalError, connections, transaction
+from django.http import HttpRequest, HttpResponse
+
+from django_pgqueue.models import Queue
+from django_pgqueue.sqlstates import sqlstate
+
+__all__ = ["SECONDS", "patiently"]
+
+#: How long each statement of a page may take.
+SECONDS = 10.0
+
+_CANCELED = "57014"
+
+
+def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """A view of a page admin whose statements end after SECONDS when it only shows something."""
+
+    @wraps(view)
+    def shown(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.method != "GET":
+            return view(self, request, *args, **kwargs)
+        try:
+            with _limited(Queue.objects.database(), SECONDS):
+                return view(self, request, *args, **kwargs)
+        except OperationalError as error:
+            if sqlstate(error) != _CANCELED:
+                raise
+        response = self.render_page(
+            request,
+            "admin/django_pgqueue/too_slow.html",
+            {"title": "The database took too long", "seconds": f"{SECONDS:g}", "is_list": True},
+        )
+        response.status_code = 503
+        return response
+
+    return shown
+
+
+@contextmanager
+def _limited(alias: str, seconds: float) -> Iterator[None]:
+    nested = connections[alias].in_atomic_block
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT current_setting('statement_timeout'), "
+            "set_config('statement_timeout', %s, true)",
+            [f"{int(seconds * 1000)}ms"],
+        )
+        usual, _ = cursor.fetchone()
+        yield
+        if nested:  # the transaction around this one goes on
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [usual])

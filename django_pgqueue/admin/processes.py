@@ -1,0 +1,182 @@
+"""Consumers, with what they have in hand; and whether the database is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+
+from django_pgqueue.admin import health, places
+from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.overview import DEAD_AFTER, seconds_since
+from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.patience import patiently
+from django_pgqueue.admin.wording import age, moment
+from django_pgqueue.models import Message, Process, Queue
+
+__all__ = ["ProcessAdmin"]
+
+#: How many messages in hand are looked up, of all consumers together.
+IN_HAND = 500
+
+
+@dataclass
+class Held:
+    """A message that a consumer has in hand."""
+
+    pk: int
+    link: str
+    queue: str
+    age: str
+
+
+@dataclass
+class Consumer:
+    """A row of the page."""
+
+    process: Process
+    look: str
+    status: str
+    heartbeat: str
+    started: str
+    queues: list[str]
+    held: list[Held]
+
+
+@admin.register(Process)
+class ProcessAdmin(PageAdmin):
+    """Consumer processes: their rows go when they stop, or soon after they died."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_health_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("django_pgqueue.view_health")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Process]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        if seen is None:
+            return rows
+        return rows.filter(queues__has_any_keys=list(seen.values())) if seen else rows.none()
+
+    def get_urls(self) -> list[URLPattern]:
+        health_page = self.admin_site.admin_view(self.health)
+        return [
+            path("health/", health_page, name="django_pgqueue_health"),
+            *(url for url in super().get_urls() if url.name == "django_pgqueue_process_changelist"),
+        ]
+
+    @patiently
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The consumers, those first that give no sign of life."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        processes = list(self.get_queryset(request).order_by("heartbeat_at"))
+        seen = allowed(request)
+        held = self._in_hand(processes, seen)
+        rows = [self._row(process, held, seen) for process in processes]
+        return self.render_page(
+            request,
+            f"admin/django_pgqueue/consumers{'_live' if self.live_only(request) else ''}.html",
+            {
+                "title": "Consumers",
+                "is_list": True,
+                "refreshed": True,
+                "rows": rows,
+                **(extra_context or {}),
+            },
+        )
+
+    def _row(
+        self, process: Process, held: dict[int, Held], seen: dict[int, str] | None
+    ) -> Consumer:
+        silent = seconds_since(process.heartbeat_at)
+        look, status = "", "running"
+        if silent > DEAD_AFTER:
+            look, status = "bad", "no sign of life"
+        elif process.stopping:
+            look, status = "quiet", "stopping"
+        names = set(seen.values()) if seen is not None else set(process.queues)
+        return Consumer(
+            process,
+            look,
+            status,
+            f"{age(silent)} ago",
+            moment(process.started_at),
+            [name for name in process.queues if name in names],
+            [held[pk] for pk in _ids(process) if pk in held],
+        )
+
+    def _in_hand(
+        self, processes: Iterable[Process], seen: dict[int, str] | None
+    ) -> dict[int, Held]:
+        """The messages that these processes work on, by id."""
+        chosen = {pk for process in processes for pk in _ids(process)}
+        names = {name for process in processes for name in process.queues}
+        queues = Queue.objects.filter(name__in=names)
+        if seen is not None:
+            queues = queues.filter(pk__in=list(seen))
+        by_id = {queue.pk: queue for queue in queues}
+        messages = list(
+            Message.objects.filter(pk__in=sorted(chosen)[:IN_HAND], queue_id__in=list(by_id)).only(
+                "pk", "queue_id", "priority", "group_key"
+            )
+        )
+        if not messages:
+            return {}
+        standing = places.standing(messages, using=Queue.objects.database())
+        found = {}
+        for message in messages:
+            stands = standing.get(message.pk)
+            if stands is None:  # done at this very moment
+                continue
+            read_at = stands.last_read_at
+            found[message.pk] = Held(
+                message.pk,
+                self.link(Message, message.pk, message.pk),
+                by_id[message.queue_id].name,
+                age(seconds_since(read_at)) if read_at else "",
+            )
+        return found
+
+    @patiently
+    def health(self, request: HttpRequest) -> HttpResponse:
+        """What keeps a queue's tables small and fast, and what hinders it."""
+        if not self.has_health_permission(request):
+            raise PermissionDenied
+        alias = Queue.objects.database()
+        return self.render_page(
+            request,
+            f"admin/django_pgqueue/health{'_live' if self.live_only(request) else ''}.html",
+            {
+                "title": "Database",
+                "is_list": True,
+                "refreshed": True,
+                "holders": health.holders(alias),
+                "tables": health.tables(alias),
+                "server": health.server(alias),
+                "retention": health.retention(self.queues(request)),
+            },
+        )
+
+
+def _ids(process: Process) -> list[int]:
+    """The ids in what a process says that it works on."""
+    told = process.working_on
+    lists = told.values() if isinstance(told, dict) else []
+    return [pk for ids in lists if isinstance(ids, list) for pk in ids if isinstance(pk, int)]

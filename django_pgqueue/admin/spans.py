@@ -1,0 +1,87 @@
+"""Lengths of time in forms: with their units, since a bare number could mean anything."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+from django import forms
+from django.utils.dateparse import parse_duration
+
+__all__ = ["SpanField", "span_of", "span_text"]
+
+_UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "min": 60, "m": 60, "s": 1}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[wdhms])", re.ASCII)
+_WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
+
+
+def span_of(text: str) -> dt.timedelta:
+    """A length of time from what people write.
+
+    >>> span_of("7d"), span_of("1d 12h"), span_of("90 min"), span_of("7 00:00:00")
+    (datetime.timedelta(days=7), datetime.timedelta(days=1, seconds=43200), \
+datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
+
+    Raises ValueError, which says what to write instead.
+    """
+    text = text.strip().lower()
+    if _NUMBER.fullmatch(text):
+        raise ValueError(f"Write the unit too: {text}d for days, {text}h for hours or {text}s.")
+    try:
+        if _WHOLE.fullmatch(text):
+            return dt.timedelta(
+                seconds=sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+            )
+        length = parse_duration(text)
+    except (OverflowError, ValueError):
+        length = None
+    if length is None:
+        raise ValueError("Write a length of time like 30s, 10min, 2h, 7d or 1d 12h.")
+    return length
+
+
+def span_text(length: dt.timedelta) -> str:
+    """The same the other way round.
+
+    >>> span_text(dt.timedelta(days=7)), span_text(dt.timedelta(hours=36))
+    ('7d', '1d 12h')
+    """
+    left = length.total_seconds()
+    if left != int(left) or left <= 0:
+        return f"{left:g}s"
+    parts = []
+    for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left = divmod(int(left), seconds)
+        if number:
+            parts.append(f"{number}{unit}")
+    return " ".join(parts)
+
+
+class SpanField(forms.Field):
+    """A length of time, written like ``7d``."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return span_text(value) if isinstance(value, dt.timedelta) else value
+
+    def to_python(self, value: Any) -> dt.timedelta | None:
+        if value in self.empty_values:
+            return None
+        if isinstance(value, dt.timedelta):
+            return value
+        try:
+            length = span_of(str(value))
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from error
+        if length < dt.timedelta(seconds=1):
+            raise forms.ValidationError("At least a second.")
+        if length > dt.timedelta(days=365_000):
+            raise forms.ValidationError("Less than a thousand years.")
+        return length
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        try:
+            return bool(initial != self.to_python(data))
+        except forms.ValidationError:
+            return True

@@ -1,0 +1,169 @@
+"""The life of a message, step by step, with how long each took."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html, format_html_join
+from django.utils.timezone import is_naive, now
+
+from django_pgqueue.admin.places import Place, Standing
+from django_pgqueue.admin.wording import lapse, moment, visible
+from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.types import State
+
+__all__ = ["DeadLetter", "dead_letter", "drawn", "steps"]
+
+HEADER = "x-dead-letter"
+
+_ENDS = {
+    State.COMPLETED: "Completed, after running",
+    State.FAILED: "Failed for good, after running",
+    State.CANCELLED: "Cancelled",
+}
+
+
+class Step(NamedTuple):
+    """Something that happened, or will."""
+
+    at: dt.datetime
+    text: str
+    lasted: float | None = None  # seconds since what came before
+
+
+class DeadLetter(NamedTuple):
+    """What the headers of a dead letter tell; they are the sender's, so each may be missing."""
+
+    source: str | None
+    error: str | None
+    deliveries: int | None
+    times: int | None
+    sent_at: dt.datetime | None
+    died_at: dt.datetime | None
+
+
+def dead_letter(headers: Any) -> DeadLetter | None:
+    """Where a dead letter came from, and why; None for what is none."""
+    told = headers.get(HEADER) if isinstance(headers, dict) else None
+    if not isinstance(told, dict):
+        return None
+
+    def as_text(name: str) -> str | None:
+        value = told.get(name)
+        return value if isinstance(value, str) and value else None
+
+    def as_number(name: str) -> int | None:
+        value = told.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def as_moment(name: str) -> dt.datetime | None:
+        try:
+            at = parse_datetime(as_text(name) or "")
+        except ValueError:
+            return None
+        return None if at is None or is_naive(at) else at
+
+    return DeadLetter(
+        as_text("source"),
+        as_text("error") or as_text("reason"),
+        as_number("read_ct"),
+        as_number("count"),
+        as_moment("enqueued_at"),
+        as_moment("dead_lettered_at"),
+    )
+
+
+def steps(
+    message: Message,
+    standing: Standing | None,
+    outcome: ArchivedMessage | None,
+    died: DeadLetter | None,
+) -> Iterator[Step]:
+    """What happened to a message, in order, and what comes next."""
+    sent = message.enqueued_at
+    if died is not None and died.died_at is not None:
+        source = visible(died.source or "its queue")
+        if died.sent_at is not None:
+            yield Step(died.sent_at, f"Sent to {source}")
+        number = died.deliveries
+        times = f" after {number} deliver{'y' if number == 1 else 'ies'}" if number else ""
+        yield Step(
+            died.died_at,
+            f"Failed for good in {source}{times}: a dead letter",
+            _between(died.sent_at, died.died_at),
+        )
+        if (_between(died.died_at, sent) or 0) > 0:
+            yield Step(sent, f"Sent to {message.queue}", _between(died.died_at, sent))
+    else:
+        yield Step(sent, "Sent")
+    readable = sent
+    if message.scheduled_at is not None and message.scheduled_at > sent:
+        readable = message.scheduled_at
+        yield Step(readable, "Delayed until then", _between(sent, readable))
+    told: Any = standing or outcome
+    first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
+    read_ct = getattr(told, "read_ct", 0)
+    if first is not None:
+        yield Step(first, "First read, after waiting", _between(readable, first))
+    if last is not None and read_ct > 1:
+        yield Step(last, f"Read for the {_ordinal(read_ct)} time", _between(first, last))
+    if outcome is not None and standing is None:
+        yield Step(
+            outcome.archived_at,
+            _ENDS[State(outcome.state)],
+            _between(last, outcome.archived_at),
+        )
+    elif standing is not None and standing.vt is not None:
+        yield _next(standing)
+
+
+def _next(standing: Standing) -> Step:
+    """What comes next, or is overdue."""
+    vt = standing.vt
+    assert vt is not None
+    ahead = (vt - _now(vt)).total_seconds()
+    if standing.place is Place.IN_FLIGHT:
+        return Step(vt, "In flight: the lease ends then, in", ahead)
+    if standing.place is Place.DUE:
+        what = "The lease ran out" if standing.leased else "The delay was over"
+        return Step(vt, f"{what}; readable since", -ahead)
+    if ahead > 0:
+        return Step(vt, "Readable then, in", ahead)
+    return Step(vt, "Waits behind its group since", -ahead)
+
+
+def drawn(found: list[Step]) -> str:
+    """The steps as a list."""
+    rows = format_html_join(
+        "",
+        "<li><time>{}</time> {} <b>{}</b></li>",
+        (
+            (moment(step.at), step.text, "" if step.lasted is None else lapse(step.lasted))
+            for step in found
+        ),
+    )
+    return format_html('<ol class="pgqueue-timeline">{}</ol>', rows)
+
+
+def _between(first: dt.datetime | None, second: dt.datetime | None) -> float | None:
+    if first is None or second is None or is_naive(first) != is_naive(second):
+        return None
+    return (second - first).total_seconds()
+
+
+def _now(like: dt.datetime) -> dt.datetime:
+    return dt.datetime.now() if is_naive(like) else now()
+
+
+def _ordinal(number: int) -> str:
+    """
+    >>> _ordinal(2), _ordinal(11), _ordinal(23)
+    ('2nd', '11th', '23rd')
+    """
+    ending = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{ending}"

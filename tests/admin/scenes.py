@@ -1,0 +1,112 @@
+"""A system as an operator meets it: some queues healthy, some not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+from django.contrib.auth.models import User
+from django.utils.timezone import now
+
+from django_pgqueue import queue
+from django_pgqueue.models import Message, Process, Queue, Rollup
+
+TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
+Traceback (most recent call last):
+  File "/app/shop/payments/handlers.py", line 48, in charge
+    gateway.charge(order, amount=message.body["total"], currency="EUR", idempotency_key=message.id)
+  File "/app/shop/payments/gateway.py", line 112, in charge
+    raise CardDeclined(response["reason"])
+shop.payments.CardDeclined: the bank said no to card <4242> of customer 1{number:05}"""
+
+
+def superuser() -> User:
+    return User.objects.create_superuser("ann", "ann@example.com", "ann")
+
+
+def play() -> None:
+    """Fill the queues: every place has messages, and every page something to show."""
+    dead = Message.objects.create_queue("payments.dead")
+    Message.objects.create_queue("payments", dead_letter_queue=dead, visibility_timeout=60)
+    for name in ("mails", "invoices", "reports", "search-index", "thumbnails"):
+        Message.objects.create_queue(name, retention=dt.timedelta(days=7))
+    Queue.objects.filter(name="reports").update(paused=True)
+    Queue.objects.forget_all()
+
+    payments, mails, invoices = queue("payments"), queue("mails"), queue("invoices")
+    payments.send_batch([order(number) for number in range(30)])
+    for number, message in enumerate(payments.read(qty=12)):
+        message.reject(TRACEBACK.format(number=number))
+    for message in payments.read(qty=4, vt=600):
+        message.nack(300, "TimeoutError: the bank did not answer")
+    payments.read(qty=3, vt=600)
+    payments.send_batch([order(number) for number in range(8)], delay=3600)
+
+    mails.send_batch([{"to": f"user{n}@example.com", "template": "welcome"} for n in range(60)])
+    mails.archive(mails.read(qty=40))
+    for number, message in enumerate(mails.read(qty=4)):
+        message.reject(TRACEBACK.format(number=number))
+    mails.read(qty=2, vt=0)
+
+    for customer in range(3):
+        invoices.send_batch(
+            [{"customer": customer, "invoice": n} for n in range(9)], group=f"customer-{customer}"
+        )
+    queue("reports").send_batch([{"month": n, "password": "hunter2"} for n in range(5)])
+    queue("search-index").send({"text": "<script>alert(1)</script> \u202efdp.exe"})
+    consumer = Process.objects.create(
+        host="web-1", pid=4711, version="0.1.0", queues=["mails", "thumbnails"]
+    )
+    Process.objects.create(
+        host="web-2",
+        pid=4712,
+        version="0.1.0",
+        queues=["invoices"],
+        heartbeat_at=now() - dt.timedelta(minutes=9),
+    )
+    held = [message.id for message in mails.read(qty=3, vt=600)]
+    Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
+    _rollups()
+
+
+def beat() -> None:
+    """The one consumer that lives says so again."""
+    Process.objects.filter(host="web-1").update(heartbeat_at=now())
+
+
+def order(number: int) -> dict[str, object]:
+    return {
+        "order_id": 73_000 + number,
+        "customer": f"customer-1{number:05}",
+        "total": "129.90",
+        "lines": [{"sku": "A-17", "quantity": 2}, {"sku": "B-4", "quantity": 1}],
+    }
+
+
+def _rollups() -> None:
+    until = now().replace(minute=0, second=0, microsecond=0)
+    for name, size in (("mails", 900), ("payments", 300), ("invoices", 120)):
+        for hours in range(30):
+            wave = 1 + math.sin(hours / 4)
+            bad = int(size / 50 * wave) if name == "payments" else 0
+            Rollup.objects.create(
+                queue_name=name,
+                seconds=3600,
+                bucket=until - dt.timedelta(hours=hours),
+                sent=int(size * wave),
+                completed=int(size * wave) - 2 * bad,
+                failed=bad,
+                retried=bad,
+                dead_lettered=bad,
+                backlog=int(size / 10 * wave),
+                busy_seconds=size * wave,
+                wait_p50=0.02,
+                wait_p95=0.2 * wave,
+                wait_p99=0.5 * wave,
+                run_p50=0.1,
+                run_p95=0.4,
+                run_p99=0.9 + wave,
+                top_errors=[{"error": TRACEBACK.splitlines()[0].format(number=0), "count": bad}]
+                if bad
+                else [],
+            )

@@ -1,0 +1,265 @@
+"""Who may do what, to which queues."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.urls import reverse
+
+from django_pgqueue import queue
+from django_pgqueue.models import (
+    ArchivedMessage,
+    BoundQueue,
+    ExportRun,
+    Lake,
+    Message,
+    Process,
+    Queue,
+    Rollup,
+)
+from tests.admin.conftest import act, confirm, overview, page, rows
+
+NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
+
+MEANINGFUL = {
+    *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
+    *(f"{verb}_message" for verb in ("view", "settle", "redrive", "delete")),
+    *(f"{verb}_archivedmessage" for verb in ("view", "replay")),
+    *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),
+    *("view_lake", "change_lake"),
+}
+
+
+def test_there_is_a_permission_for_each_action_and_none_without_a_meaning(db: None) -> None:
+    known = Permission.objects.filter(content_type__app_label="django_pgqueue")
+    of_maintenance = {"caretaker"}
+
+    found = known.exclude(content_type__model__in=of_maintenance)
+
+    assert set(found.values_list("codename", flat=True)) == MEANINGFUL
+
+
+@pytest.fixture
+def shared(staff: Callable[..., Client], settings: Any) -> tuple[Client, Queue, Queue]:
+    """A client that may see ann.orders only, and another queue with the same things in it."""
+    settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
+    made = []
+    for name in ("ann.orders", "bob.secret"):
+        made.append(Message.objects.create_queue(name))
+        bound = queue(name)
+        bound.send({"of": name}, group=f"group of {name}")
+        done, failed = bound.send_batch([{"of": name}] * 2)
+        bound.archive(done)
+        [message] = [m for m in bound.read(qty=5) if m.id == failed]
+        message.reject(f"error of {name}")
+        bound.send({"of": name})
+        Rollup.objects.create(queue_name=name, seconds=3600, bucket=NOW, sent=7)
+        Process.objects.create(host=f"host-of-{name}", pid=1, version="1", queues=[name])
+        lake = Lake.objects.create(path=f"/lake/of/{name}", queues=[name])
+        ExportRun.objects.create(lake=lake)
+    Lake.objects.create(path="/lake/of/all/and/bob.secret")
+    client = staff(*MEANINGFUL)
+    return client, made[0], made[1]
+
+
+def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Queue]) -> None:
+    client, ours, theirs = shared
+    message = Message.objects.filter(queue=ours).latest("pk")
+    failed = ArchivedMessage.objects.get(queue=ours, state="FAILED")
+    shown = [
+        page(client, "queue"),
+        page(client, "queue", q="bob"),
+        page(client, "queue", "change", ours.pk),
+        page(client, "queue", "delete", ours.pk),
+        client.get(reverse("admin:django_pgqueue_overview_json")).content.decode(),
+        page(client, "message"),
+        page(client, "message", "change", message.pk),
+        page(client, "archivedmessage"),
+        page(client, "archivedmessage", "change", failed.pk),
+        page(client, "rollup"),
+        page(client, "rollup", "charts"),
+        page(client, "rollup", "charts", queue="bob.secret"),
+        page(client, "process"),
+        page(client, "lake"),
+        page(client, "exportrun"),
+        client.get(reverse("admin:django_pgqueue_health")).content.decode(),
+        *(page(client, "message", state=place, queue=theirs.pk) for place in ("ready", "failed")),
+        *(
+            page(client, "message", state=place)
+            for place in ("ready", "due", "in_flight", "waiting", "completed", "failed")
+        ),
+    ]
+
+    assert "ann.orders" in shown[0]
+    # Beside what the user asked for, which the page says again.
+    for text in shown:
+        for said in ("with bob in its name", 'value="bob"', "q=bob", "Charts of bob.secret"):
+            text = text.replace(said, "")
+        text = text.replace("roll-ups of bob.secret", "")
+        assert "bob" not in text
+    assert list(overview(client)) == ["ann.orders"]
+
+
+def test_pages_of_other_queues_are_not_there(shared: tuple[Client, Queue, Queue]) -> None:
+    client, _, theirs = shared
+    message = Message.objects.filter(queue=theirs).latest("pk")
+    failed = ArchivedMessage.objects.get(queue=theirs, state="FAILED")
+
+    for name, pk in (
+        ("queue_change", theirs.pk),
+        ("queue_delete", theirs.pk),
+        ("queue_history", theirs.pk),
+        ("message_change", message.pk),
+        ("archivedmessage_change", failed.pk),
+    ):
+        url = reverse(f"admin:django_pgqueue_{name}", args=[pk])
+        assert client.get(url).status_code in (302, 404), name
+    for action in ("pause", "resume", "purge"):
+        url = reverse(f"admin:django_pgqueue_queue_{action}", args=[theirs.pk])
+        assert client.post(url, {"confirmed": "yes", "typed": "bob.secret"}).status_code == 404
+    assert client.get(reverse("admin:django_pgqueue_queue_add")).status_code == 403
+    assert Message.objects.filter(queue=theirs).exists()
+    assert not Queue.objects.filter(paused=True).exists()
+
+
+@pytest.mark.parametrize(
+    "action", ["make_readable", "redrive", "archive_selected", "delete_for_good"]
+)
+def test_actions_reach_no_message_of_other_queues(
+    shared: tuple[Client, Queue, Queue], action: str
+) -> None:
+    client, _, theirs = shared
+    pks = list(Message.objects.filter(queue=theirs).values_list("pk", flat=True))
+    before = list(ArchivedMessage.objects.filter(queue=theirs).values_list("pk", flat=True))
+
+    act(client, "message", action, *pks)
+    act(
+        client,
+        "message",
+        action,
+        0,
+        confirmed="yes",
+        select_across="1",
+        selection=f'{{"{theirs.pk}": {pks}}}',
+    )
+
+    assert set(Message.objects.filter(queue=theirs).values_list("pk", flat=True)) == set(pks)
+    after = ArchivedMessage.objects.filter(queue=theirs).values_list("pk", flat=True)
+    assert list(after) == before
+
+
+def test_a_dead_letter_queue_that_may_not_be_seen_is_kept(
+    shared: tuple[Client, Queue, Queue],
+) -> None:
+    client, ours, theirs = shared
+    Queue.objects.filter(pk=ours.pk).update(dead_letter_queue=theirs)
+    url = reverse("admin:django_pgqueue_queue_change", args=[ours.pk])
+
+    text = client.get(url).content.decode()
+    settings = {"visibility_timeout": 77, "max_deliveries": 20, "dead_letter_queue": ours.pk}
+    client.post(url, settings)
+
+    assert "bob" not in text
+    ours.refresh_from_db()
+    assert (ours.visibility_timeout, ours.dead_letter_queue) == (77, theirs)
+
+
+def test_a_source_that_may_not_be_seen_stays_without_a_name(
+    shared: tuple[Client, Queue, Queue],
+) -> None:
+    client, ours, theirs = shared
+    Queue.objects.filter(pk=theirs.pk).update(dead_letter_queue=ours)
+
+    text = page(client, "queue")
+
+    assert "from another queue in ann.orders" in text
+    assert "bob" not in text
+    assert "bob" not in page(client, "queue", "delete", ours.pk)
+
+
+def test_purging_takes_the_name(operator: Client, orders: BoundQueue) -> None:
+    orders.send(1)
+    url = reverse("admin:django_pgqueue_queue_purge", args=[Queue.objects.get().pk])
+
+    asked = confirm(operator, url, operator.get(url).content.decode(), typed="order")
+
+    assert "type the name of the queue to confirm" in asked
+    assert orders.metrics().length == 1
+
+
+def test_dropping_takes_the_name(operator: Client, orders: BoundQueue) -> None:
+    url = reverse("admin:django_pgqueue_queue_delete", args=[Queue.objects.get().pk])
+
+    for typed in ("", "order", "ORDERS"):
+        response = operator.post(url, {"post": "yes", "typed": typed}, follow=True)
+        assert "type the name of the queue to confirm" in response.content.decode()
+
+    assert Queue.objects.exists()
+    assert 'name="typed"' in operator.get(url).content.decode()
+
+
+def test_dead_letters_are_redriven_by_who_may(operator: Client, orders: BoundQueue) -> None:
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
+    Queue.objects.forget_all()
+    first, second = orders.send_batch([1, 2])
+    for message in orders.read(qty=2):
+        message.reject("no")
+
+    text = act(operator, "message", "redrive", first)
+
+    assert "1 message redriven." in text
+    assert [m.id for m in orders.read(qty=5)] == [first]
+    assert [m.id for m in queue("dead").read(qty=5)] == [second]
+
+
+def test_archived_messages_are_sent_again(operator: Client, failed: int) -> None:
+    url = reverse("admin:django_pgqueue_archivedmessage_changelist")
+    asked = act(operator, "archivedmessage", "replay", failed)
+
+    text = confirm(operator, url, asked)
+
+    assert "orders: 1 message" in asked
+    assert "1 sent again." in text
+    [message] = queue("orders").read()
+    assert message.body == {"total": "<b>7</b>"}
+
+
+def test_an_archive_is_sent_again_by_who_may_only(
+    staff: Callable[..., Client], failed: int
+) -> None:
+    client = staff("view_archivedmessage")
+
+    text = page(client, "archivedmessage")
+    act(client, "archivedmessage", "replay", failed, confirmed="yes")
+
+    assert "replay" not in text
+    assert queue("orders").metrics().length == 0
+
+
+def test_consumers_and_database_take_their_permissions(staff: Callable[..., Client]) -> None:
+    client = staff("view_queue")
+
+    assert client.get(reverse("admin:django_pgqueue_process_changelist")).status_code == 403
+    assert client.get(reverse("admin:django_pgqueue_health")).status_code == 403
+    nav = page(client, "queue").partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
+    assert nav.count("<li>") == 1
+
+
+def test_the_way_to_each_page_is_on_each_page(admin_client: Client, orders: BoundQueue) -> None:
+    for name in ("queue_changelist", "message_changelist", "rollup_charts", "health"):
+        text = admin_client.get(reverse(f"admin:django_pgqueue_{name}")).content.decode()
+        nav = text.partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
+        assert nav.count("<li>") == 6
+        assert nav.count('aria-current="page"') == 1
+
+
+def test_rows_of_all_queues_without_a_hook(operator: Client, orders: BoundQueue) -> None:
+    orders.send(1)
+
+    assert len(rows(operator, "message")) == 1

@@ -1,0 +1,233 @@
+"""The admin in a real browser, under a strict Content-Security-Policy."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.contenttypes.models import ContentType
+from django.utils.timezone import now
+
+from django_pgqueue import queue
+from django_pgqueue.models import ArchivedMessage, Process, Queue
+from tests.admin import scenes
+from tests.admin.browsing import serve, sign_in
+from tools.screenshots import ARGUMENTS, CHROMIUM, WIDTHS, pages
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+OVERVIEW = "/admin/django_pgqueue/queue/"
+PATIENCE = 30_000  # milliseconds
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def site(committed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    ContentType.objects.clear_cache()  # the flush of another test took the rows
+    scenes.superuser()
+    with serve() as url:
+        yield url
+
+
+@pytest.fixture
+def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
+    """A page of a user who is logged in; what its console says is in ``page.said``."""
+    contexts = []
+
+    def start(width: int = 1280, scheme: str = "light") -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, base_url=site
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.said = []
+        page.on("console", lambda message: _noted(page.said, message))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("dialog", lambda dialog: page.said.append(dialog.message))
+        sign_in(page, site)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+
+
+def wait_for(page: Any, text: str) -> None:
+    """Wait for a text or a /pattern/; without it, say what the page shows instead."""
+    from playwright.sync_api import TimeoutError as TooLate
+
+    try:
+        page.wait_for_selector(f"text={text}", timeout=PATIENCE)
+    except TooLate:
+        shown = page.inner_text("body")
+        pytest.fail(f"{text!r} is not on {page.url}, which says {page.said} and shows:\n{shown}")
+
+
+def _noted(said: list[str], message: Any) -> None:
+    if not message.location["url"].endswith("/favicon.ico"):  # the tests' site has none
+        said.append(message.text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_its_window_and_can_be_used_by_all(
+    visit: Callable[..., Any], width: int, scheme: str
+) -> None:
+    """Nothing wider than the window, nothing in the console, nothing serious for axe."""
+    import axe_playwright_python
+
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+    scenes.play()
+    page = visit(width, scheme)
+    wrong = {}
+
+    for name, path in pages():
+        page.goto(path)
+        found = [] if page.evaluate("document.documentElement.scrollWidth") <= width else ["wide"]
+        # Not by a script element, which the policy forbids.
+        page.evaluate(axe)
+        result = page.evaluate(
+            "axe.run('#content', {resultTypes: ['violations'], "
+            "runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']})"
+        )
+        for violation in result["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                nodes = [node["html"][:200] for node in violation["nodes"][:3]]
+                found.append((violation["id"], nodes))
+        if found:
+            wrong[name] = found
+
+    assert not wrong
+    assert not page.said
+
+
+def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any]) -> None:
+    scenes.play()
+    page = visit()
+
+    page.goto("/admin/django_pgqueue/archivedmessage/?state=failed")
+
+    cells = page.locator("td.field-first_line")
+    assert cells.count() == ArchivedMessage.objects.filter(state="FAILED").count()
+    for number in range(cells.count()):
+        box = cells.nth(number).bounding_box()
+        assert box["x"] + box["width"] <= 1280
+        assert "CardDeclined" in cells.nth(number).inner_text()
+
+
+def test_a_traceback_is_three_clicks_away(visit: Callable[..., Any]) -> None:
+    scenes.play()
+    page = visit()
+    page.goto("/admin/")
+
+    page.click(".model-queue th a")
+    page.click("text=mails: 4 of the last")
+    page.locator("#result_list tbody th a").first.click()
+
+    told = page.locator(".field-pretty_error pre").inner_text()
+    assert "line 112, in charge" in told
+    assert "\n  File" in told
+
+
+def test_the_overview_says_without_a_reload_that_the_consumers_are_gone(
+    visit: Callable[..., Any],
+) -> None:
+    queue("orders").create()
+    queue("orders").send(1)
+    Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    page = visit()
+    page.goto(OVERVIEW)
+    page.evaluate("window.same = true")
+    assert page.locator(".alert.bad").count() == 0
+
+    Process.objects.update(heartbeat_at=now() - dt.timedelta(minutes=1))
+
+    wait_for(page, "orders has no live consumer")
+    assert page.evaluate("window.same")
+    assert not page.said
+
+
+def test_the_overview_stays_as_it_is_while_it_is_stopped(visit: Callable[..., Any]) -> None:
+    queue("orders").create()
+    page = visit()
+    page.goto(OVERVIEW)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    page.click("[data-pgqueue-stop]")
+    wait_for(page, "/stopped, updated ([6-9]|\\d\\d) s ago/")
+    assert not asked
+    queue("orders").send(1)
+    page.click("[data-pgqueue-stop]")
+
+    wait_for(page, "orders has no live consumer")
+    assert asked
+
+
+@pytest.mark.parametrize("busy", ["typing", "selecting"])
+def test_the_overview_waits_for_who_types_or_selects(visit: Callable[..., Any], busy: str) -> None:
+    queue("orders").create()
+    page = visit()
+    page.goto(OVERVIEW)
+    if busy == "typing":
+        page.focus("#pgqueue-q")
+    else:
+        page.evaluate(
+            "document.getSelection().selectAllChildren(document.querySelector('#pgqueue-live'))"
+        )
+    queue("orders").send(1)
+
+    wait_for(page, "/updated ([7-9]|\\d\\d) s ago/")
+    assert page.locator(".alert.bad").count() == 0
+    page.evaluate("document.activeElement.blur(); document.getSelection().removeAllRanges()")
+
+    wait_for(page, "orders has no live consumer")
+
+
+def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
+    queue("orders").create()
+    page = visit()
+    page.goto(OVERVIEW)
+
+    page.click("table.queues button")
+
+    wait_for(page, "Paused orders")
+    assert Queue.objects.get().paused
+
+
+def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
+    attack = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
+    queue("orders").create()
+    [sent] = [queue("orders").send({attack: attack}, headers={attack: attack})]
+    queue("orders").send(attack, group=attack, dedup_key=attack)
+    queue("orders").send_batch([1], group=attack)
+    [message] = queue("orders").read()
+    message.reject(attack)
+    page = visit()
+
+    for path in (
+        OVERVIEW,
+        "/admin/django_pgqueue/message/",
+        "/admin/django_pgqueue/archivedmessage/",
+        f"/admin/django_pgqueue/message/{sent}/change/",
+        f"/admin/django_pgqueue/message/{sent + 1}/change/",
+        f"/admin/django_pgqueue/archivedmessage/{sent}/change/",
+    ):
+        page.goto(path)
+        assert "taken" not in page.title()
+
+    assert not page.said

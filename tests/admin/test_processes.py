@@ -1,0 +1,128 @@
+"""Consumers with what they have in hand, and the database's health."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.timezone import now
+
+from django_pgqueue import queue
+from django_pgqueue.admin import health
+from django_pgqueue.models import BoundQueue, Message, Process, PurgeMark, Queue
+from tests.actors import Actor, begin, execute, rollback
+from tests.admin.conftest import page
+
+
+def database(client: Client) -> str:
+    response = client.get(reverse("admin:django_pgqueue_health"))
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_consumers_are_shown_with_what_they_have_in_hand(
+    admin_client: Client, orders: BoundQueue, sql: Any
+) -> None:
+    pk = orders.send(1)
+    orders.read()
+    sql("UPDATE pgqueue_deferred SET last_read_at = last_read_at - interval '75 s'")
+    sql("UPDATE pgqueue_lease SET read_at = read_at - interval '75 s'")
+    Process.objects.create(
+        host="web-1", pid=7, version="1.2", queues=["orders"], working_on={"orders": [pk, 999]}
+    )
+
+    text = page(admin_client, "process")
+
+    assert "web-1:7" in text
+    assert f"/message/{pk}/change/" in text
+    assert "orders, 1 min 15 s" in text
+    assert "/message/999/" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "running"),
+        ({"stopping": True}, "stopping"),
+        ({"heartbeat_at": now() - dt.timedelta(hours=1)}, "no sign of life"),
+    ],
+)
+def test_consumers_are_shown_with_their_state(
+    admin_client: Client, values: dict[str, Any], told: str
+) -> None:
+    Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"], **values)
+
+    assert told in page(admin_client, "process").partition("<tbody>")[2]
+
+
+def test_the_silent_ones_come_first(admin_client: Client) -> None:
+    for minutes in (0, 60, 1):
+        Process.objects.create(
+            host=f"silent-for-{minutes}",
+            pid=7,
+            version="1",
+            heartbeat_at=now() - dt.timedelta(minutes=minutes),
+        )
+
+    found = re.findall(r"silent-for-(\d+)", page(admin_client, "process"))
+
+    assert found == ["60", "1", "0"]
+
+
+def test_anything_may_stand_in_what_a_process_works_on(admin_client: Client) -> None:
+    for told in ([], "x", {"orders": "x"}, {"orders": ["x", None]}, {"orders": {}}):
+        Process.objects.create(host="web", pid=7, version="1", working_on=told)
+
+    assert page(admin_client, "process").count("web:7") == 5
+
+
+def test_consumers_cost_the_same_however_many_there_are(
+    admin_client: Client, orders: BoundQueue
+) -> None:
+    counts = []
+    for _ in range(2):
+        ids = orders.send_batch([1] * 5)
+        orders.read(qty=5)
+        Process.objects.create(
+            host="web", pid=7, version="1", queues=["orders"], working_on={"orders": ids}
+        )
+        with CaptureQueriesContext(connection) as asked:
+            page(admin_client, "process")
+        counts.append(len(asked))
+
+    assert counts[0] == counts[1] <= 15
+
+
+def test_the_database_shows_its_hot_tables_and_retention(
+    admin_client: Client, orders: BoundQueue
+) -> None:
+    daily = Message.objects.create_queue("daily", retention=dt.timedelta(days=7))
+    PurgeMark.objects.update_or_create(queue=daily, defaults={"below_xid": 7})
+
+    text = database(admin_client)
+
+    for table in ("pgqueue_ready", "pgqueue_deferred", "pgqueue_lease_unlogged"):
+        assert f">{table}<" in text
+    removed = PurgeMark.objects.get().purged_at
+    assert f"<td>7d</td><td>{removed:%Y-%m-%d %H:%M:%S}</td>" in text
+    assert "Notification queue in use" in text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_database_names_the_oldest_transaction(actor: Actor, committed: None) -> None:
+    queue("orders").create()
+    actor.do(begin)
+    actor.do(execute, "SELECT count(*) FROM pgqueue_queue")
+
+    [first, *_] = health.holders(Queue.objects.database())
+
+    assert first.what.startswith("session ")
+    assert first.state == "idle in transaction"
+    assert not first.bad
+    actor.do(rollback)

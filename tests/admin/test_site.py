@@ -1,0 +1,73 @@
+"""A site of its own, on which only some of the pages are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import path
+
+from django_pgqueue.admin import MessageAdmin, QueueAdmin, patience
+from django_pgqueue.models import BoundQueue, Message, Queue
+
+site = admin.AdminSite(name="operations")
+site.register(Queue, QueueAdmin)
+site.register(Message, MessageAdmin)
+
+urlpatterns = [path("operations/", site.urls)]
+
+pytestmark = pytest.mark.urls("tests.admin.test_site")
+
+
+@pytest.fixture
+def ann(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("ann"))
+    return client
+
+
+def test_pages_link_to_what_is_registered_only(
+    ann: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, failed, left = orders.send_batch([1, 2, 3])
+    orders.archive(done)
+    for message in orders.read():
+        message.reject("no")
+    queue = Queue.objects.get().pk
+    base = "/operations/django_pgqueue"
+
+    for address in (
+        f"{base}/queue/",
+        f"{base}/queue/{queue}/change/",
+        f"{base}/queue/{queue}/purge/",
+        f"{base}/queue/{queue}/delete/",
+        f"{base}/message/",
+        f"{base}/message/{failed}/change/",
+        f"{base}/message/{left}/change/",
+    ):
+        response = ann.get(address)
+        text = response.content.decode()
+        assert response.status_code == 200, address
+        assert '="/admin/' not in text, address
+        assert "/archivedmessage/" not in text
+        assert "/process/" not in text
+
+
+def test_a_slow_page_is_told_of_here_too(
+    ann: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
+) -> None:
+    monkeypatch.setattr(patience, "SECONDS", 0.05)
+    monkeypatch.setattr(QueueAdmin, "_look", lambda *args: sql("SELECT pg_sleep(60)"))
+
+    assert ann.get("/operations/django_pgqueue/queue/").status_code == 503
+
+
+def test_alerts_are_text_where_there_is_no_page(ann: Client, orders: BoundQueue) -> None:
+    orders.send(1)
+
+    text = ann.get("/operations/django_pgqueue/queue/").content.decode()
+
+    assert '<p class="alert bad">orders has no live consumer' in text

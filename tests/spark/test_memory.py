@@ -1,0 +1,75 @@
+"""Tasks hold a few record batches, never a partition."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as dataset
+
+from pyspark_pgqueue import lake, sink
+
+MEGABYTE = 1024 * 1024
+DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+
+
+def batch(number: int, size: int) -> pa.RecordBatch:
+    """Messages of 8 KB of some days, of so many bytes together."""
+    count = size // 8192
+    moments = [DAY + dt.timedelta(days=(number + n) % 5) for n in range(count)]
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array(range(number * count, (number + 1) * count), pa.int64()),
+            "archived_at": pa.array(moments, pa.timestamp("us", tz="UTC")),
+            "state": pa.array(["COMPLETED"] * count),
+            "group_key": pa.array([None] * count, pa.string()),
+            "error": pa.array([None] * count, pa.string()),
+            "body": pa.array([f"{number}" * (8192 // len(str(number)))] * count),
+            "queue": pa.array(["orders"] * count),
+        }
+    )
+
+
+def test_export_holds_no_partition_in_memory(tmp_path: Path) -> None:
+    held: list[int] = []
+    before = pa.total_allocated_bytes()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(300):
+            yield batch(number, MEGABYTE)
+            held.append(pa.total_allocated_bytes() - before)
+
+    files = lake.write(str(tmp_path), 1, 0, batches())
+
+    assert max(held) < 160 * MEGABYTE
+    assert len(files) == 5
+    written = dataset.dataset([tmp_path / file["from"] for file in files], format="parquet")
+    ids = written.to_table(columns=["id"]).column("id").to_pylist()
+    assert sorted(ids) == list(range(300 * 128))
+    assert sum(file["rows"] for file in files) == 300 * 128
+
+
+def test_compaction_keeps_every_row(tmp_path: Path) -> None:
+    files = []
+    for number in range(4):
+        rows = (batch(5 * n, 8 * MEGABYTE) for n in range(10))
+        files += lake.write(str(tmp_path), 1, number, rows)
+    directory = files[0]["to"].rpartition("/")[0]
+    places = [file["from"] for file in files if file["to"].startswith(directory)]
+    rows_of = sum(file["rows"] for file in files if file["to"].startswith(directory))
+
+    (merged,) = lake.merge(str(tmp_path), 2, 0, directory.removeprefix("archive/"), places)
+
+    assert merged["rows"] == rows_of
+    assert merged["to"].startswith(directory)
+
+
+def test_sink_escapes_a_large_batch_in_small_parts() -> None:
+    whole = batch(1, 100 * MEGABYTE)
+
+    parts = list(sink._slices(whole))
+
+    assert max(part.nbytes for part in parts) < 2 * sink.SLICE
+    assert pa.Table.from_batches(parts).combine_chunks().to_batches() == [whole]

@@ -1,0 +1,127 @@
+"""Screenshots of every page of the admin, on a wide and on a narrow screen.
+
+    python -m tools.screenshots [directory] [--dark]
+
+Plays the scene of the browser tests into a database of its own, on the tests' server. Needs
+Chromium and Playwright.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDTHS = (1280, 390)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", nargs="?", default="screenshots", type=Path)
+    parser.add_argument("--dark", action="store_true")
+    options = parser.parse_args()
+    # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+
+    import django
+    from django.conf import settings
+
+    for database in settings.DATABASES.values():
+        database["TEST"]["NAME"] += "_screenshots"
+    django.setup()
+
+    from django.test.utils import setup_databases, setup_test_environment, teardown_databases
+
+    setup_test_environment()
+    settings.ALLOWED_HOSTS.append("127.0.0.1")
+    databases = setup_databases(verbosity=0, interactive=False)
+    try:
+        _take(options.directory, options.dark)
+    finally:
+        _disconnect()
+        teardown_databases(databases, verbosity=0)
+
+
+def _disconnect() -> None:
+    """A request that was cut off may have left its connection open."""
+    from django.db import connections
+
+    for connection in connections.all():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+
+def _take(directory: Path, dark: bool) -> None:
+    from playwright.sync_api import sync_playwright
+
+    from tests.admin import scenes
+    from tests.admin.browsing import serve, sign_in
+
+    directory.mkdir(parents=True, exist_ok=True)
+    scenes.superuser()
+    scenes.play()
+    with serve() as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        for width in WIDTHS:
+            context = browser.new_context(
+                viewport={"width": width, "height": 900},
+                color_scheme="dark" if dark else "light",
+            )
+            page = context.new_page()
+            sign_in(page, url)
+            for name, path in pages():
+                scenes.beat()
+                page.goto(url + path)
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                target = directory / f"{name}-{width}{'-dark' if dark else ''}.png"
+                page.screenshot(path=target, full_page=True)
+                print(target, "" if wide <= width else f"is {wide} pixels wide")
+            context.close()
+        browser.close()
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Every page's name and path, with the objects of the scene."""
+    from django.urls import reverse
+
+    from django_pgqueue.models import ArchivedMessage, Message, Queue
+
+    def path(name: str, *args: object, **query: str) -> str:
+        return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
+
+    payments = Queue.objects.get(name="payments")
+    dead = Message.objects.filter(queue__name="payments.dead").latest("pk")
+    failed = ArchivedMessage.objects.filter(state="FAILED").latest("pk")
+    yield "index", reverse("admin:index")
+    yield "queues", path("queue_changelist")
+    yield "queue", path("queue_change", payments.pk)
+    yield "queue-delete", path("queue_delete", payments.pk)
+    yield "messages", path("message_changelist")
+    yield "messages-delayed", path("message_changelist", state="delayed", queue=str(payments.pk))
+    yield "message-dead", path("message_change", dead.pk)
+    yield "message", path("message_change", Message.objects.earliest("pk").pk)
+    yield "archive-failed", path("archivedmessage_changelist", state="failed")
+    yield "archived", path("archivedmessage_change", failed.pk)
+    yield "charts", path("rollup_charts")
+    yield "charts-queue", path("rollup_charts", queue="payments")
+    yield "rollups", path("rollup_changelist")
+    yield "queue-purge", path("queue_purge", payments.pk)
+    yield "consumers", path("process_changelist")
+    yield "database", path("health")
+
+
+if __name__ == "__main__":
+    main()
