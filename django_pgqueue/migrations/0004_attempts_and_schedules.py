@@ -57,6 +57,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "pgqueue_attempt",
+                "default_permissions": (),
                 "required_db_vendor": "postgresql",
                 "indexes": [
                     models.Index(fields=["message_id"], name="pgqueue_attempt_message"),

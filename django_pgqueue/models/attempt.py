@@ -63,6 +63,8 @@ class Attempt(models.Model):
     class Meta:
         db_table = "pgqueue_attempt"
         required_db_vendor = "postgresql"
+        # No page of the admin shows them by themselves.
+        default_permissions = ()
         indexes = (
             models.Index(fields=["message_id"], name="pgqueue_attempt_message"),
             models.Index(fields=["queue", "at", "id"], name="pgqueue_attempt_at"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -85,3 +86,17 @@ def test_schedules_are_paused_and_go_on(planner: Client, orders: BoundQueue) -> 
         assert made.paused is paused
         assert "1 schedule." in text
     assert made.next_run_at > before
+
+
+def test_schedules_of_other_queues_are_out_of_sight(
+    planner: Client, orders: BoundQueue, settings: Any
+) -> None:
+    orders_pk = Queue.objects.get(name="orders").pk
+    posted(planner, "add", queue=orders_pk)
+    settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
+
+    assert "nightly" not in page(planner, "schedule")
+
+    posted(planner, "add", queue=orders_pk, name="second")
+
+    assert not Schedule.objects.filter(name="second").exists()
