@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Receipt", "State", "consumer", "queue"]
+__all__ = ["Receipt", "State", "consumer", "queue", "schedule"]
 
 __version__ = "0.1.0"
 
@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "consumer": "django_pgqueue.handlers",
     "queue": "django_pgqueue.models",
+    "schedule": "django_pgqueue.schedules",
     "Receipt": "django_pgqueue.types",
     "State": "django_pgqueue.types",
 }

@@ -3,9 +3,10 @@ close a circle."""
 
 from django_pgqueue.handlers import consumer as consumer
 from django_pgqueue.models.bound import queue as queue
+from django_pgqueue.schedules import schedule as schedule
 from django_pgqueue.types import Receipt as Receipt
 from django_pgqueue.types import State as State
 
-__all__ = ["Receipt", "State", "consumer", "queue"]
+__all__ = ["Receipt", "State", "consumer", "queue", "schedule"]
 
 __version__: str

@@ -5,13 +5,24 @@ from __future__ import annotations
 import datetime as dt
 import math
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy, wants_retry
 
-__all__ = ["Ack", "AckPolicy", "Discard", "Nack", "Outcome", "Reject", "Retry", "decide"]
+__all__ = [
+    "Ack",
+    "AckPolicy",
+    "Discard",
+    "Failure",
+    "Nack",
+    "Outcome",
+    "Reject",
+    "Retry",
+    "decide",
+    "describe",
+]
 
 _LONGEST_ERROR = 8192
 #: Thirty years, in seconds: a longer delay is a mistaken unit.
@@ -38,8 +49,43 @@ class AckPolicy(str, Enum):
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Why one attempt failed, as :class:`~django_pgqueue.models.Attempt` keeps it.
+
+    ``attempt`` counts the handler's runs from 1, ``error_class`` is the import path of the
+    exception.
+
+    >>> failure = Failure.of(ValueError("no number"), attempt=2)
+    >>> failure.error_class, failure.message
+    ('builtins.ValueError', 'no number')
+    """
+
+    attempt: int
+    error_class: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException, attempt: int) -> Failure:
+        """The failure of an attempt that raised this."""
+        kind = type(error)
+        try:
+            message = str(error)
+        except Exception:
+            message = "<exception str() failed>"
+        trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        return cls(attempt, path, _storable(message), _printable(trace))
+
+
+@dataclass(frozen=True)
 class Ack:
-    """Done: the message goes to the archive as COMPLETED."""
+    """Done: the message goes to the archive as COMPLETED.
+
+    ``result`` is JSON text that the archive keeps; a consumer with ``keep_result`` fills it in.
+    """
+
+    result: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -53,6 +99,7 @@ class Nack:
     delay: float | None = None
     error: str = ""
     cause: BaseException | None = field(default=None, compare=False, repr=False)
+    failure: Failure | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delay", _seconds(self.delay))
@@ -75,6 +122,8 @@ class Reject(Exception):
 
     It goes to the dead-letter queue, or to the archive as FAILED, with the reason.
     """
+
+    failure: Failure | None = None
 
     def __init__(self, reason: str = "rejected by its handler") -> None:
         super().__init__(reason)
@@ -111,22 +160,28 @@ def decide(
     """
     if policy is AckPolicy.ACK_FIRST:
         return None
-    if isinstance(error, (Discard, Reject)):
+    if isinstance(error, Discard):
         return error
+    if isinstance(error, Reject):
+        return _failed(error, Failure.of(error.__cause__ or error, attempt))
     if isinstance(error, Retry):
-        said, error = Nack(error.delay, str(error), cause=error.__cause__), None
+        failure = Failure.of(error.__cause__ or error, attempt)
+        said, error = Nack(error.delay, str(error), error.__cause__, failure), None
     if said is not None:
+        said = _explained(said, attempt)
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
     if error is None:
         if policy is AckPolicy.MANUAL:
-            forgotten = Nack(None, "the handler returned without ack(), nack() or reject()")
+            reason = "the handler returned without ack(), nack() or reject()"
+            forgotten = Nack(None, reason, failure=Failure.of(Retry(None, reason), attempt))
             return _granted(forgotten, strategy, attempt, elapsed)
         return _ACK
     if policy is AckPolicy.ACK:
         return _ACK
+    failure = Failure.of(error, attempt)
     if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
-        return _caused(Reject(describe(error)), error)
-    return _granted(Nack(None, describe(error), cause=error), strategy, attempt, elapsed)
+        return _failed(Reject(describe(error)), failure, error)
+    return _granted(Nack(None, describe(error), error, failure), strategy, attempt, elapsed)
 
 
 def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
@@ -134,12 +189,24 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
         return nack
     delay = strategy.delay(attempt, elapsed)
     if delay is None:
-        return _caused(Reject(nack.error or "no attempts left"), nack.cause)
-    return Nack(delay, nack.error, cause=nack.cause)
+        return _failed(Reject(nack.error or "no attempts left"), nack.failure, nack.cause)
+    return Nack(delay, nack.error, nack.cause, nack.failure)
 
 
-def _caused(reject: Reject, error: BaseException | None) -> Reject:
-    reject.__cause__ = error
+def _explained(said: Outcome, attempt: int) -> Outcome:
+    """The handler's own word, with the failure that its reason stands for."""
+    if isinstance(said, Reject) and said.failure is None:
+        return _failed(said, Failure.of(said.__cause__ or said, attempt))
+    if isinstance(said, Nack) and said.error and said.failure is None:
+        failure = Failure.of(said.cause or Retry(said.delay, said.error), attempt)
+        return replace(said, failure=failure)
+    return said
+
+
+def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None = None) -> Reject:
+    reject.failure = failure
+    if cause is not None:
+        reject.__cause__ = cause
     return reject
 
 
@@ -158,8 +225,11 @@ def describe(error: BaseException) -> str:
 
 def _storable(text: str) -> str:
     """The text as PostgreSQL can store it: no NUL, no lone surrogate, not endless."""
-    cut = text[:_LONGEST_ERROR].replace("\x00", "\\0")
-    return cut.encode("utf-8", "backslashreplace").decode()
+    return _printable(text[:_LONGEST_ERROR])
+
+
+def _printable(text: str) -> str:
+    return text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def _seconds(delay: object) -> float | None:

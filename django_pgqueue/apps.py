@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import django
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class PgQueueConfig(AppConfig):
@@ -11,9 +13,20 @@ class PgQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_pgqueue import checks  # noqa: F401  registers them
-        from django_pgqueue.models import fixtures
+        from django_pgqueue import checks, schedules, signals  # noqa: F401  registers them
+        from django_pgqueue.models import attempt, fixtures
         from django_pgqueue.observability import logs
 
         fixtures.connect()
         logs.connect()
+        schedules.connect()
+        if django.VERSION >= (6, 0):
+            from django_pgqueue import handlers
+            from django_pgqueue.tasks import running
+
+            running.connect()
+            handlers.discover_with(running.register)
+            post_migrate.connect(running.create_queues, sender=self)
+        signals.queue_maintained.connect(
+            attempt.prune_maintained, dispatch_uid="django_pgqueue.attempts"
+        )

@@ -5,18 +5,21 @@ key                  default    meaning
 ===================  =========  =================================================================
 DATABASE             None       alias of the database that holds the queues; None: as the routers
                                 say. Set it together with ``django_pgqueue.routers.QueueRouter``.
+ATTEMPTS_KEPT        20         of how many failed attempts of a message the errors are kept
 CACHE_SECONDS        5.0        how long a process uses a queue's settings before it asks again
 COPY_THRESHOLD       500        from how many messages on ``send_batch`` goes by COPY
 EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by one
 LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try to get their locks
 MAINTENANCE_SECONDS  60.0       how often at most consumers do maintenance (retention); None:
                                 not at all, where ``manage.py pgqueue_maintain`` does
+MASK                 ()         regular expressions: what matches in a stored error becomes ********
 PREPARE_STATEMENTS   True       psycopg prepares statements that run often
 QUEUES_FOR           None       dotted name of a function that takes a request of the admin and
                                 returns the queryset of the queues it may see; None: all of them
 MASKED_KEYS          password…  the admin masks values under keys that contain one of these words
 OVERVIEW_TOKEN       None       a program that sends it as ``Authorization: Bearer`` may read the
                                 admin's ``overview.json`` without a session
+TRACEBACK_LENGTH     8192       how many characters of a failed attempt's traceback are kept
 ===================  =========  =================================================================
 
 >>> PGQUEUE = {"DATABASE": "queues"}
@@ -36,15 +39,18 @@ __all__ = ["DEFAULTS", "problem", "settings"]
 
 DEFAULTS: dict[str, Any] = {
     "DATABASE": None,
+    "ATTEMPTS_KEPT": 20,
     "CACHE_SECONDS": 5.0,
     "COPY_THRESHOLD": 500,
     "EXACT_COUNT_LIMIT": 10_000,
     "LOCK_SECONDS": 30.0,
     "MAINTENANCE_SECONDS": 60.0,
+    "MASK": (),
     "PREPARE_STATEMENTS": True,
     "QUEUES_FOR": None,
     "MASKED_KEYS": ("password", "passwd", "secret", "token", "authorization", "api_key", "apikey"),
     "OVERVIEW_TOKEN": None,
+    "TRACEBACK_LENGTH": 8192,
 }
 
 

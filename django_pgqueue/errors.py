@@ -7,6 +7,10 @@
     + QueueConverting     another process converts it
   x QueueInUse            another queue has it as its dead-letter queue
   x NeverRead             a message that was peeked at, and not read, has no lease
+  x MessageNotFound       no message of that id in the queue or its archive
+  x MessageFailed         the message whose result is asked for failed for good
+    + MessageCancelled    it was cancelled
+  x ResultNotReady        it is not done yet; also a TimeoutError
   x LeaseLost             the message was read again, or is gone
   x InvalidArgument       also a ValueError
     + InvalidQueueName
@@ -28,6 +32,9 @@ __all__ = [
     "InvalidMessage",
     "InvalidQueueName",
     "LeaseLost",
+    "MessageCancelled",
+    "MessageFailed",
+    "MessageNotFound",
     "NeverRead",
     "PgQueueError",
     "QueueBusy",
@@ -35,6 +42,7 @@ __all__ = [
     "QueueInUse",
     "QueueMismatch",
     "QueueNotFound",
+    "ResultNotReady",
     "TransactionRefused",
 ]
 
@@ -111,6 +119,48 @@ class NeverRead(PgQueueError):
     def __init__(self, pk: int) -> None:
         super().__init__(
             f"message {pk} was never read: peek() gives no lease. To settle it, read() it first."
+        )
+
+
+class MessageNotFound(PgQueueError, LookupError):
+    """No message of that id: it was never sent, rolled back, deleted, or is older than the
+    queue's retention."""
+
+    def __init__(self, name: str, message_id: int) -> None:
+        super().__init__(
+            f"Queue {name!r} has no message {message_id}, nor has its archive. Was it sent to "
+            f"another queue, rolled back, deleted, or removed by the queue's retention?"
+        )
+
+
+class MessageFailed(PgQueueError):
+    """The message failed for good: there is no result. ``error`` says why."""
+
+    def __init__(self, name: str, message_id: int, error: str) -> None:
+        self.error = error
+        first = error.strip().splitlines()[0] if error.strip() else "no reason given"
+        super().__init__(
+            f"Message {message_id} of queue {name!r} failed: {first}. Its attempts are in "
+            f"queue({name!r}).attempts({message_id})."
+        )
+
+
+class MessageCancelled(MessageFailed):
+    """The message was called off by ``cancel``: there is no result."""
+
+    def __init__(self, name: str, message_id: int) -> None:
+        self.error = "cancelled"
+        PgQueueError.__init__(self, f"Message {message_id} of queue {name!r} was cancelled.")
+
+
+class ResultNotReady(PgQueueError, TimeoutError):
+    """The message is not done yet. Ask again later, or wait longer."""
+
+    def __init__(self, name: str, message_id: int, state: str) -> None:
+        super().__init__(
+            f"Message {message_id} of queue {name!r} is {state}: there is no result yet. Ask "
+            f"again later; a message that was sent in this transaction is not read before the "
+            f"commit."
         )
 
 

@@ -18,7 +18,16 @@ from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import Exponential, RetryStrategy
 
-__all__ = ["Handler", "autodiscover", "consumer", "discover", "handler_of", "handlers"]
+__all__ = [
+    "Handler",
+    "autodiscover",
+    "consumer",
+    "discover",
+    "discover_with",
+    "handler_of",
+    "handlers",
+    "register",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +50,7 @@ class Handler:
     batch: bool = False
     batch_size: int = 100
     locked: bool = False
+    keep_result: bool = False
     max_workers: int | None = None
     fetch_batch_size: int = 500
     overfetch_factor: float = 1.5
@@ -91,6 +101,11 @@ class Handler:
                 f"{self.label}: locked settles in the handler's transaction, never before it; "
                 f"choose another ack_policy than ACK_FIRST"
             )
+        if self.keep_result and self.ack_policy is AckPolicy.ACK_FIRST:
+            raise InvalidArgument(
+                f"{self.label}: keep_result has nothing to keep when the message is archived "
+                f"before the handler runs; choose another ack_policy than ACK_FIRST"
+            )
         object.__setattr__(self, "call", bodies.Call(self.function, batch=self.batch))
 
     @property
@@ -101,8 +116,29 @@ class Handler:
     def label(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
+    @property
+    def has_timeouts(self) -> bool:
+        """Whether any run may have a timeout."""
+        return self.timeout is not None
+
+    def timeout_of(self, message: Any) -> float | None:
+        """The seconds that a run on this message may take; None for no limit."""
+        return self.timeout
+
+    def retry_of(self, message: Any) -> RetryStrategy:
+        """The strategy that decides when this message is tried again."""
+        return self.retry
+
+    def result_of(self, returned: Any) -> str | None:
+        """The JSON text that the archive keeps of what the function returned, or None.
+
+        Raises InvalidMessage for what is not JSON.
+        """
+        return arguments.json_text(returned, "result") if self.keep_result else None
+
 
 _handlers: dict[tuple[str, str | None], Handler] = {}
+_discoverers: list[Callable[[], None]] = []
 
 
 def consumer(
@@ -117,6 +153,7 @@ def consumer(
     batch: bool = Handler.batch,
     batch_size: int = Handler.batch_size,
     locked: bool = Handler.locked,
+    keep_result: bool = Handler.keep_result,
     max_workers: int | None = Handler.max_workers,
     fetch_batch_size: int = Handler.fetch_batch_size,
     overfetch_factor: float = Handler.overfetch_factor,
@@ -147,6 +184,9 @@ def consumer(
         the function takes a list of messages; it may return a list of as many outcomes
     ``locked`` (False)
         read, process and archive in one transaction, the row locked meanwhile
+    ``keep_result`` (False)
+        the archive keeps what the function returns, for :meth:`BoundQueue.result`; a batch
+        function returns a list with a result for each message
     ``max_workers`` (4; 100 for an async function)
         handler runs at once in a process
     ``fetch_batch_size`` (500), ``overfetch_factor`` (1.5)
@@ -175,38 +215,51 @@ def consumer(
     if unknown:
         raise InvalidArgument(_unknown_option(next(iter(unknown))))
 
-    def register(function: F) -> F:
-        handler = Handler(
-            queue,
-            function,
-            using=using,
-            ack_policy=ack_policy,  # type: ignore[arg-type]  # it takes names too
-            retry=retry,
-            max_deliveries=max_deliveries,
-            visibility_timeout=visibility_timeout,  # type: ignore[arg-type]
-            timeout=timeout,  # type: ignore[arg-type]
-            batch=batch,
-            batch_size=batch_size,
-            locked=locked,
-            max_workers=max_workers,
-            fetch_batch_size=fetch_batch_size,
-            overfetch_factor=overfetch_factor,
-            min_fetch_interval=min_fetch_interval,  # type: ignore[arg-type]
-            max_fetch_interval=max_fetch_interval,  # type: ignore[arg-type]
-            middleware=middleware,
-        )
-        key = (handler.queue.lower(), handler.using)
-        known = _handlers.get(key)
-        # The same function again is a module that was imported twice.
-        if known is not None and known.label != handler.label:
-            raise InvalidArgument(
-                f"queue {queue!r} is consumed by {known.label} already, and {handler.label} wants "
-                f"it too: one function a queue; route to a second queue for a second one"
+    def decorate(function: F) -> F:
+        register(
+            Handler(
+                queue,
+                function,
+                using=using,
+                ack_policy=ack_policy,  # type: ignore[arg-type]  # it takes names too
+                retry=retry,
+                max_deliveries=max_deliveries,
+                visibility_timeout=visibility_timeout,  # type: ignore[arg-type]
+                timeout=timeout,  # type: ignore[arg-type]
+                batch=batch,
+                batch_size=batch_size,
+                locked=locked,
+                keep_result=keep_result,
+                max_workers=max_workers,
+                fetch_batch_size=fetch_batch_size,
+                overfetch_factor=overfetch_factor,
+                min_fetch_interval=min_fetch_interval,  # type: ignore[arg-type]
+                max_fetch_interval=max_fetch_interval,  # type: ignore[arg-type]
+                middleware=middleware,
             )
-        _handlers[key] = handler
+        )
         return function
 
-    return register
+    return decorate
+
+
+def register(handler: Handler) -> None:
+    """Make a handler known to ``runconsumer``. Raises InvalidArgument when its queue has one."""
+    key = (handler.queue.lower(), handler.using)
+    known = _handlers.get(key)
+    # The same function again is a module that was imported twice.
+    if known is not None and known.label != handler.label:
+        raise InvalidArgument(
+            f"queue {handler.queue!r} is consumed by {known.label} already, and {handler.label} "
+            f"wants it too: one function a queue; route to a second queue for a second one"
+        )
+    _handlers[key] = handler
+
+
+def discover_with(discover: Callable[[], None]) -> None:
+    """Have this called by :func:`autodiscover` too: it registers what has no ``consumers.py``."""
+    if discover not in _discoverers:
+        _discoverers.append(discover)
 
 
 def _unknown_option(name: str) -> str:
@@ -218,8 +271,10 @@ def _unknown_option(name: str) -> str:
 
 
 def autodiscover() -> None:
-    """Import ``consumers.py`` of every installed app."""
+    """Import ``consumers.py`` of every installed app, and ask for other handlers."""
     autodiscover_modules("consumers")
+    for discover in _discoverers:
+        discover()
 
 
 def discover() -> list[InvalidArgument]:
@@ -238,6 +293,11 @@ def discover() -> list[InvalidArgument]:
                 import_module(f"{config.name}.consumers")
             except InvalidArgument as mistake:
                 mistakes.append(mistake)
+    for each in _discoverers:
+        try:
+            each()
+        except InvalidArgument as mistake:
+            mistakes.append(mistake)
     return mistakes
 
 

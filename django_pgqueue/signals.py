@@ -7,6 +7,8 @@ process for what happens to it.
 ======================  ==========================================  =============================
 signal                  when                                        arguments
 ======================  ==========================================  =============================
+messages_sending        messages are about to be sent; what is put  headers, count
+                        in the dict goes with each of them
 messages_fetched        messages were leased together               count, seconds
 message_started         a handler is about to run                   message
 message_finished        a handler returned or raised                message, seconds, error
@@ -60,11 +62,13 @@ __all__ = [
     "messages_fetched",
     "messages_released",
     "messages_retried",
+    "messages_sending",
     "pool_too_small",
     "queue_maintained",
     "retention_due",
 ]
 
+messages_sending = Signal()
 messages_fetched = Signal()
 message_started = Signal()
 message_finished = Signal()

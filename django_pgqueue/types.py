@@ -26,8 +26,8 @@ Delay = int | float | dt.timedelta | dt.datetime
 class State(str, Enum):
     """The state of a message, in the words of FastStream's SQL broker.
 
-    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED and FAILED
-    ones are in the archive.
+    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED and
+    CANCELLED ones are in the archive.
     """
 
     PENDING = "PENDING"  # may be read, never was
@@ -36,6 +36,7 @@ class State(str, Enum):
     RETRYABLE = "RETRYABLE"  # given back, waits for its next delivery
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
 
     def __str__(self) -> str:
         return self.value

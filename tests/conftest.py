@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -11,7 +12,9 @@ from unittest import mock
 
 import pytest
 import pytest_django
+from django.conf import settings
 from django.db import connections, transaction
+from django.test import override_settings
 
 from django_pgqueue import queue
 from django_pgqueue.models import BoundQueue, Message, Queue
@@ -113,6 +116,18 @@ def actors(
 def actor(actors: Callable[[int], list[Actor]]) -> Actor:
     """Another process, which can hold a transaction open."""
     return actors(1)[0]
+
+
+@pytest.fixture
+def pgqueue() -> Iterator[Callable[..., None]]:
+    """Change settings.PGQUEUE until the end of the test: ``pgqueue(COPY_THRESHOLD=3)``."""
+    with contextlib.ExitStack() as stack:
+
+        def change(**values: Any) -> None:
+            known = getattr(settings, "PGQUEUE", {})
+            stack.enter_context(override_settings(PGQUEUE={**known, **values}))
+
+        yield change
 
 
 @pytest.fixture

@@ -72,6 +72,9 @@ DATABASES = {
     "other": {**server, "NAME": f"{server['NAME']}_other", "TEST": {"NAME": "test_queue_other"}},
 }
 
+# Ours takes the options of the tests' tasks; tests of the queues' backend put that in its place.
+TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.ImmediateBackend"}}
+
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STATIC_URL = "static/"

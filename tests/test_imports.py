@@ -18,12 +18,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_pgqueue"
 SPARK = "pyspark_pgqueue"
 # Packages that the contracts name.
-ALWAYS = {
-    "__init__.py": "",
-    "engine/__init__.py": "",
-    "models/__init__.py": "",
-    f"{SPARK}/__init__.py": "",
-}
+# What the contracts name must be there.
+ALWAYS = dict.fromkeys(
+    [
+        "__init__.py",
+        "handlers.py",
+        "models/__init__.py",
+        "prometheus/process.py",
+        "tracing/spans.py",
+        "worker/__init__.py",
+        "engine/__init__.py",
+        f"{SPARK}/__init__.py",
+    ],
+    "",
+)
 # The two places where Django and Python ask for an import that comes late.
 MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
 
@@ -156,6 +164,10 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
         pytest.param(
             {"models/queue.py": "", "migrations/one.py": "from django_pgqueue.models import queue"},
             id="migration-on-models",
+        ),
+        pytest.param(
+            {"prometheus/process.py": "from django_pgqueue import handlers"},
+            id="handlers-in-metrics",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from django_pgqueue.admin.messages import MessageAdmin
 from django_pgqueue.admin.processes import ProcessAdmin
 from django_pgqueue.admin.queues import QueueAdmin
 from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
+from django_pgqueue.admin.schedules import ScheduleAdmin
 
 __all__ = [
     "ArchivedMessageAdmin",
@@ -22,4 +23,5 @@ __all__ = [
     "QueueAdmin",
     "RollupAdmin",
     "RollupRunAdmin",
+    "ScheduleAdmin",
 ]

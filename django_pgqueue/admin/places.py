@@ -2,7 +2,8 @@
 
 A message in the queue is in one of five places, which add up to a queue's length: ``ready`` (never
 read), ``due`` (its lease or its delay ran out), ``waiting`` (behind another one of its FIFO group),
-``in_flight`` (leased) and ``delayed``. A message that is done is ``completed`` or ``failed``.
+``in_flight`` (leased) and ``delayed``. A message that is done is ``completed``,
+``failed`` or ``cancelled``.
 
 All of this looks into the narrow tables, by their indexes, and only so far.
 """
@@ -44,6 +45,7 @@ class Place(str, Enum):
     DELAYED = "delayed"
     COMPLETED = "completed"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
     def __str__(self) -> str:
         return self.value.replace("_", " ")

@@ -16,7 +16,7 @@ from django_pgqueue.models import ArchivedMessage
 
 __all__ = ["ENDED", "ArchiveStateFilter", "MessageStateFilter", "QueueFilter", "newest"]
 
-ENDED = (Place.COMPLETED, Place.FAILED)
+ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
 
 #: How many of the newest outcomes are searched for those of one kind.
 LOOK_BACK = 100_000

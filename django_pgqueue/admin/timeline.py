@@ -13,10 +13,17 @@ from django.utils.timezone import is_naive, now
 from django_pgqueue.admin.places import Place, Standing
 from django_pgqueue.admin.wording import lapse, moment, visible
 from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.types import State
 
 __all__ = ["DeadLetter", "dead_letter", "drawn", "steps"]
 
 HEADER = "x-dead-letter"
+
+_ENDS = {
+    State.COMPLETED: "Completed, after running",
+    State.FAILED: "Failed for good, after running",
+    State.CANCELLED: "Cancelled",
+}
 
 
 class Step(NamedTuple):
@@ -104,9 +111,10 @@ def steps(
     if last is not None and read_ct > 1:
         yield Step(last, f"Read for the {_ordinal(read_ct)} time", _between(first, last))
     if outcome is not None and standing is None:
-        how = "Completed" if outcome.state == Place.COMPLETED.name else "Failed for good"
         yield Step(
-            outcome.archived_at, f"{how}, after running", _between(last, outcome.archived_at)
+            outcome.archived_at,
+            _ENDS[State(outcome.state)],
+            _between(last, outcome.archived_at),
         )
     elif standing is not None and standing.vt is not None:
         yield _next(standing)

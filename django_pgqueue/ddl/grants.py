@@ -37,12 +37,16 @@ _CONSUMER = {
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,
+    "attempt": "SELECT, INSERT, DELETE",
+    "attempt_id_seq": "USAGE",
+    "schedule": "SELECT, INSERT, UPDATE",
+    "schedule_id_seq": "USAGE",
 }
 _ANALYST = dict.fromkeys(
     (
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"),
-        *("rollup", "rollup_run", "lake", "export_run", "purge_mark"),
+        *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
     ),
     "SELECT",
 )
@@ -52,6 +56,7 @@ _OPERATOR = {
     "archive": "SELECT, INSERT, DELETE",
     "queue": "SELECT, UPDATE",
     "binding": _KEPT,
+    "schedule": _KEPT,
     "message_id_seq": "SELECT, USAGE",
 }
 

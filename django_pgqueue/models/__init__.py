@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
+from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.bound import BoundQueue, queue
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
@@ -11,10 +12,12 @@ from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.rollup import Rollup, RollupRun
+from django_pgqueue.models.schedule import Missed, Schedule
 from django_pgqueue.models.topic import Binding
 
 __all__ = [
     "ArchivedMessage",
+    "Attempt",
     "Binding",
     "BoundQueue",
     "Deferred",
@@ -23,11 +26,13 @@ __all__ = [
     "LiveMessage",
     "MaintenanceLease",
     "Message",
+    "Missed",
     "Process",
     "PurgeMark",
     "Queue",
     "Ready",
     "Rollup",
     "RollupRun",
+    "Schedule",
     "queue",
 ]

@@ -12,6 +12,9 @@ from django_pgqueue.types import State
 __all__ = ["ArchivedMessage"]
 
 
+_ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED)
+
+
 class ArchivedMessage(models.Model):
     """The outcome of one message: appended once, never changed.
 
@@ -37,9 +40,7 @@ class ArchivedMessage(models.Model):
     )
     read_ct = models.IntegerField()
     attempts = models.IntegerField()
-    state = models.TextField(
-        choices=[(s.value, s.value.title()) for s in (State.COMPLETED, State.FAILED)]
-    )
+    state = models.TextField(choices=[(s.value, s.value.title()) for s in _ENDS])
     error = models.TextField(null=True)  # noqa: DJ001
     result = models.JSONField(null=True)
 

@@ -23,7 +23,7 @@ from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost, NeverRead
-from django_pgqueue.models import maintaining, queues, topics
+from django_pgqueue.models import attempt, maintaining, queues, results, topics
 from django_pgqueue.models.operation import Operation, Twin, on_database, operation
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
@@ -65,6 +65,7 @@ class Operations:
     drained, adrained = operation(reading.drained)
 
     archive, aarchive = operation(settling.archive)
+    cancel, acancel = operation(settling.cancel)
     delete, adelete = operation(settling.delete)
     set_vt, aset_vt = operation(settling.set_vt)
     complete, acomplete = operation(outcomes.complete)
@@ -76,6 +77,10 @@ class Operations:
     purge, apurge = operation(settling.purge)
     rescue, arescue = operation(batches.rescue)
 
+    result, _ = operation(results.result)
+    wait, _ = operation(results.wait)
+    attempts, aattempts = operation(attempt.attempts)
+
     redrive, aredrive = operation(redriving.redrive)
     replay, areplay = operation(redriving.replay)
 
@@ -83,6 +88,12 @@ class Operations:
 
     maintain, amaintain = operation(maintaining.maintain)
     repartition, arepartition = operation(maintaining.repartition)
+
+    async def aresult(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
+        queue, args = self._queue(args, kwargs)
+        found = await sync_to_async(Queue.objects.resolve)(queue, self._using)
+        return await results.aresult(found.opened, *args, **kwargs)
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -218,6 +229,9 @@ class Message(models.Model):
     _read_from: OpenQueue
     #: The batch that it was leased with as one row, if it was.
     batch: Batch | None = None
+
+    #: Set by a consumer that learns of it while its handler runs.
+    cancelled = False
 
     #: Set by a consumer while a handler has the message: takes the outcome that the handler names.
     on_outcome: Callable[[Message, Outcome], None] | None = None

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.db import Error, connections
@@ -62,6 +63,8 @@ class Consumer:
         self.presence = Presence(
             self.subscriptions, heartbeat=options.heartbeat, dead_after=options.dead_after
         )
+        for subscription in self.subscriptions:
+            subscription.process_id = partial(self.presence.worker, subscription.queue.alias)
         self._quarantine = Quarantine(self.subscriptions, self.settler)
         self.fetcher = Fetcher(
             self.subscriptions,

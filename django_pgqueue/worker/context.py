@@ -50,9 +50,24 @@ class Context:
         return self._running.messages[0].read_ct
 
     @property
+    def process_id(self) -> int | None:
+        """The id of this consumer process: its row in :class:`~django_pgqueue.models.Process`."""
+        return self._subscription.process_id()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the message, or the whole batch, was cancelled meanwhile.
+
+        Known from the next extension of its lease on: within half of the visibility timeout. An
+        async handler is cancelled then; another one looks here, and ends what it is at. Whatever
+        it returns or raises changes nothing any more.
+        """
+        return self._running.cancelled
+
+    @property
     def deadline(self) -> float | None:
         """The end of the handler's timeout by ``time.monotonic()``; None without one."""
-        timeout = self._subscription.handler.timeout
+        timeout = self._subscription.handler.timeout_of(self._running.messages[0])
         return None if timeout is None else self._running.started + timeout
 
     @property

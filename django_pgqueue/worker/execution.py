@@ -102,7 +102,9 @@ class Execution:
         def settle(returned: Any) -> None:
             outcomes.extend(outcomes_of(self._subscription, running, None, returned))
             settled = Message.objects.settle(
-                self._subscription.queue, {m.receipt: o for m, o in outcomes}
+                self._subscription.queue,
+                {m.receipt: o for m, o in outcomes},
+                process_id=self._subscription.process_id(),
             )
             # A delivery that was settled before has had its effect before, too.
             if late := [*settled.lost, *settled.before]:
@@ -201,7 +203,7 @@ class Execution:
     def _begin(self, messages: list[Message], thread: int | None) -> Running:
         """Announce the start, and take what the handler says of its messages."""
         running = self._subscription.begin(messages, thread)
-        if thread is not None and self._handler.timeout is not None:
+        if thread is not None and self._handler.has_timeouts:
             running.connections = connections.all()
         for message in messages:
             message.on_outcome = running.say

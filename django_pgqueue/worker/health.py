@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.pages import pages
 
 __all__ = ["HealthServer"]
 
@@ -25,17 +26,24 @@ class HealthServer(threading.Thread):
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path in pages:
+                    self._answer(200, *pages[self.path]())
+                    return
                 found = report()
                 if self.path == "/healthz":
                     good = found["loops"]
                 elif self.path == "/readyz":
                     good = found["loops"] and found["database"] and not found["stopping"]
                 else:
-                    self.send_error(404, "there are /healthz and /readyz")
+                    known = ", ".join(["/healthz", "/readyz", *pages])
+                    self.send_error(404, f"there are {known}")
                     return
                 body = json.dumps(found).encode()
-                self.send_response(200 if good else 503)
-                self.send_header("Content-Type", "application/json")
+                self._answer(200 if good else 503, "application/json", body)
+
+            def _answer(self, status: int, content_type: str, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

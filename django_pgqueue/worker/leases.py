@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
-from django_pgqueue.models import Message
-from django_pgqueue.types import Receipt
+from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.types import Receipt, State
 from django_pgqueue.worker.connections import cut
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
@@ -39,7 +39,7 @@ class LeaseKeeper(Loop):
 
     def tick(self) -> float:
         for subscription in self._executions:
-            if subscription.handler.timeout is not None:
+            if subscription.handler.has_timeouts:
                 self._end_overdue(subscription)
         shortest = min((s.vt for s in self._executions), default=10.0)
         if time.monotonic() - self._checked >= min(shortest / 6, 2.0):
@@ -75,7 +75,27 @@ class LeaseKeeper(Loop):
         still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
         lost = [ending[r] for r in settled.lost if r.id in still_running]  # type: ignore[union-attr,index]
         if lost:
+            self._tell_of_cancelling(subscription, lost)
             signals.leases_lost.send_robust(subscription.name, messages=lost)
+
+    @staticmethod
+    def _tell_of_cancelling(subscription: Subscription, lost: list[Message]) -> None:
+        """A lease that is gone may be one whose message was cancelled."""
+        archive = ArchivedMessage.objects.using(subscription.queue.alias)
+        ids = [message.id for message in lost]
+        called_off = set(
+            archive.filter(queue=subscription.queue, pk__in=ids, state=State.CANCELLED).values_list(
+                "pk", flat=True
+            )
+        )
+        for message in lost:
+            if message.id in called_off:
+                message.cancelled = True
+        for running in list(subscription.running.values()):
+            if not running.cancelled and all(m.cancelled for m in running.messages):
+                running.cancelled = True
+                if running.cancel is not None:
+                    running.cancel()
 
     def _let_go(self, subscription: Subscription) -> None:
         """Give back messages that have waited for half their lease."""
@@ -88,9 +108,11 @@ class LeaseKeeper(Loop):
         subscription.give_back(stale)
 
     def _end_overdue(self, subscription: Subscription) -> None:
-        timeout = subscription.handler.timeout or 0.0
         now = time.monotonic()
         for running in list(subscription.running.values()):
+            timeout = subscription.handler.timeout_of(running.messages[0])
+            if timeout is None:
+                continue
             overdue = now - running.started - timeout
             if overdue <= 0:
                 continue

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject, decide, describe
+from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject, decide, describe
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import Message
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
@@ -44,7 +45,7 @@ def outcomes_of(
 
     Raises TypeError when a batch handler returned neither None nor an answer for each.
     """
-    batch = subscription.handler.batch
+    batch, keeps = subscription.handler.batch, subscription.handler.keep_result
     answers = _answers(returned, len(running.messages)) if batch else [returned]
     outcomes = []
     for message, answer in zip(running.messages, answers, strict=False):
@@ -52,6 +53,8 @@ def outcomes_of(
         if said is not None and running.on_said is not None:
             continue
         outcome = outcome_of(subscription, running, message, error, said or _as_outcome(answer))
+        if keeps and said is None and error is None and not _says(answer):
+            outcome = _with_result(subscription, running, message, answer, outcome)
         if outcome is not None:
             outcomes.append((message, outcome))
     return outcomes
@@ -69,7 +72,8 @@ def outcome_of(
         return _decide(subscription, running, message, error, said)
     except Exception as broken:
         # A retry strategy of the project's that fails must not take the message with it.
-        return Nack(subscription.vt, describe(broken), cause=broken)
+        failure = Failure.of(broken, message.attempts + 1)
+        return Nack(subscription.vt, describe(broken), broken, failure)
 
 
 def _decide(
@@ -86,7 +90,7 @@ def _decide(
     before = (message.vt - first).total_seconds() - subscription.vt
     return decide(
         subscription.handler.ack_policy,
-        subscription.handler.retry,
+        subscription.handler.retry_of(message),
         error=error,
         attempt=message.attempts + 1,
         elapsed=max(0.0, before) + time.monotonic() - running.started,
@@ -109,4 +113,24 @@ def _answers(returned: Any, count: int) -> Sequence[Any]:
 
 def _as_outcome(answer: Any) -> Any:
     """An outcome that a handler returned; any other value says nothing."""
-    return answer if isinstance(answer, (Ack, Nack, BaseException)) else None
+    return answer if _says(answer) else None
+
+
+def _says(answer: Any) -> bool:
+    return isinstance(answer, (Ack, Nack, BaseException))
+
+
+def _with_result(
+    subscription: Subscription,
+    running: Running,
+    message: Message,
+    answer: Any,
+    outcome: Outcome | None,
+) -> Outcome | None:
+    """Done, with what the handler returned; a value that is not JSON is an error of the handler."""
+    if not isinstance(outcome, Ack):
+        return outcome  # a manual policy, and nothing was said
+    try:
+        return Ack(subscription.handler.result_of(answer))
+    except InvalidArgument as unfit:
+        return outcome_of(subscription, running, message, unfit)

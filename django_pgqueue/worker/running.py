@@ -76,6 +76,8 @@ class Running:
     stage: Stage = Stage.BEGUN
     clock: Clock = Clock.IN_TIME
     result: Result = Result()
+    #: All of its messages were cancelled. Written by the lease loop alone.
+    cancelled: bool = False
     _ending: threading.Lock = field(default_factory=threading.Lock)
 
     @property

@@ -149,7 +149,9 @@ class Settler(Loop):
             return Settled(released)
         # A Nack carries the error of its attempt, for the row that waits for the next one.
         given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Release))}
-        return Message.objects.settle(subscription.queue, given, ran=ran)
+        return Message.objects.settle(
+            subscription.queue, given, ran=ran, process_id=subscription.process_id()
+        )
 
 
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:

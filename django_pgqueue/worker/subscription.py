@@ -48,6 +48,8 @@ class Subscription:
         self.available = threading.Condition()
         self.idle = 0
         self.stopping = False
+        #: The id of this process's row in the queue's database, once it is registered.
+        self.process_id: Callable[[], int | None] = lambda: None
         #: Fetch more: the buffer is low; or a FIFO group may have got a new head.
         self.on_low: Callable[[], None] = lambda: None
         self.on_group: Callable[[], None] = lambda: None

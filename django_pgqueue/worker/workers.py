@@ -164,7 +164,11 @@ class LockedWorker(threading.Thread):
                 for message in messages:
                     message.lease_until = float("inf")
                     found = self._execution.run_locked(message, threading.get_ident(), limit)
-                    Message.objects.settle(queue, {m.receipt: o for m, o in found})
+                    Message.objects.settle(
+                        queue,
+                        {m.receipt: o for m, o in found},
+                        process_id=subscription.process_id(),
+                    )
             outcomes = found if messages else None
         finally:
             if outcomes is None:

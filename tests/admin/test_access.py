@@ -32,6 +32,7 @@ MEANINGFUL = {
     *(f"{verb}_archivedmessage" for verb in ("view", "replay")),
     *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),
     *("view_lake", "change_lake"),
+    *(f"{verb}_schedule" for verb in ("add", "view", "change", "delete")),
 }
 
 

@@ -645,17 +645,17 @@ def test_what_was_written_before_the_database_failed_is_not_written_again(
     calls = []
 
     def fragile(operation: Callable[..., Settled]) -> Callable[..., Settled]:
-        def run(queue: Queue, receipts: Collection[Receipt], **options: Any) -> Settled:
+        def run(queue: Queue, receipts: Collection[Receipt], *args: Any, **options: Any) -> Settled:
             calls.extend([receipts] if receipts else [])
             if receipts and len(calls) == at:
                 raise OperationalError("the server is gone")
             if bad.receipt in receipts:
                 raise DataError("too long")
-            return operation(queue, receipts, **options)
+            return operation(queue, receipts, *args, **options)
 
         return run
 
-    for name in ("complete", "retry"):
+    for name in ("_complete", "retry"):
         monkeypatch.setattr(settling, name, fragile(getattr(settling, name)))
     for message, outcome in ((done, Ack()), (bad, Ack()), (again, Nack(0.0))):
         settler.put(subscription, message, outcome)

@@ -138,7 +138,7 @@ def replay(
     stays as it is.
 
     Arguments:
-        state: only those that are COMPLETED, or FAILED.
+        state: only those that are COMPLETED, FAILED, or CANCELLED.
         to, ids, filter, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)
@@ -147,8 +147,9 @@ def replay(
     Raises QueueNotFound, InvalidArgument.
     """
     target = queue if to is None else queue.find(to)
-    if state is not None and str(state) not in (State.COMPLETED.value, State.FAILED.value):
-        raise InvalidArgument(f"state must be COMPLETED, FAILED or None, not {state!r}")
+    ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
+    if state is not None and str(state) not in map(str, ends):
+        raise InvalidArgument(f"state must be COMPLETED, FAILED, CANCELLED or None, not {state!r}")
     # Messages that are replayed and archived meanwhile have higher ids.
     [(last,)] = queue.run("redrive/last_id")
     params = {

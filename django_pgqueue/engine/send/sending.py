@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import transaction
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, signals
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.statements import render
@@ -60,6 +60,8 @@ def send(
 
     Raises QueueNotFound, InvalidMessage and InvalidArgument; nothing is sent then.
     """
+    if signals.messages_sending.receivers:
+        headers = _carried(queue, headers)
     params = {
         "body": arguments.json_text(body),
         "headers": arguments.headers_text(headers),
@@ -107,6 +109,8 @@ def send_batch(
     if not bodies:
         raise InvalidArgument("bodies is empty: give at least one")
     count = len(bodies)
+    if signals.messages_sending.receivers:
+        headers = _carried_by_each(queue, headers, count)
     columns: dict[str, list[Any]] = {
         "headers": _one_each(headers, dict, count, "headers", arguments.headers_text),
         "groups": _one_each(group, str, count, "group", partial(arguments.key, name="group")),
@@ -130,6 +134,28 @@ def send_batch(
             }
             return sorted(pk for (pk,) in queue.run("send/send_batch", values))
     return _copy(queue, bodies, columns, params)
+
+
+def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:
+    """The headers with what listeners of ``messages_sending`` add, if they are any."""
+    if headers is not None and not isinstance(headers, dict):
+        return headers
+    carried = dict(headers or {})
+    signals.messages_sending.send_robust(queue.name, headers=carried, count=count)
+    return carried or headers
+
+
+def _carried_by_each(queue: OpenQueue, headers: Any, count: int) -> Any:
+    """The same for many messages: what is added to one is added to all, once."""
+    if headers is None or isinstance(headers, dict):
+        return _carried(queue, headers, count)
+    added = _carried(queue, None, count)
+    if not added:
+        return headers
+    return [
+        {**added, **(each or {})} if isinstance(each, (dict, type(None))) else each
+        for each in headers
+    ]
 
 
 def _copy(

@@ -18,6 +18,6 @@ gone AS (
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                        attempts, state)
-SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, 'COMPLETED'
+SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, %(state)s
 FROM gone
 RETURNING id

@@ -6,12 +6,15 @@ and the other receipts in ``.lost`` and ``.before`` (:class:`django_pgqueue.type
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from django.db import transaction
+
 from django_pgqueue import arguments, ddl
-from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
+from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
 from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.settle.attempts import masked, note
 from django_pgqueue.engine.settle.settling import by_receipts
 from django_pgqueue.types import Receipt, Settled
 
@@ -37,13 +40,8 @@ def complete(
 
     Raises QueueNotFound, InvalidMessage for a result that JSON cannot hold.
     """
-    receipts = list(receipts)
-    if not receipts:
-        return Settled()
-    if not results:
-        return by_receipts(queue, "archive", receipts, {"ran": int(ran), "results": None})
-    texts = {r: arguments.json_text(value, "result") for r, value in results.items()}
-    return by_receipts(queue, "archive", receipts, {"ran": int(ran)}, {"results": texts})
+    texts = {r: str(arguments.json_text(v, "result")) for r, v in (results or {}).items()}
+    return _complete(queue, list(receipts), texts, ran)
 
 
 def retry(
@@ -52,6 +50,8 @@ def retry(
     *,
     ran: bool = True,
     errors: Mapping[Receipt, str] | None = None,
+    failures: Mapping[Receipt, Failure] | None = None,
+    process_id: int | None = None,
 ) -> Settled:
     """Not done: each message is due again after a delay.
 
@@ -60,6 +60,8 @@ def retry(
         ran: whether a handler ran, which counts as an attempt.
         errors: the reasons, by receipt, for some of them or none; the last one is kept until the
             message is done.
+        failures: more of the reasons, for ``attempts()``, by receipt.
+        process_id: the consumer process that ran the handlers.
 
     >>> queue("orders").retry({message.receipt: 30})
     [1]
@@ -69,8 +71,13 @@ def retry(
     if not delays:
         return Settled()
     seconds = {r: arguments.duration(d, "delay").total_seconds() for r, d in delays.items()}
-    each = {"delays": seconds, "errors": errors or {}}
-    return by_receipts(queue, "retry", list(delays), {"ran": int(ran)}, each)
+    each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": _masked(errors or {})}
+    return _noting(
+        queue,
+        failures,
+        process_id,
+        lambda: by_receipts(queue, "retry", list(delays), {"ran": int(ran)}, each),
+    )
 
 
 def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
@@ -91,6 +98,8 @@ def fail(
     *,
     reason: str = "rejected",
     ran: bool = True,
+    failures: Mapping[Receipt, Failure] | None = None,
+    process_id: int | None = None,
 ) -> Settled:
     """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED.
 
@@ -101,6 +110,7 @@ def fail(
         errors: texts, by receipt.
         reason: the ``reason`` of that header, one for all.
         ran: whether a handler ran, which counts as an attempt.
+        failures, process_id: as for :func:`retry`.
 
     >>> queue("orders").fail({message.receipt: "no such customer"})
     [1]
@@ -109,7 +119,10 @@ def fail(
     """
     if not errors:
         return Settled()
-    return _fail(queue, list(errors), {"errors": errors}, reason, ran)
+    each = {"errors": _masked(errors)}
+    return _noting(
+        queue, failures, process_id, lambda: _fail(queue, list(errors), each, reason, ran)
+    )
 
 
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
@@ -139,31 +152,46 @@ def _fail(
     )
 
 
-def settle(queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool = True) -> Settled:
+def settle(
+    queue: OpenQueue,
+    outcomes: Mapping[Receipt, Outcome],
+    *,
+    ran: bool = True,
+    process_id: int | None = None,
+) -> Settled:
     """Write the outcome of each message, one statement for each kind of outcome.
 
     Arguments:
         outcomes: an Ack, Nack, Reject or Discard of :mod:`django_pgqueue.acks`, by receipt.
         ran: whether handlers ran, which counts as an attempt.
+        process_id: the consumer process, for the errors of attempts that failed.
 
     >>> queue("orders").settle({message.receipt: Ack()})
     [1]
 
     Raises QueueNotFound, InvalidArgument.
     """
-    done = [r for r, outcome in outcomes.items() if isinstance(outcome, Ack)]
+    done = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Ack)}
     nacks = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Nack)}
-    failed = {r: o.reason for r, o in outcomes.items() if isinstance(o, Reject)}
+    rejects = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Reject)}
     discarded = [r for r, outcome in outcomes.items() if isinstance(outcome, Discard)]
     parts = [
-        complete(queue, done, ran=ran),
+        _complete(queue, list(done), {r: a.result for r, a in done.items() if a.result}, ran),
         retry(
             queue,
             {r: nack.delay or 0.0 for r, nack in nacks.items()},
             ran=ran,
             errors={r: nack.error for r, nack in nacks.items() if nack.error},
+            failures=_failures(nacks),
+            process_id=process_id,
         ),
-        fail(queue, failed, ran=ran),
+        fail(
+            queue,
+            {r: reject.reason for r, reject in rejects.items()},
+            ran=ran,
+            failures=_failures(rejects),
+            process_id=process_id,
+        ),
         by_receipts(queue, "delete", discarded, {}) if discarded else Settled(),
     ]
     return Settled(
@@ -171,3 +199,38 @@ def settle(queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool =
         lost=[receipt for part in parts for receipt in part.lost],
         before=[receipt for part in parts for receipt in part.before],
     )
+
+
+def _complete(
+    queue: OpenQueue, receipts: list[Receipt], results: Mapping[Receipt, str], ran: bool
+) -> Settled:
+    """``results`` are JSON texts."""
+    if not receipts:
+        return Settled()
+    if not results:
+        return by_receipts(queue, "archive", receipts, {"ran": int(ran), "results": None})
+    return by_receipts(queue, "archive", receipts, {"ran": int(ran)}, {"results": results})
+
+
+def _noting(
+    queue: OpenQueue,
+    failures: Mapping[Receipt, Failure] | None,
+    process_id: int | None,
+    act: Callable[[], Settled],
+) -> Settled:
+    """Settle, and keep why the attempts failed of what was settled, in one transaction."""
+    if not failures:
+        return act()
+    with transaction.atomic(using=queue.alias):
+        settled = act()
+        late = {*settled.lost, *settled.before}
+        note(queue, [(r.id, f) for r, f in failures.items() if r not in late], process_id)
+    return settled
+
+
+def _failures(outcomes: Mapping[Receipt, Nack | Reject]) -> dict[Receipt, Failure]:
+    return {r: o.failure for r, o in outcomes.items() if o.failure is not None}
+
+
+def _masked(errors: Mapping[Receipt, str]) -> dict[Receipt, str]:
+    return {receipt: masked(error) for receipt, error in errors.items()}

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import archive_batches, unfold
 from django_pgqueue.engine.session import OpenQueue
-from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.types import Receipt, Settled, State
 
-__all__ = ["archive", "by_receipts", "delete", "erase", "purge", "set_vt"]
+__all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "purge", "set_vt"]
 
 PURGE_BATCH = 50_000
 
@@ -44,7 +44,29 @@ def archive(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Set
 
     Raises QueueNotFound, InvalidArgument.
     """
-    return _settle(queue, "archive", receipts_or_ids, {"ran": 0, "results": None})
+    params = {"ran": 0, "results": None, "state": State.COMPLETED.value}
+    return _settle(queue, "archive", receipts_or_ids, params)
+
+
+def cancel(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:
+    """Call messages off: move them to the archive as CANCELLED, whatever state they are in.
+
+    A message that waits is not read any more. A consumer that has one loses its lease: the
+    handler's outcome changes nothing, and a transactional handler is rolled back. The handler is
+    told when its lease is next extended: ``context.cancelled`` is true then, and an async handler
+    is cancelled.
+
+    Returns the ids that were cancelled; ids that are not in the queue (any more) are in ``.lost``.
+
+    >>> queue("orders").cancel([7, 8])
+    [7, 8]
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    receipts, ids = arguments.targets(receipts_or_ids)
+    every = list(dict.fromkeys([*(receipt.id for receipt in receipts), *ids]))
+    params = {"ran": 0, "results": None, "state": State.CANCELLED.value}
+    return _settle(queue, "archive", every, params)
 
 
 def delete(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:

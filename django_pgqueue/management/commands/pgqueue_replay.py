@@ -23,7 +23,9 @@ class Command(QueueCommand):
         parser.add_argument("source", nargs="?", metavar="queue", help="whose messages they are")
         archive = parser.add_argument_group("from the archive")
         archive.add_argument(
-            "--state", choices=(str(State.COMPLETED), str(State.FAILED)), help="only these"
+            "--state",
+            choices=[str(s) for s in (State.COMPLETED, State.FAILED, State.CANCELLED)],
+            help="only these",
         )
         archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         archive.add_argument(

@@ -1,0 +1,76 @@
+"""Schedules: what is sent when, changed and paused without a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.models import Schedule
+
+__all__ = ["ScheduleAdmin"]
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(PageAdmin):
+    """Those that the code declares stand here as well; what is changed here wins until then."""
+
+    list_display = ["name", "queue", "when", "next_run", "last_run_at", "paused", "error"]
+    list_select_related = ["queue"]
+    list_filter = ["paused"]
+    search_fields = ["name"]
+    actions = ["pause", "go_on"]
+    readonly_fields = ["next_run", "last_run_at", "error", "is_declared"]
+    fieldsets = [
+        (None, {"fields": ["name", "queue", "paused"]}),
+        ("When", {"fields": ["cron", "interval", "time_zone", "missed"]}),
+        ("Message", {"fields": ["body", "priority"]}),
+        ("Runs", {"fields": ["next_run", "last_run_at", "error", "is_declared"]}),
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue__in=list(seen))
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "queue":
+            kwargs["queryset"] = self.queues(request)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    @admin.display(description="when")
+    def when(self, schedule: Schedule) -> str:
+        if schedule.interval is not None:
+            return f"every {schedule.interval}"
+        return f"{schedule.cron} {schedule.time_zone}"
+
+    @admin.display(description="next run", ordering="next_run_at")
+    def next_run(self, schedule: Schedule) -> Any:
+        return None if schedule.paused else schedule.next_run_at
+
+    @admin.display(description="declared in code", boolean=True)
+    def is_declared(self, schedule: Schedule) -> bool:
+        return schedule.declared is not None
+
+    @admin.action(description="Pause", permissions=["change"])
+    def pause(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> None:
+        self._set_paused(request, schedules, True)
+
+    @admin.action(description="Go on", permissions=["change"])
+    def go_on(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> None:
+        self._set_paused(request, schedules, False)
+
+    def _set_paused(
+        self, request: HttpRequest, schedules: QuerySet[Schedule], paused: bool
+    ) -> None:
+        changed = 0
+        for schedule in schedules.filter(paused=not paused):
+            schedule.paused = paused
+            schedule.save()
+            changed += 1
+        word = "Paused" if paused else "Resumed"
+        self.message_user(request, f"{word} {changed} schedule{'' if changed == 1 else 's'}.")

@@ -1,0 +1,90 @@
+"""Cron expressions and intervals: which moment comes next.
+
+Expressions are parsed by cronsim, which follows Debian's cron (``pip install
+django-postgres-mq[schedules]``).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from django_pgqueue.errors import InvalidArgument
+
+__all__ = ["available", "check", "following", "following_interval", "zone"]
+
+cronsim: Any = import_module("cronsim") if find_spec("cronsim") else None
+
+_UTC = dt.timezone.utc
+
+
+def available() -> bool:
+    """Whether cron expressions can be read here."""
+    return cronsim is not None
+
+
+@lru_cache(maxsize=100)
+def zone(name: str) -> ZoneInfo:
+    """The time zone of that name. Raises InvalidArgument."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InvalidArgument(
+            f"there is no time zone {name!r}: use a name like 'Europe/Berlin' or 'UTC' (and "
+            f"install tzdata where the system has none)"
+        ) from error
+
+
+def check(expression: str, time_zone: str) -> None:
+    """Raise InvalidArgument unless it is a cron expression that has a next moment."""
+    following(expression, time_zone, dt.datetime.now(_UTC))
+
+
+def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetime:
+    """The first moment after this one that the expression names, in UTC.
+
+    An hour that clocks skip counts as the moment after it, one that they repeat counts once:
+
+    >>> at = dt.datetime(2026, 3, 28, 12, tzinfo=dt.timezone.utc)
+    >>> following("30 2 * * *", "Europe/Berlin", at).isoformat()
+    '2026-03-29T01:00:00+00:00'
+
+    Raises InvalidArgument.
+    """
+    if cronsim is None:
+        raise InvalidArgument(
+            "cron expressions need cronsim: pip install 'django-postgres-mq[schedules]', or use "
+            "an interval"
+        )
+    if len(expression.split()) != 5:
+        raise InvalidArgument(
+            f"{expression!r} is no cron expression: it has five fields (minute, hour, day of "
+            f"month, month, day of week), as '0 4 * * *'. For seconds use an interval"
+        )
+    try:
+        ticks = cronsim.CronSim(expression, after.astimezone(zone(time_zone)))
+        for tick in ticks:
+            moment: dt.datetime = tick.astimezone(_UTC)
+            # In an hour that clocks repeat the first of the two may lie before.
+            if moment > after:
+                return moment
+    except cronsim.CronSimError as error:
+        raise InvalidArgument(f"{expression!r} is no cron expression: {error}") from error
+    raise InvalidArgument(f"{expression!r} names no moment within fifty years")
+
+
+def following_interval(
+    last: dt.datetime, interval: dt.timedelta, after: dt.datetime
+) -> dt.datetime:
+    """The first moment after this one that lies whole intervals after ``last``.
+
+    >>> noon = dt.datetime(2026, 1, 1, 12)
+    >>> following_interval(noon, dt.timedelta(minutes=10), noon.replace(minute=25)).minute
+    30
+    """
+    steps = max(1, (after - last) // interval + 1)
+    return last + steps * interval

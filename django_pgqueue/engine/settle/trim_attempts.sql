@@ -1,0 +1,7 @@
+-- The last attempts of each message stay.
+DELETE FROM pgqueue_attempt WHERE id IN (
+    SELECT id FROM (
+        SELECT id, row_number() OVER (PARTITION BY message_id ORDER BY id DESC) AS place
+        FROM pgqueue_attempt WHERE message_id = ANY(%(ids)s::bigint[])) numbered
+    WHERE place > %(kept)s::integer)
+RETURNING id

@@ -1,0 +1,173 @@
+"""Errors of attempts, schedules, and cancelled messages.
+
+``pgqueue_attempt`` has a row for each failed attempt, ``pgqueue_schedule`` for each message that is
+sent at set times. A row of ``pgqueue_archive`` may have the state CANCELLED.
+"""
+
+from __future__ import annotations
+
+import django.core.serializers.json
+import django.core.validators
+import django.db.models.deletion
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("django_pgqueue", "0003_pipeline"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="Attempt",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("message_id", models.BigIntegerField()),
+                (
+                    "attempt",
+                    models.IntegerField(help_text="Which run of the handler it was, from 1."),
+                ),
+                (
+                    "at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                (
+                    "process_id",
+                    models.IntegerField(
+                        help_text="The consumer process, if one ran it.", null=True
+                    ),
+                ),
+                ("error_class", models.TextField()),
+                ("message", models.TextField()),
+                ("traceback", models.TextField()),
+                (
+                    "queue",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="django_pgqueue.queue",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_attempt",
+                "default_permissions": (),
+                "required_db_vendor": "postgresql",
+                "indexes": [
+                    models.Index(fields=["message_id"], name="pgqueue_attempt_message"),
+                    models.Index(fields=["queue", "at", "id"], name="pgqueue_attempt_at"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("name", models.TextField(unique=True)),
+                (
+                    "cron",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="Minute, hour, day of month, month, day of week, as 0 4 * * *.",
+                    ),
+                ),
+                (
+                    "interval",
+                    models.DurationField(
+                        blank=True,
+                        help_text="In place of cron: the time between two messages.",
+                        null=True,
+                    ),
+                ),
+                ("time_zone", models.TextField(default="UTC", help_text="Of the cron expression.")),
+                (
+                    "missed",
+                    models.TextField(
+                        choices=[
+                            ("once", "Send one message for all of them"),
+                            ("all", "Send a message for each"),
+                            ("skip", "Send none that is more than a minute late"),
+                        ],
+                        default="once",
+                    ),
+                ),
+                (
+                    "paused",
+                    models.BooleanField(default=False, help_text="Nothing is sent meanwhile."),
+                ),
+                (
+                    "body",
+                    models.JSONField(
+                        blank=True,
+                        encoder=django.core.serializers.json.DjangoJSONEncoder,
+                        null=True,
+                    ),
+                ),
+                (
+                    "priority",
+                    models.SmallIntegerField(
+                        default=0,
+                        validators=[
+                            django.core.validators.MinValueValidator(-100),
+                            django.core.validators.MaxValueValidator(100),
+                        ],
+                    ),
+                ),
+                (
+                    "declared",
+                    models.JSONField(
+                        editable=False, help_text="What the code says, if it does.", null=True
+                    ),
+                ),
+                ("next_run_at", models.DateTimeField(editable=False)),
+                (
+                    "last_run_at",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="The last tick that a message was sent for.",
+                        null=True,
+                    ),
+                ),
+                ("error", models.TextField(blank=True, default="", editable=False)),
+                (
+                    "queue",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="schedules",
+                        to="django_pgqueue.queue",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_schedule",
+                "ordering": ("name",),
+                "required_db_vendor": "postgresql",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("paused", False)),
+                        fields=["next_run_at"],
+                        name="pgqueue_schedule_next",
+                    )
+                ],
+            },
+        ),
+        migrations.AlterField(
+            model_name="archivedmessage",
+            name="state",
+            field=models.TextField(
+                choices=[
+                    ("COMPLETED", "Completed"),
+                    ("FAILED", "Failed"),
+                    ("CANCELLED", "Cancelled"),
+                ]
+            ),
+        ),
+    ]

@@ -1,0 +1,115 @@
+"""The result of one message: asked for, or waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_pgqueue import arguments
+from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.errors import (
+    InvalidArgument,
+    MessageCancelled,
+    MessageFailed,
+    MessageNotFound,
+    ResultNotReady,
+)
+from django_pgqueue.models.live import LiveMessage
+from django_pgqueue.types import State
+
+__all__ = ["aresult", "result", "wait"]
+
+# Seconds between two looks: soon after the send first, then ever more seldom.
+_FIRST, _LONGEST = 0.01, 0.5
+
+_DEAD_LETTER = """
+SELECT coalesce(headers #>> '{x-dead-letter,error}', headers #>> '{x-dead-letter,reason}', '')
+FROM pgqueue_message WHERE queue_id = %s AND id = %s
+"""
+
+
+def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
+    """The value that a message's handler returned, where its consumer has ``keep_result``.
+
+    Waits up to ``timeout`` seconds for the message to be done; None waits for ever.
+
+    >>> queue("orders").result(7, timeout=5)
+    {'charged': True}
+
+    Raises ResultNotReady (a TimeoutError), MessageFailed and MessageNotFound.
+    """
+    deadline = _deadline(timeout)
+    pause = _FIRST
+    while True:
+        try:
+            return _look(queue, message_id)
+        except ResultNotReady:
+            pause = _next(pause, deadline)
+            if pause <= 0:
+                raise
+        time.sleep(pause)
+
+
+def wait(queue: OpenQueue, message_id: int, timeout: float | None = None) -> Any:
+    """Wait for a message to be done: :func:`result` with a ``timeout``, by default endless.
+
+    >>> queue("orders").wait(queue("orders").send({"order": 7}), timeout=5)
+    {'charged': True}
+    """
+    return result(queue, message_id, timeout=timeout)
+
+
+async def aresult(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
+    """The async twin of :func:`result`; other tasks of the loop run while it waits."""
+    deadline = _deadline(timeout)
+    pause = _FIRST
+    while True:
+        try:
+            return await sync_to_async(_look)(queue, message_id)
+        except ResultNotReady:
+            pause = _next(pause, deadline)
+            if pause <= 0:
+                raise
+        await asyncio.sleep(pause)
+
+
+def _deadline(timeout: float | None) -> float:
+    if timeout is None:
+        return float("inf")
+    seconds = arguments.duration(timeout, "timeout").total_seconds()
+    if seconds < 0:
+        raise InvalidArgument(f"timeout must be zero seconds or more, or None, not {timeout!r}")
+    return time.monotonic() + seconds
+
+
+def _next(pause: float, deadline: float) -> float:
+    return min(pause * 1.5, _LONGEST, deadline - time.monotonic())
+
+
+def _look(queue: OpenQueue, message_id: int) -> Any:
+    if type(message_id) is not int:
+        raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
+    live = LiveMessage.objects.using(queue.alias)
+    # The archive twice: between two looks the message may have moved there.
+    for _look_again in range(2):
+        for state, error, kept in queue.run("settle/result", {"id": message_id}):
+            if state == State.COMPLETED:
+                return None if kept is None else json.loads(kept)
+            if state == State.CANCELLED:
+                raise MessageCancelled(queue.name, message_id)
+            raise MessageFailed(queue.name, message_id, error or "")
+        state = live.filter(queue=queue.id, pk=message_id).values_list("state", flat=True).first()
+        if state is not None:
+            raise ResultNotReady(queue.name, message_id, state)
+    if queue.dead_letter_queue_id is not None:
+        with queue.connection.cursor() as cursor:
+            cursor.execute(_DEAD_LETTER, [queue.dead_letter_queue_id, message_id])
+            dead = cursor.fetchone()
+        if dead is not None:
+            (reason,) = dead
+            raise MessageFailed(queue.name, message_id, reason)
+    raise MessageNotFound(queue.name, message_id)

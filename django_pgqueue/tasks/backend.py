@@ -1,0 +1,199 @@
+"""The task backend: a task is a message, its queue the queue of that name."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from django.core.checks import CheckMessage, Error
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import DEFAULT_TASK_QUEUE_NAME, Task, TaskResult
+from django.tasks.signals import task_enqueued
+from django.utils import timezone
+from django.utils.json import normalize_json
+
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.handlers import Handler
+from django_pgqueue.models import Queue, queue
+from django_pgqueue.tasks.results import body_of, load, new_result
+from django_pgqueue.tasks.task import Call, Options, PgQueueTask, call_of
+
+__all__ = ["PgQueueBackend"]
+
+_OWN_OPTIONS = ("async_queues", "consume", "database")
+#: What a handler of tasks decides itself.
+_DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
+
+
+class TaskMessage(NamedTuple):
+    """The message that has a task run, and its place."""
+
+    queue: str
+    using: str | None
+    body: dict[str, Any]
+    priority: int
+
+
+class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
+    """Enqueues tasks as messages, in the caller's transaction, and tells what became of them.
+
+    ::
+
+        TASKS = {
+            "default": {
+                "BACKEND": "django_pgqueue.tasks.PgQueueBackend",
+                "QUEUES": ["default", "emails"],
+                "OPTIONS": {"retry": Exponential(max_attempts=5), "max_workers": 8},
+            }
+        }
+
+    ``OPTIONS`` are those of ``@consumer``, except for ``batch`` and ``keep_result``, and:
+
+    ``database``
+        the alias of the queues' database (as the routers say)
+    ``consume``
+        the queues that ``runconsumer`` runs the tasks of (``QUEUES``)
+    ``async_queues``
+        those of them whose tasks run on an event loop (none): coroutines, many at once
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @property
+    def database(self) -> str:
+        """The alias of the database that holds the queues."""
+        return Queue.objects.database(self.options.get("database"))
+
+    @property
+    def consumed(self) -> list[str]:
+        """The queues whose tasks ``runconsumer`` runs."""
+        names = self.options.get("consume") or self.queues or [DEFAULT_TASK_QUEUE_NAME]
+        return sorted(names)
+
+    @property
+    def handler_options(self) -> dict[str, Any]:
+        """The options that are those of a handler."""
+        return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
+
+    def message_of(self, task: Task, args: Any, kwargs: Any) -> TaskMessage:
+        """The message that has a task run, for a schedule to send."""
+        self.validate_task(task)
+        body = body_of(task, *_plain(args, kwargs))
+        return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
+
+    def enqueue(self, task: Task, args: Any, kwargs: dict[str, Any]) -> TaskResult:
+        """Send the task's message, in the caller's transaction if there is one.
+
+        Raises InvalidTask, TypeError for arguments that are not JSON, and QueueNotFound.
+        """
+        self.validate_task(task)
+        args, kwargs = _plain(args, kwargs)
+        message_id = queue(task.queue_name, using=self.database).send(
+            body_of(task, args, kwargs),
+            delay=_delay(task),
+            priority=task.priority,
+            group=_key(task, "group", args, kwargs),
+            dedup_key=(dedup_key := _key(task, "dedup_key", args, kwargs)),
+        )
+        if dedup_key is None:
+            result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
+        else:
+            # It may be one that was enqueued before.
+            result = self.get_result(str(message_id))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def enqueue_many(self, task: Task, calls: Iterable[Call]) -> list[TaskResult]:
+        """Enqueue a task once for each of these arguments, all in one statement or COPY.
+
+        ``calls`` has a list or a dict of arguments for each run. With a dedup key, a run that was
+        enqueued before has the result id of that one.
+
+        >>> default_task_backend.enqueue_many(email_user, [{"user_id": 7}, {"user_id": 8}])
+        [TaskResult(...), TaskResult(...)]
+
+        Raises what :meth:`enqueue` raises; nothing is enqueued then.
+        """
+        self.validate_task(task)
+        runs = [_plain(*call_of(call)) for call in calls]
+        if not runs:
+            return []
+        ids = queue(task.queue_name, using=self.database).send_batch(
+            [body_of(task, args, kwargs) for args, kwargs in runs],
+            delay=_delay(task),
+            priority=task.priority,
+            group=_keys(task, "group", runs),
+            dedup_key=_keys(task, "dedup_key", runs),
+        )
+        now = timezone.now()
+        results = [
+            new_result(task, str(pk), args, kwargs, enqueued_at=now)
+            for pk, (args, kwargs) in zip(ids, runs, strict=True)
+        ]
+        for result in results:
+            task_enqueued.send(type(self), task_result=result)
+        return results
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """The result of that id, from where its message stands.
+
+        Raises TaskResultDoesNotExist, also for a message that retention has removed, and
+        ImportError when the task's function is gone.
+        """
+        return load(result_id, backend=self.alias, using=self.database)
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Errors in the OPTIONS."""
+        known = {field.name for field in fields(Handler)} - set(_DECIDED)
+        unknown = sorted(set(self.handler_options) - known)
+        if unknown:
+            return [
+                Error(
+                    f"TASKS[{self.alias!r}]['OPTIONS'] has no option {unknown[0]!r}.",
+                    hint=f"There are {', '.join(sorted({*known, *_OWN_OPTIONS}))}.",
+                    id="django_pgqueue.E006",
+                )
+            ]
+        try:
+            Handler("tasks", _stand_in, keep_result=True, **self.handler_options)
+        except InvalidArgument as error:
+            return [
+                Error(
+                    f"TASKS[{self.alias!r}]['OPTIONS'] cannot be used: {error}",
+                    id="django_pgqueue.E007",
+                )
+            ]
+        return []
+
+
+def _stand_in(message: Any) -> None:
+    """A function to try the options on."""
+
+
+def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The arguments as JSON gives them back."""
+    return normalize_json(list(args)), normalize_json(kwargs)
+
+
+def _delay(task: Task) -> dt.datetime | None:
+    moment: dt.datetime | None = task.run_after
+    if moment is not None and timezone.is_naive(moment):
+        return timezone.make_aware(moment)
+    return moment
+
+
+def _key(task: Task, name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+    return task.key(name, args, kwargs) if isinstance(task, PgQueueTask) else None
+
+
+def _keys(
+    task: Task, name: str, runs: list[tuple[list[Any], dict[str, Any]]]
+) -> list[str | None] | None:
+    if getattr(task, name, None) is None:
+        return None
+    return [_key(task, name, args, kwargs) for args, kwargs in runs]

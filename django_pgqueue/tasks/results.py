@@ -1,0 +1,239 @@
+"""The result of a task, told from where its message stands."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+from django.tasks.base import Task, TaskError, TaskResult, TaskResultStatus
+from django.tasks.exceptions import TaskResultDoesNotExist
+from django.utils import dateparse, timezone
+from django.utils.module_loading import import_string
+
+from django_pgqueue import errors as errors_module
+from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message
+from django_pgqueue.types import State
+
+__all__ = [
+    "UNKNOWN",
+    "body_of",
+    "is_task",
+    "load",
+    "new_result",
+    "task_errors",
+    "task_of",
+    "worker_ids",
+]
+
+#: Stands for the worker of an attempt of which nothing is kept.
+UNKNOWN = "unknown"
+
+
+def body_of(task: Task, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The body of the message that has a task run."""
+    body = {"task": task.module_path, "args": args, "kwargs": kwargs}
+    if task.run_after is not None:
+        body["run_after"] = task.run_after.isoformat()
+    return body
+
+
+def is_task(body: object) -> bool:
+    """Whether a message is one that a task backend sent."""
+    return (
+        isinstance(body, dict)
+        and isinstance(body.get("task"), str)
+        and isinstance(body.get("args"), list)
+        and isinstance(body.get("kwargs"), dict)
+    )
+
+
+def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task:
+    """The task that a message is for, as it was enqueued.
+
+    Raises ImportError when its function is gone, and TypeError when the name is another thing's.
+    """
+    task = _task(body["task"], queue_name, priority, backend)
+    if "run_after" not in body:
+        return task
+    return task.using(run_after=dateparse.parse_datetime(body["run_after"]))
+
+
+@lru_cache(maxsize=1000)
+def _task(path: str, queue_name: str, priority: int, backend: str) -> Task:
+    task = import_string(path)
+    if not isinstance(task, Task):
+        raise TypeError(f"{path} is no task: put @task on it, or purge the messages that name it")
+    return task.using(queue_name=queue_name, priority=priority, backend=backend)
+
+
+def new_result(
+    task: Task, result_id: str, args: list[Any], kwargs: dict[str, Any], **values: Any
+) -> TaskResult:
+    """A result of which nothing else is known than the values given."""
+    empty: dict[str, Any] = {
+        "status": TaskResultStatus.READY,
+        "enqueued_at": None,
+        "started_at": None,
+        "last_attempted_at": None,
+        "finished_at": None,
+        "errors": [],
+        "worker_ids": [],
+    }
+    known = {**empty, **values, "backend": task.backend}
+    return TaskResult(task=task, id=result_id, args=args, kwargs=kwargs, **known)
+
+
+def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
+    """The errors of failed attempts, in Django's form."""
+    return [
+        TaskError(exception_class_path=each.error_class, traceback=each.traceback)
+        for each in attempts
+    ]
+
+
+def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None) -> list[str]:
+    """One worker for each run: those that failed, as far as they are known, and the last."""
+    known = {each.attempt: str(each.process_id or UNKNOWN) for each in attempts}
+    ids = [known.get(number, UNKNOWN) for number in range(1, failed + 1)]
+    return ids if last is None else [*ids, last]
+
+
+def load(result_id: str, *, backend: str, using: str) -> TaskResult:
+    """The result of that id. Raises TaskResultDoesNotExist."""
+    try:
+        message_id = int(result_id)
+    except (TypeError, ValueError):
+        raise TaskResultDoesNotExist(result_id) from None
+    if not 0 < message_id < 2**63:
+        raise TaskResultDoesNotExist(result_id)
+    # The live row first: what is gone from there by then is in the archive.
+    live = LiveMessage.objects.using(using).filter(pk=message_id).first()
+    message = Message.objects.using(using).select_related("queue").filter(pk=message_id).first()
+    if message is None or not is_task(message.body):
+        raise TaskResultDoesNotExist(result_id)
+    attempts = Attempt.objects.of(message_id, using=using)
+    letter = _dead_letter(message)
+    if letter is not None:
+        return _failed(message, letter["source"], backend, attempts, **_of_letter(letter))
+    if live is not None:
+        return _live(message, live, backend, attempts)
+    done = ArchivedMessage.objects.using(using).filter(queue=message.queue, pk=message_id).first()
+    if done is None:
+        raise TaskResultDoesNotExist(result_id)
+    times: dict[str, Any] = {
+        "enqueued_at": _moment(done.enqueued_at),
+        "started_at": _moment(done.first_read_at),
+        "last_attempted_at": _moment(done.last_read_at),
+        "finished_at": _moment(done.archived_at),
+        "failed": done.attempts,
+    }
+    if done.state != State.COMPLETED:
+        cancelled = done.state == State.CANCELLED
+        times |= {"error": "cancelled" if cancelled else done.error, "cancelled": cancelled}
+        return _failed(message, message.queue.name, backend, attempts, **times)
+    return _successful(message, backend, attempts, done.result, **times)
+
+
+def _live(
+    message: Message, live: LiveMessage, backend: str, attempts: Sequence[Attempt]
+) -> TaskResult:
+    running = live.state == State.PROCESSING and live.vt > dt.datetime.now(dt.timezone.utc)
+    last = str(live.process_id or UNKNOWN) if running else None
+    return _result(
+        message,
+        message.queue.name,
+        backend,
+        status=TaskResultStatus.RUNNING if running else TaskResultStatus.READY,
+        enqueued_at=_moment(live.enqueued_at),
+        started_at=_moment(live.first_read_at),
+        last_attempted_at=_moment(live.last_read_at),
+        errors=task_errors(attempts),
+        worker_ids=worker_ids(attempts, live.attempts, last),
+    )
+
+
+def _successful(
+    message: Message,
+    backend: str,
+    attempts: Sequence[Attempt],
+    kept: Any,
+    *,
+    failed: int,
+    **times: Any,
+) -> TaskResult:
+    # Archived by hand, there is neither.
+    envelope = kept if isinstance(kept, dict) else {}
+    worker = envelope.get("worker_id", UNKNOWN)
+    result = _result(
+        message,
+        message.queue.name,
+        backend,
+        status=TaskResultStatus.SUCCESSFUL,
+        errors=task_errors(attempts),
+        worker_ids=worker_ids(attempts, failed - 1, worker) if failed else [],
+        **times,
+    )
+    object.__setattr__(result, "_return_value", envelope.get("return_value"))
+    return result
+
+
+def _failed(
+    message: Message,
+    queue_name: str,
+    backend: str,
+    attempts: Sequence[Attempt],
+    *,
+    error: str | None,
+    failed: int,
+    cancelled: bool = False,
+    **times: Any,
+) -> TaskResult:
+    errors = task_errors(attempts)
+    if cancelled or not attempts or attempts[-1].attempt < failed:
+        # Its deliveries ran out, it could not even start, or it was called off.
+        kind = errors_module.MessageCancelled if cancelled else errors_module.PgQueueError
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback=error or ""))
+    return _result(
+        message,
+        queue_name,
+        backend,
+        status=TaskResultStatus.FAILED,
+        errors=errors,
+        worker_ids=worker_ids(attempts, failed),
+        **times,
+    )
+
+
+def _result(message: Message, queue_name: str, backend: str, **values: Any) -> TaskResult:
+    body: dict[str, Any] = message.body
+    task = task_of(body, queue_name, message.priority, backend)
+    return new_result(task, str(message.pk), body["args"], body["kwargs"], **values)
+
+
+def _dead_letter(message: Message) -> dict[str, Any] | None:
+    """The header of a message that is in a dead-letter queue; a redriven one is at home again."""
+    headers: Any = message.headers
+    letter = headers.get("x-dead-letter") if isinstance(headers, dict) else None
+    if not isinstance(letter, dict) or letter.get("source") in (None, message.queue.name):
+        return None
+    return letter
+
+
+def _of_letter(letter: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "error": letter.get("error") or letter.get("reason"),
+        "failed": int(letter.get("attempts") or 0),
+        "enqueued_at": _moment(dateparse.parse_datetime(str(letter.get("enqueued_at")))),
+        "finished_at": _moment(dateparse.parse_datetime(str(letter.get("dead_lettered_at")))),
+    }
+
+
+def _moment(moment: dt.datetime | None) -> dt.datetime | None:
+    """As Django's settings want it."""
+    if moment is None or timezone.is_aware(moment) == settings.USE_TZ:
+        return moment
+    return timezone.make_aware(moment) if settings.USE_TZ else timezone.make_naive(moment)

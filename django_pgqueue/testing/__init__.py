@@ -1,0 +1,17 @@
+"""For the tests of projects: handle what is queued, look at what was sent, let time pass."""
+
+from __future__ import annotations
+
+from django_pgqueue.testing.draining import drain, make_queues, make_tables
+from django_pgqueue.testing.messages import assert_enqueued, assert_not_enqueued, captured_messages
+from django_pgqueue.testing.travelling import travel
+
+__all__ = [
+    "assert_enqueued",
+    "assert_not_enqueued",
+    "captured_messages",
+    "drain",
+    "make_queues",
+    "make_tables",
+    "travel",
+]

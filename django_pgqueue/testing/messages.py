@@ -1,0 +1,157 @@
+"""For the tests of projects: what was sent, and what of it is still in a queue.
+
+Everything asks the database, in the test's own transaction too, so that it sees bulk sends, COPY
+and plain SQL as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+
+from django_pgqueue.handlers import autodiscover, handlers
+from django_pgqueue.models import LiveMessage, Message, Queue
+from django_pgqueue.testing.draining import drain
+
+__all__ = ["assert_enqueued", "assert_not_enqueued", "captured_messages"]
+
+_ANY: Any = object()
+#: Messages that a failed assertion shows.
+_SHOWN = 10
+
+
+def assert_enqueued(
+    queue: Any,
+    *,
+    body: Any = _ANY,
+    contains: Any = _ANY,
+    headers: dict[str, Any] | None = None,
+    priority: int | None = None,
+    group: str | None = None,
+    args: list[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    count: int | None = None,
+    using: str | None = None,
+) -> list[Message]:
+    """The messages in a queue that fit; an AssertionError when there is none, or not ``count``.
+
+    In a queue are messages that wait, are delayed or are leased; those in the archive are not.
+    ``body`` is equal, ``contains`` is contained as in PostgreSQL's ``@>``: ``{"order": 7}`` fits
+    ``{"order": 7, "total": 3}``. ``headers`` are contained. In place of the queue's name a task of
+    a task backend can be given, with the ``args`` and ``kwargs`` of its run.
+
+    >>> [message] = assert_enqueued("orders", contains={"order": 7}, count=1)
+    >>> assert_enqueued(email_user, args=[7])
+    """
+    alias, name, task = _place(queue, using)
+    messages = Message.objects.using(alias).filter(
+        queue=Queue.objects.resolve(name, alias),
+        pk__in=LiveMessage.objects.using(alias).filter(queue__name__iexact=name).values("pk"),
+    )
+    if task is not None:
+        messages = messages.filter(body__task=task)
+        messages = messages if args is None else messages.filter(body__args=args)
+        messages = messages if kwargs is None else messages.filter(body__kwargs=kwargs)
+    elif args is not None or kwargs is not None:
+        raise TypeError("args and kwargs are those of a task: give the task in place of a queue")
+    if contains is not _ANY:
+        messages = messages.filter(body__contains=contains)
+    if headers is not None:
+        messages = messages.filter(headers__contains=headers)
+    if priority is not None:
+        messages = messages.filter(priority=priority)
+    if group is not None:
+        messages = messages.filter(group_key=group)
+    found = [m for m in messages.order_by("pk") if body is _ANY or m.body == body]
+    if len(found) != count if count is not None else not found:
+        wanted = "a message that fits" if count is None else f"{count} that fit"
+        raise AssertionError(
+            f"expected {wanted} in queue {name!r}, found {len(found)}. {_contents(alias, name)}"
+        )
+    return found
+
+
+def assert_not_enqueued(queue: Any, **which: Any) -> None:
+    """An AssertionError when a message fits: as :func:`assert_enqueued` with a count of 0.
+
+    >>> assert_not_enqueued("orders", contains={"order": 8})
+    """
+    assert_enqueued(queue, count=0, **which)
+
+
+@contextmanager
+def captured_messages(
+    queue: str | None = None, *, handle: bool = False, using: str | None = None
+) -> Iterator[list[Message]]:
+    """The messages that a block sends, to one queue or to all: a list, filled at the block's end.
+
+    With ``handle`` it is handled then too, and so is what the consumers send in their turn, until
+    nothing is left: as ``captureOnCommitCallbacks(execute=True)`` of Django does for callbacks.
+
+    >>> with captured_messages("orders") as sent:
+    ...     place_order(7)
+    >>> [message.body for message in sent]
+    [{'order': 7}]
+    """
+    alias = Queue.objects.database(using)
+    last = _last_id(alias)
+    captured: list[Message] = []
+    yield captured
+    if handle:
+        _handle_all(queue, alias)
+    sent = Message.objects.using(alias).filter(pk__gt=last).select_related("queue")
+    if queue is not None:
+        sent = sent.filter(queue=Queue.objects.resolve(queue, alias))
+    captured.extend(sent.order_by("pk"))
+
+
+def _handle_all(queue: str | None, alias: str) -> None:
+    autodiscover()
+    known = [h for h in handlers() if Queue.objects.database(h.using) == alias]
+    existing = {q.name.lower() for q in Queue.objects.using(alias)}
+    names = [h.queue for h in known if h.queue.lower() in existing] if queue is None else [queue]
+    # What one handles may send to another.
+    while any(drain(name, using=alias) for name in names):
+        pass
+
+
+def _place(queue: Any, using: str | None) -> tuple[str, str, str | None]:
+    """The database, the queue's name, and the path of a task."""
+    if isinstance(queue, str):
+        return Queue.objects.database(using), queue, None
+    backend = getattr(queue.get_backend(), "database", None)
+    if backend is None:
+        raise TypeError(
+            f"{queue.name} has a backend that sends no messages: configure "
+            f"django_pgqueue.tasks.PgQueueBackend for this test"
+        )
+    return using or backend, queue.queue_name, queue.module_path
+
+
+def _contents(alias: str, name: str) -> str:
+    found = Queue.objects.resolve(name, alias)
+    live = LiveMessage.objects.using(alias).filter(queue=found)
+    shown = list(live.order_by("pk")[: _SHOWN + 1])
+    if not shown:
+        return "It is empty."
+    bodies = Message.objects.using(alias).in_bulk([row.pk for row in shown[:_SHOWN]])
+    lines = [
+        f"  {row.pk} {row.state} priority={row.priority} group={row.group_key!r} "
+        f"body={bodies[row.pk].body!r} headers={bodies[row.pk].headers!r}"
+        for row in shown[:_SHOWN]
+    ]
+    more = ["  and more"] if len(shown) > _SHOWN else []
+    return "\n".join(["It has:", *lines, *more])
+
+
+def _last_id(alias: str) -> int:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END "
+            "FROM pgqueue_message_id_seq"
+        )
+        (last,) = cursor.fetchone()
+    return int(last)

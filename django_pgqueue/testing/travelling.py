@@ -1,0 +1,47 @@
+"""For the tests of projects: time that passes at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django.db import connections, models, transaction
+
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import Queue, Schedule
+
+__all__ = ["travel"]
+
+_MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("dedup", "until"))
+
+
+def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
+    """Let time pass for the queues, in seconds or as a timedelta. Returns the ticks sent.
+
+    Delayed messages, planned retries, leases and dedup keys come nearer to their ends, and
+    schedules send the messages of ticks that are due then. The clock stays as it is.
+
+    >>> queue("orders").send({"order": 7}, delay=3600)
+    1
+    >>> travel(3600)
+    0
+    >>> [message.body for message in drain("orders", charge)]
+    [{'order': 7}]
+
+    Raises InvalidArgument for a time in the past.
+    """
+    length = arguments.duration(span, "span")
+    if length < dt.timedelta(0):
+        raise InvalidArgument(f"span must be zero or more: no queue goes back, not {span!r}")
+    alias = Queue.objects.database(using)
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        for table, column in _MOMENTS:
+            for twin in ("", "_unlogged"):
+                values: list[Any] = [length]
+                cursor.execute(f"UPDATE pgqueue_{table}{twin} SET {column} = {column} - %s", values)
+        Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
+    sent = 0
+    while ticks := Schedule.objects.send_due(using=alias):
+        sent += ticks
+    return sent

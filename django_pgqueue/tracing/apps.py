@@ -1,0 +1,24 @@
+"""Wiring: the listeners."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
+
+
+class TracingConfig(AppConfig):
+    name = "django_pgqueue.tracing"
+    label = "django_pgqueue_tracing"
+    verbose_name = "Message queues: traces"
+
+    def ready(self) -> None:
+        if find_spec("opentelemetry") is None:
+            raise ImproperlyConfigured(
+                "django_pgqueue.tracing needs opentelemetry-api: pip install "
+                "'django-postgres-mq[opentelemetry]', or take it out of INSTALLED_APPS"
+            )
+        from django_pgqueue.tracing import spans
+
+        spans.connect()

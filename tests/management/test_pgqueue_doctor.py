@@ -1,0 +1,194 @@
+"""``manage.py pgqueue_doctor``: each finding, with what to do about it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from django_pgqueue import queue
+from django_pgqueue.management import diagnosis
+from django_pgqueue.management.diagnosis import Finding, Limits, examine
+from django_pgqueue.models import BoundQueue, Process, Queue, Schedule
+from tests.actors import Actor, begin, execute, rollback
+
+
+def doctor(*arguments: str) -> tuple[int, str]:
+    out = StringIO()
+    try:
+        call_command("pgqueue_doctor", *arguments, stdout=out)
+    except SystemExit as exit_:
+        return int(exit_.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def findings(check: str, **limits: Any) -> list[Finding]:
+    return [each for each in examine("default", Limits(**limits)) if each.check == check]
+
+
+def test_a_healthy_database(orders: BoundQueue) -> None:
+    code, out = doctor("--old-snapshot", "86400")
+
+    assert code == 0, out
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        f"ok   {check}" for check in diagnosis.CHECKS
+    ]
+
+
+def test_json_for_scripts(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    code, out = doctor("--json", "--old-snapshot", "86400")
+
+    result = json.loads(out)
+    assert code == 1
+    assert result["healthy"] is False
+    [problem] = [each for each in result["findings"] if each["problem"]]
+    assert problem["check"] == "consumers"
+    assert problem["values"] == {"queue": "orders", "visible": 1}
+
+
+def test_a_queue_with_work_and_no_consumer(orders: BoundQueue) -> None:
+    orders.send_batch([1, 2])
+
+    code, out = doctor("--old-snapshot", "86400")
+
+    assert code == 1
+    assert "FAIL consumers: queue orders has 2 messages to read" in out
+    assert "     Start one: manage.py runconsumer orders" in out
+
+
+def test_a_paused_queue_and_dead_letters_need_no_consumer(orders: BoundQueue) -> None:
+    orders.send(1)
+    Queue.objects.filter(name="orders").update(paused=True)
+    queue("dead").create()
+    queue("dead").send(1)
+    queue("mails").create(dead_letter_queue="dead")
+
+    assert not any(each.is_problem for each in findings("consumers"))
+
+
+def test_a_consumer_that_lives(orders: BoundQueue) -> None:
+    orders.send(1)
+    Process.objects.register(["orders"], version="1", using="default")
+
+    assert [each.text for each in findings("consumers")] == [
+        "1 live; no queue with work is without one"
+    ]
+
+
+def test_an_old_snapshot_and_who_holds_it(committed_orders: BoundQueue, actor: Actor) -> None:
+    actor.do(begin)
+    [[pid]] = actor.do(execute, "SELECT pg_backend_pid() FROM pgqueue_queue LIMIT 1")
+    actor.do(execute, "CREATE TEMP TABLE holds_a_transaction ()")
+
+    found = findings("snapshot", snapshot=0.0)
+
+    assert any(
+        each.text.startswith(f"session {pid} ") and f"pg_terminate_backend({pid})" in each.action
+        for each in found
+    )
+    actor.do(rollback)
+    assert not any(
+        each.text.startswith(f"session {pid} ") for each in findings("snapshot", snapshot=0.0)
+    )
+
+
+def test_dead_rows_of_a_hot_table(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
+) -> None:
+    rows = [{"name": "pgqueue_ready", "dead": 500_000, "live": 3, "vacuumed": None}]
+    monkeypatch.setattr(diagnosis, "_rows", lambda *args: rows)
+
+    [found] = list(diagnosis._dead_rows("default", Limits()))
+
+    assert found.text.startswith("pgqueue_ready has 500,000 dead rows beside 3 live ones")
+    assert "last vacuumed never" in found.text
+    assert found.action.endswith("VACUUM pgqueue_ready")
+    [found] = diagnosis._dead_rows("default", Limits(dead_rows=500_000))
+    assert not found.is_problem
+
+
+def test_autovacuum_that_is_off_for_a_table(orders: BoundQueue, sql: Any) -> None:
+    sql("ALTER TABLE pgqueue_ready SET (autovacuum_enabled = false)")
+
+    [found] = findings("autovacuum")
+
+    assert found.text == "autovacuum is off for pgqueue_ready"
+    sql(found.action)
+    assert [each.text for each in findings("autovacuum")] == ["on"]
+
+
+def test_leases_of_a_dead_process(orders: BoundQueue, sql: Any) -> None:
+    orders.send_batch([1, 2, 3])
+    orders.read(qty=2)
+    assert not findings("leases")[0].is_problem
+    process = Process.objects.register(["orders"], version="1", using="default")
+    sql("UPDATE pgqueue_deferred SET process_id = %s", [process.pk])
+    sql("UPDATE pgqueue_lease SET process_id = %s", [process.pk])
+    assert not findings("leases")[0].is_problem
+
+    dead = process.pk
+    process.delete()
+
+    [found] = findings("leases")
+    assert found.text == f"process {dead} is dead and holds 2 messages"
+    assert "pgqueue_maintain" in found.action
+
+
+@pytest.mark.parametrize(("hours", "word"), [(-1, "behind"), (1, "ahead of")])
+def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, hours: int, word: str) -> None:
+    def server(*args: Any) -> list[dict[str, Any]]:
+        return [{"now": dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=hours)}]
+
+    monkeypatch.setattr(diagnosis, "_rows", server)
+
+    [found] = diagnosis._clock("default", Limits())
+
+    assert f"s {word} this host's" in found.text
+    assert "NTP" in found.action
+
+
+def test_a_queue_that_grows_for_ever(orders: BoundQueue) -> None:
+    orders.send(1)
+
+    [found] = findings("sizes", unbounded=0)
+    assert found.text.endswith("and keeps its archive for ever")
+
+    Queue.objects.filter(name="orders").update(retention=dt.timedelta(days=7))
+    [found] = findings("sizes", unbounded=0)
+    assert not found.is_problem
+
+
+def test_schedules_that_are_late_or_cannot_be_sent(orders: BoundQueue) -> None:
+    made = Schedule.objects.create(
+        name="often", queue=Queue.objects.get(name="orders"), interval=dt.timedelta(minutes=1)
+    )
+    assert [each.text for each in findings("schedules")] == ["1; none is late"]
+    now = dt.datetime.now(dt.timezone.utc)
+    Schedule.objects.filter(pk=made.pk).update(
+        next_run_at=now - dt.timedelta(hours=2), error="priority must be"
+    )
+
+    late, bad = findings("schedules")
+
+    assert late.text == "schedule often was due 2 h ago"
+    assert bad.text == "schedule often cannot be sent: priority must be"
+
+
+def test_a_check_that_fails_keeps_no_other_from_it(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(alias: str, limits: Limits) -> Any:
+        diagnosis._rows(alias, "SELECT pg_sleep(60)")
+        yield Finding("clock", "never")
+
+    monkeypatch.setitem(diagnosis.CHECKS, "clock", slow)
+
+    [found] = findings("clock", timeout=0.05)
+    assert found.text.startswith("could not be looked at: canceling statement")
+    assert findings("sizes", timeout=5.0)

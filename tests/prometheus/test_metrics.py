@@ -1,0 +1,189 @@
+"""Metrics: scraped from a running consumer and from the view, and what is built on them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
+from django.test import RequestFactory
+from prometheus_client.parser import text_string_to_metric_families
+
+from django_pgqueue import signals
+from django_pgqueue.acks import Discard
+from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.pages import pages
+from django_pgqueue.prometheus import apps, process, queues, views
+from django_pgqueue.retries import Constant
+from tests.waiting import until
+from tests.worker.consuming import Held
+
+FILES = Path(process.__file__).parent
+
+
+@pytest.fixture
+def connected() -> Iterator[None]:
+    """The listeners of a project that has the app installed."""
+    apps.PrometheusConfig.create("django_pgqueue.prometheus").ready()
+    yield
+    pages.clear()
+    for name in signals.__all__:
+        for identity in list(getattr(signals, name).receivers):
+            if "pgqueue-prometheus" in str(identity[0][0]):
+                getattr(signals, name).disconnect(dispatch_uid=identity[0][0])
+
+
+def samples(text: bytes, **labels: str) -> dict[str, float]:
+    """The values of a scrape by their names, of those with these labels."""
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if all(sample.labels.get(name) == value for name, value in labels.items())
+    }
+
+
+def test_a_running_consumer_is_scraped(
+    committed: None, consume: Callable[..., Any], connected: None, held: Held
+) -> None:
+    from django_pgqueue import queue
+
+    queue("measured").create()
+
+    def work(message: Message) -> None:
+        if message.body == "retry" and message.attempts == 0:
+            raise ValueError("once")
+        if message.body == "fail":
+            raise ValueError("always")
+        if message.body == "discard":
+            raise Discard
+
+    queue("measured").send_batch(["good", "good", "retry", "fail", "discard"])
+    run = consume(
+        work,
+        queue="measured",
+        retry=Constant(seconds=0, max_attempts=2),
+        options={"health_port": 0},
+    )
+    until(lambda: run.subscription.completed + run.subscription.failed == 5)
+    port = run.consumer._health.port
+
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        found = samples(answer.read(), queue="measured")
+
+    assert found["pgqueue_completed_total"] == 3
+    assert found["pgqueue_retried_total"] == 2
+    assert found["pgqueue_failed_total"] == 1
+    assert found["pgqueue_discarded_total"] == 1
+    assert found["pgqueue_fetched_total"] == 7
+    assert found["pgqueue_run_seconds_count"] == 7
+    assert found["pgqueue_wait_seconds_count"] == 5
+    assert found["pgqueue_leases_lost_total"] == 0
+
+
+def test_the_view_tells_what_the_queues_hold(orders: BoundQueue) -> None:
+    orders.send_batch([1, 2, 3])
+    orders.send(4, delay=60)
+    orders.archive(orders.read())
+    orders.read()
+
+    answer = views.metrics(RequestFactory().get("/metrics/queues"))
+
+    text = answer.content
+    assert answer["Content-Type"].startswith("text/plain")
+    by_state = {
+        state: samples(text, queue="orders", state=state)["pgqueue_messages"]
+        for state in queues.STATES
+    }
+    assert by_state == {"ready": 1, "in_flight": 1, "delayed": 1, "waiting": 0}
+    found = samples(text, queue="orders")
+    assert found["pgqueue_archived_messages"] == 1
+    assert found["pgqueue_visible_messages"] == 1
+    assert found["pgqueue_oldest_message_age_seconds"] >= 0
+    assert samples(text, database="default")["pgqueue_up"] == 1
+    assert views.metrics(RequestFactory().post("/")).status_code == 405
+
+
+def test_a_database_that_takes_too_long_is_told_of(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow() -> list[Any]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+        return []
+
+    monkeypatch.setattr(Message.objects, "metrics_all", slow)
+
+    [found] = list(queues.QueueCollector(seconds=0.05).collect())
+
+    assert (found.name, found.samples[0].value) == ("pgqueue_up", 0)
+    assert orders.send(1) > 0
+
+
+def test_the_time_limit_ends_with_the_scrape(orders: BoundQueue, sql: Any) -> None:
+    before = sql("SHOW statement_timeout")
+
+    queues.page()
+
+    assert sql("SHOW statement_timeout") == before
+
+
+def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps, "find_spec", lambda name: None)
+
+    with pytest.raises(ImproperlyConfigured, match="needs prometheus-client"):
+        apps.PrometheusConfig.create("django_pgqueue.prometheus").ready()
+
+
+def known_names(orders: BoundQueue) -> set[str]:
+    process._started(None, _Consumer())
+    process.run_seconds.labels("orders")
+    process.wait_seconds.labels("orders")
+    process.database_failed.labels("fetch")
+    texts = process.page()[1] + queues.page()[1]
+    return {
+        sample.name
+        for family in text_string_to_metric_families(texts.decode())
+        for sample in family.samples
+    }
+
+
+class _Consumer:
+    class _Subscription:
+        name = "orders"
+
+    subscriptions = [_Subscription()]
+
+
+def names_in(expression: str) -> set[str]:
+    return set(re.findall(r"pgqueue_\w+", expression))
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(orders: BoundQueue) -> None:
+    dashboard = json.loads((FILES / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+    assert len(dashboard["panels"]) == 8
+    assert all(names_in(expression) for expression in asked)
+    assert set().union(*map(names_in, asked)) <= known_names(orders)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == 8
+
+
+def test_the_alerts_ask_for_metrics_that_there_are(orders: BoundQueue) -> None:
+    text = (FILES / "alerts.yml").read_text()
+    rules = re.findall(
+        r"- alert: (\w+)\n +expr: (.+)\n +for: \d+m\n +annotations:\n"
+        r' +summary: ".+"\n +action: ".+"\n',
+        text,
+    )
+
+    assert len(rules) == text.count("- alert:") == 5
+    assert all(names_in(expression) for _, expression in rules)
+    assert set().union(*(names_in(expression) for _, expression in rules)) <= known_names(orders)

@@ -1,0 +1,115 @@
+"""A year of ticks in ten zones, by processes that race for each tick and are killed at random.
+
+Each tick must be sent once: what is sent is compared with the library's own iteration. The
+processes share a clock that runs as fast as they do. SCHEDULE_PROCESSES and SCHEDULE_KILLS in the
+environment make it longer, as ``SCHEDULE_PROCESSES=50 SCHEDULE_KILLS=500``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import signal
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from itertools import takewhile
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from cronsim import CronSim
+
+from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from tests.actors import Actor
+from tests.conftest import run_sql
+from tests.schedules.players import tick_until
+from tests.waiting import until
+
+PROCESSES = int(os.environ.get("SCHEDULE_PROCESSES", "3"))
+KILLS = int(os.environ.get("SCHEDULE_KILLS", "5"))
+
+UTC = dt.timezone.utc
+START = dt.datetime(2026, 1, 1, tzinfo=UTC)
+END = dt.datetime(2027, 1, 1, tzinfo=UTC)
+STEP = dt.timedelta(hours=12)
+
+SCHEDULES = {
+    "Europe/Berlin": "30 2 * * *",
+    "America/New_York": "30 1,2 * * *",
+    "America/Sao_Paulo": "0 0 * * *",
+    "America/St_Johns": "15 1 * * *",
+    "Australia/Lord_Howe": "45 1 * * *",
+    "Africa/Casablanca": "30 2 * * *",
+    "Asia/Kathmandu": "0 */6 * * *",
+    "Asia/Tehran": "0 0 * * 5",
+    "Pacific/Chatham": "30 2 1,15 * *",
+    "UTC": "0 4 * * *",
+}
+
+
+class Player:
+    """A process that sends what is due."""
+
+    def __init__(self, reachable: dict[str, dict[str, Any]]) -> None:
+        self.actor = Actor(reachable)
+        self.pid: Future[int] = self.actor.start(os.getpid)
+        self.sent = self.actor.start(tick_until, END, STEP)
+
+    def kill(self) -> None:
+        os.kill(self.pid.result(60), signal.SIGKILL)
+        with pytest.raises(BrokenProcessPool):
+            self.sent.result(60)
+        self.actor.leave()
+
+
+@pytest.fixture
+def clock(committed_orders: BoundQueue) -> Any:
+    run_sql("CREATE TABLE schedule_clock AS SELECT %s::timestamptz AS now", [START])
+    yield
+    run_sql("DROP TABLE schedule_clock")
+
+
+@pytest.mark.slow
+def test_each_tick_of_a_year_is_sent_once(
+    clock: None, reachable: dict[str, dict[str, Any]]
+) -> None:
+    orders = Queue.objects.get(name="orders")
+    expected: dict[str, list[str]] = {}
+    for zone, expression in SCHEDULES.items():
+        ticks = (t.astimezone(UTC) for t in CronSim(expression, START.astimezone(ZoneInfo(zone))))
+        expected[zone] = [t.isoformat() for t in takewhile(lambda t: t <= END, ticks)]
+        made = Schedule.objects.create(
+            name=zone, queue=orders, cron=expression, time_zone=zone, missed="all"
+        )
+        Schedule.objects.filter(pk=made.pk).update(next_run_at=made.following(START, START))
+
+    players = [Player(reachable) for _ in range(PROCESSES)]
+    draw = random.Random(7)
+    span = END - START
+    try:
+        for number in range(1, KILLS + 1):
+            # All through the year, not all at its start.
+            mark = START + span * number / (KILLS + 2)
+            until(lambda mark=mark: now() >= mark, seconds=300)
+            victim = draw.choice(players)
+            if victim.sent.done():
+                break
+            victim.kill()
+            players[players.index(victim)] = Player(reachable)
+        for player in players:
+            player.sent.result(300)
+    finally:
+        for player in players:
+            player.actor.leave()
+
+    found: dict[str, list[str]] = {zone: [] for zone in SCHEDULES}
+    for headers in Message.objects.order_by("pk").values_list("headers", flat=True):
+        found[headers["x-schedule"]["name"]].append(headers["x-schedule"]["at"])
+    assert found == expected
+    assert sum(map(len, found.values())) > 3500
+
+
+def now() -> dt.datetime:
+    moment: dt.datetime = run_sql("SELECT now FROM schedule_clock")[0][0]
+    return moment

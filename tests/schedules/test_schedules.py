@@ -1,0 +1,470 @@
+"""Schedules: rows that send messages, and what the code declares."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import django
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from django_pgqueue import consumer, cron, handlers, queue, schedule, schedules
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue, Schedule
+from tests.actors import Actor, begin, commit, execute
+from tests.worker.consuming import InThread
+
+UTC = dt.timezone.utc
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture
+def declarations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A registry of handlers and schedules of the test's own."""
+    handlers.autodiscover()  # or it would register the others during the test
+    monkeypatch.setattr(handlers, "_handlers", {})
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(schedules, "_declared", found)
+    return found
+
+
+def made(name: str = "nightly", at: dt.datetime = NOON, **values: Any) -> Schedule:
+    """A schedule of the queue "orders" whose next tick is then."""
+    values = {"interval": DAY} if not {"cron", "interval"} & set(values) else {} | values
+    found = Schedule.objects.create(
+        name=name, queue=Queue.objects.get(name="orders"), **{"interval": None, **values}
+    )
+    Schedule.objects.filter(pk=found.pk).update(next_run_at=at)
+    found.refresh_from_db()
+    return found
+
+
+def due(now: dt.datetime) -> int:
+    return Schedule.objects.send_due(using="default", now=now)
+
+
+def sent() -> list[str]:
+    """The ticks that messages were sent for."""
+    return [m.headers["x-schedule"]["at"] for m in Message.objects.order_by("pk")]
+
+
+def test_a_tick_is_sent_once(orders: BoundQueue) -> None:
+    found = Schedule.objects.create(
+        name="nightly",
+        queue=Queue.objects.get(name="orders"),
+        cron="0 4 * * *",
+        time_zone="Europe/Berlin",
+        body={"report": "sales"},
+        priority=7,
+    )
+    tick = found.next_run_at
+
+    assert due(tick - dt.timedelta(seconds=1)) == 0
+    assert due(tick) == 1
+    assert due(tick) == 0
+
+    [message] = orders.read(qty=5)
+    assert message.body == {"report": "sales"}
+    assert message.priority == 7
+    assert message.headers == {"x-schedule": {"name": "nightly", "at": tick.isoformat()}}
+    found.refresh_from_db()
+    assert found.last_run_at == tick
+    assert found.next_run_at > tick
+    assert due(found.next_run_at) == 1
+
+
+def test_the_servers_clock_counts(orders: BoundQueue) -> None:
+    made(at=dt.datetime.now(UTC) - dt.timedelta(hours=1))
+
+    assert Schedule.objects.send_due(using="default") == 1
+    assert Schedule.objects.send_due(using="default") == 0
+
+
+def test_missed_ticks_are_one_message(orders: BoundQueue) -> None:
+    found = made(missed="once", interval=DAY)
+
+    assert due(NOON + 3.5 * DAY) == 1
+
+    found.refresh_from_db()
+    assert sent() == [NOON.isoformat()]
+    assert found.next_run_at == NOON + 4 * DAY
+
+
+def test_missed_ticks_are_a_message_each(orders: BoundQueue) -> None:
+    found = made(missed="all", interval=DAY)
+
+    assert due(NOON + 3.5 * DAY) == 4
+
+    found.refresh_from_db()
+    assert sent() == [(NOON + n * DAY).isoformat() for n in range(4)]
+    assert found.next_run_at == NOON + 4 * DAY
+    assert found.last_run_at == NOON + 3 * DAY
+
+
+def test_very_many_missed_ticks_go_in_parts(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_pgqueue.models.schedule._TICKS", 3)
+    made(missed="all", interval=DAY)
+    now = NOON + 6.5 * DAY
+
+    assert [due(now), due(now), due(now), due(now)] == [3, 3, 1, 0]
+    assert len(set(sent())) == 7
+
+
+def test_missed_ticks_are_skipped(orders: BoundQueue) -> None:
+    found = made(missed="skip", interval=DAY)
+
+    assert due(NOON + dt.timedelta(minutes=2)) == 0
+    found.refresh_from_db()
+    assert (found.next_run_at, found.last_run_at) == (NOON + DAY, None)
+    assert due(NOON + DAY + dt.timedelta(seconds=30)) == 1
+
+
+def test_a_paused_schedule_sends_nothing_and_goes_on_from_now(orders: BoundQueue) -> None:
+    found = made(missed="all", interval=DAY)
+    found.paused = True
+    found.save()
+
+    assert due(NOON + 9 * DAY) == 0
+
+    found.paused = False
+    found.save()
+    assert found.next_run_at > dt.datetime.now(UTC)
+    assert sent() == []
+
+
+def test_saving_what_was_read_before_a_tick_does_not_bring_it_back(orders: BoundQueue) -> None:
+    old = made(interval=DAY)
+    due(NOON)
+
+    old.body = {"new": True}
+    old.save()
+
+    old.refresh_from_db()
+    assert (old.next_run_at, old.last_run_at) == (NOON + DAY, NOON)
+    assert due(NOON) == 0
+
+
+def test_new_times_count_from_now(orders: BoundQueue) -> None:
+    found = made(interval=DAY)
+
+    found.interval, found.cron = None, "* * * * *"
+    found.save()
+
+    assert 0 <= (found.next_run_at - dt.datetime.now(UTC)).total_seconds() <= 61
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "either a cron expression or an interval"),
+        ({"cron": "* * * * *", "interval": DAY}, "either a cron expression or an interval"),
+        ({"cron": "nonsense"}, "no cron expression"),
+        ({"cron": "0 4 * * *", "time_zone": "Mars/Olympus"}, "no time zone"),
+        ({"interval": dt.timedelta(milliseconds=5)}, "at least a second"),
+        ({"interval": DAY, "missed": "never"}, "missed is one of once, all, skip"),
+    ],
+)
+def test_times_that_make_no_sense_are_refused(
+    orders: BoundQueue, values: dict[str, Any], message: str
+) -> None:
+    found = Schedule(name="bad", queue=Queue.objects.get(name="orders"), **values)
+
+    with pytest.raises(InvalidArgument, match=message):
+        found.save()
+    with pytest.raises(ValidationError, match=message):
+        found.clean()
+
+
+def test_a_schedule_that_cannot_be_sent_keeps_no_other_from_it(orders: BoundQueue) -> None:
+    bad = made("bad", at=NOON - DAY, interval=DAY)
+    Schedule.objects.filter(pk=bad.pk).update(body={"nul": "x"}, priority=30_000)
+    made("good", interval=DAY)
+
+    assert due(NOON) == 1
+
+    bad.refresh_from_db()
+    assert "priority must be" in bad.error
+    assert bad.next_run_at > NOON
+    assert bad.last_run_at is None
+    assert [m.headers["x-schedule"]["name"] for m in Message.objects.all()] == ["good"]
+
+
+def test_one_that_cannot_be_understood_is_paused(orders: BoundQueue) -> None:
+    bad = made("bad", interval=DAY)
+    Schedule.objects.filter(pk=bad.pk).update(interval=None, cron="nonsense")
+
+    assert due(NOON) == 0
+
+    bad.refresh_from_db()
+    assert bad.paused
+    assert "no cron expression" in bad.error
+
+
+def test_without_cronsim_intervals_are_still_sent(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("cron", cron="0 4 * * *")
+    made("interval", interval=DAY)
+    monkeypatch.setattr(cron, "cronsim", None)
+
+    assert due(NOON) == 1
+    assert not Schedule.objects.filter(paused=True).exists()
+
+
+def test_the_message_goes_with_the_tick(orders: BoundQueue) -> None:
+    found = made(interval=DAY)
+
+    with pytest.raises(RuntimeError), transaction.atomic():  # noqa: PT012
+        assert due(NOON) == 1
+        raise RuntimeError
+
+    found.refresh_from_db()
+    assert found.next_run_at == NOON
+    assert not LiveMessage.objects.exists()
+
+
+def test_another_process_passes_by_what_is_being_sent(
+    committed_orders: BoundQueue, actor: Actor
+) -> None:
+    found = made(interval=DAY)
+    actor.do(begin)
+    actor.do(execute, f"SELECT 1 FROM pgqueue_schedule WHERE id = {found.pk} FOR UPDATE")
+
+    assert due(NOON) == 0
+
+    actor.do(commit)
+    assert due(NOON) == 1
+
+
+def test_dropping_a_queue_takes_its_schedules(orders: BoundQueue) -> None:
+    made(interval=DAY)
+
+    Queue.objects.get(name="orders").delete()
+
+    assert not Schedule.objects.exists()
+
+
+# Declared in code.
+
+
+def report(message: Any) -> None:
+    """A consumer's function."""
+
+
+def report_again(message: Any) -> None:
+    """Another one."""
+
+
+def test_a_declared_schedule_becomes_a_row(orders: BoundQueue, declarations: Any) -> None:
+    schedule("0 4 * * *", tz="Europe/Berlin", body={"report": "sales"}, priority=3)(
+        consumer("orders")(report)
+    )
+
+    assert schedules.synchronize(["default"]) == 1
+    assert schedules.synchronize(["default"]) == 0
+
+    found = Schedule.objects.get()
+    assert found.name == "tests.schedules.test_schedules.report"
+    assert (found.cron, found.time_zone, found.missed) == ("0 4 * * *", "Europe/Berlin", "once")
+    assert (found.queue.name, found.body, found.priority) == ("orders", {"report": "sales"}, 3)
+    assert found.next_run_at > dt.datetime.now(UTC)
+
+
+def test_the_decorators_stand_in_any_order(orders: BoundQueue, declarations: Any) -> None:
+    consumer("orders")(schedule(every=60)(report))
+
+    schedules.synchronize(["default"])
+
+    found = Schedule.objects.get()
+    assert found.interval == dt.timedelta(minutes=1)
+    assert found.time_zone == "UTC"
+
+
+def test_changes_in_the_admin_stay_until_the_code_changes(
+    orders: BoundQueue, declarations: Any
+) -> None:
+    body = {"on": dt.date(2026, 1, 1)}
+    consumer("orders")(schedule(every=60, body=body)(report))
+    schedules.synchronize(["default"])
+    found = Schedule.objects.get()
+    found.interval, found.paused = DAY, True
+    found.save()
+
+    assert schedules.synchronize(["default"]) == 0
+    found.refresh_from_db()
+    assert found.interval == DAY
+
+    declarations.clear()
+    schedule(every=30, body=body)(report)
+    assert schedules.synchronize(["default"]) == 1
+    found.refresh_from_db()
+    assert (found.interval, found.paused) == (dt.timedelta(seconds=30), True)
+
+
+def test_two_schedules_of_one_function_need_names(declarations: Any) -> None:
+    schedule("0 4 * * *")(report)
+    schedule("0 4 * * *")(report)
+
+    with pytest.raises(InvalidArgument, match=r'name="tests\..*report\.2"'):
+        schedule("0 5 * * *")(report)
+    schedule("0 5 * * *", name="at five")(report)
+    assert len(declarations) == 2
+
+
+def test_a_schedule_needs_a_queue(
+    db: None, declarations: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule(every=60)(report)
+
+    assert schedules.synchronize(["default"]) == 0
+    assert "put @consumer or @task on it too" in caplog.text
+
+
+def test_a_missing_queue_is_logged_and_keeps_no_other_from_it(
+    orders: BoundQueue, declarations: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer("missing")(schedule(every=60)(report))
+    consumer("orders")(schedule(every=60)(report_again))
+
+    assert schedules.synchronize(["default"]) == 1
+    assert "There is no queue 'missing'" in caplog.text
+
+
+def test_only_the_databases_of_the_process_are_looked_after(
+    orders: BoundQueue, declarations: Any
+) -> None:
+    consumer("orders")(schedule(every=60)(report))
+
+    assert schedules.synchronize(["other"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        ((), {}, "give a cron expression"),
+        (("0 4 * * *",), {"every": 5}, "give a cron expression"),
+        (("0 4 * *",), {}, "no cron expression"),
+        (("0 4 * * *",), {"tz": "Mars/Olympus"}, "no time zone"),
+        ((), {"every": 0.5}, "at least a second"),
+        ((), {"every": "often"}, "every must be seconds"),
+        ((), {"every": 5, "missed": "never"}, "missed is one of"),
+        ((), {"every": 5, "priority": 101}, "priority must be"),
+        ((), {"every": 5, "body": object()}, "body is not JSON"),
+        ((), {"every": 5, "args": [1]}, "args and kwargs are a task's"),
+    ],
+)
+def test_a_bad_declaration_is_refused_at_once(
+    declarations: Any, args: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        schedule(*args, **options)(report)
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+class TestTasks:
+    @pytest.fixture
+    def backend(self, settings: Any) -> None:
+        settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+
+    def test_a_task_is_scheduled_with_its_arguments(
+        self, db: None, declarations: Any, backend: None
+    ) -> None:
+        from django.tasks import default_task_backend
+
+        from tests.tasks.sample import add
+
+        queue("default").create()
+        schedule("0 4 * * *", args=[1], kwargs={"two": 2})(add)
+        schedules.synchronize(["default"])
+        found = Schedule.objects.get()
+
+        assert Schedule.objects.send_due(using="default", now=found.next_run_at) == 1
+
+        [message] = LiveMessage.objects.all()
+        result = default_task_backend.get_result(str(message.pk))
+        assert (result.task, result.args, result.kwargs) == (add, [1], {"two": 2})
+
+    def test_a_task_has_no_body(self, declarations: Any, backend: None) -> None:
+        from tests.tasks.sample import add
+
+        with pytest.raises(InvalidArgument, match="a task has args and kwargs"):
+            schedule(every=5, body={})(add)
+
+    def test_a_backend_without_queues_has_no_schedules(self, db: None, declarations: Any) -> None:
+        from tests.tasks.sample import add
+
+        schedule(every=5, args=[1])(add)
+
+        assert schedules.synchronize(["default"]) == 0
+        assert not Schedule.objects.exists()
+
+
+# In a consumer.
+
+
+def test_a_consumer_sends_and_handles_what_is_scheduled(
+    committed_orders: BoundQueue, declarations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "_LONGEST", 0.05)
+    handled: list[Any] = []
+
+    def note(message: Message) -> None:
+        handled.append(message.body)
+        if len(handled) == 2:
+            running.consumer.stop()
+
+    consumer("orders")(schedule(every=1, body={"n": 1})(note))
+    running = InThread(*handlers.handlers())
+    running.wait(30)
+
+    assert handled[:2] == [{"n": 1}] * 2
+    assert schedules._tickers == {}
+
+
+def test_a_consumer_that_drains_sends_nothing(
+    committed_orders: BoundQueue, declarations: Any
+) -> None:
+    consumer("orders")(report)
+    made(at=NOON, interval=DAY)
+
+    InThread(*handlers.handlers(), drain=True).wait()
+
+    assert not Message.objects.exists()
+
+
+def test_an_error_of_the_database_is_told_and_passes(
+    committed_orders: BoundQueue,
+    declarations: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from django.db import OperationalError
+
+    from django_pgqueue import signals
+
+    told: list[str] = []
+
+    def tell(operation: str, **kwargs: Any) -> None:
+        told.append(operation)
+
+    def fail(**kwargs: Any) -> int:
+        raise OperationalError("gone")
+
+    ticker = schedules.Ticker(["default"])
+    made(at=NOON, interval=DAY)
+    signals.database_failed.connect(tell)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Schedule.objects, "send_due", fail)
+            assert ticker._look("default") == schedules._LONGEST
+    finally:
+        signals.database_failed.disconnect(tell)
+
+    assert told == ["schedule"]
+    assert ticker._look("default") <= schedules._LONGEST
+    assert Message.objects.count() == 1

@@ -1,0 +1,101 @@
+"""Tasks for the tests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from django.tasks import TaskContext, task
+
+from django_pgqueue.acks import Retry
+
+#: What ran, in the order of running.
+ran: list[Any] = []
+begun = threading.Event()
+go = threading.Event()
+
+
+@task()
+def noop(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+@task
+def add(one: int, two: int = 0) -> int:
+    ran.append((one, two))
+    return one + two
+
+
+@task()
+async def add_async(one: int, two: int = 0) -> int:
+    ran.append((one, two))
+    return one + two
+
+
+@task()
+def fail(text: str = "no such customer") -> None:
+    raise ValueError(text)
+
+
+@task()
+async def fail_async() -> None:
+    raise ValueError("no such customer")
+
+
+@task()
+def fail_in_two() -> None:
+    raise ValueError(ValueError("This task failed"))
+
+
+@task()
+def leave() -> None:
+    raise SystemExit("enough")
+
+
+@task()
+def die() -> None:
+    os._exit(1)
+
+
+@task()
+def give_an_object() -> Any:
+    return object()
+
+
+@task()
+def give(value: Any) -> Any:
+    ran.append(value)
+    return value
+
+
+@task(takes_context=True)
+def own_id(context: TaskContext) -> str:
+    return context.task_result.id
+
+
+@task(takes_context=True)
+def second_time_lucky(context: TaskContext) -> dict[str, Any]:
+    if context.attempt == 1:
+        raise Retry(0, "not yet")
+    result = context.task_result
+    return {"attempt": context.attempt, "status": result.status, "errors": len(result.errors)}
+
+
+@task()
+def double_keys(key: Any) -> Any:
+    return {key: key * 2}
+
+
+@task()
+def hold() -> str:
+    begun.set()
+    go.wait(30)
+    return "held"
+
+
+not_a_task = 7
+
+
+def plain() -> None:
+    return None

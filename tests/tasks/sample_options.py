@@ -1,0 +1,39 @@
+"""Tasks with options, as Django 6.1 takes them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.tasks import TaskContext, task
+
+from django_pgqueue.retries import Constant
+from tests.tasks.sample import ran
+
+
+@task(retry=Constant(seconds=0, max_attempts=3))
+def stubborn() -> None:
+    raise ValueError("again")
+
+
+@task(retry=Constant(seconds=0, max_attempts=3), takes_context=True)
+def third_time_lucky(context: TaskContext) -> int:
+    if context.attempt < 3:
+        raise ValueError(f"attempt {context.attempt}")
+    return context.attempt
+
+
+@task(timeout=0.2)
+def endless() -> None:
+    while True:
+        time.sleep(0.01)
+
+
+@task(group="customer-{customer_id}", dedup_key="{customer_id}/{order_id}")
+def charge(customer_id: int, order_id: int = 1) -> None:
+    ran.append((customer_id, order_id))
+
+
+@task(group="all", takes_context=True)
+def in_line(context: Any, number: int) -> None:
+    ran.append(number)

@@ -1,0 +1,350 @@
+"""Enqueueing: what Django's reference and how-to promise, and what is ours besides."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import django
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
+from django.tasks.base import Task
+from django.tasks.exceptions import (
+    InvalidTask,
+    InvalidTaskBackend,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+)
+from django.tasks.signals import task_enqueued
+from django.test import override_settings
+from django.utils import timezone
+
+from django_pgqueue import queue
+from django_pgqueue.errors import InvalidMessage, QueueNotFound
+from django_pgqueue.models import LiveMessage, Message
+from django_pgqueue.tasks import PgQueueBackend
+from tests.tasks import sample
+
+
+def stand(result: Any) -> Any:
+    return LiveMessage.objects.get(pk=int(result.id))
+
+
+def test_the_backend_is_the_configured_one(backend: Any) -> None:
+    assert default_task_backend == task_backends["default"]
+    assert isinstance(task_backends["default"], PgQueueBackend)
+    assert default_task_backend.alias == "default"
+    assert default_task_backend.options == {}
+
+
+def test_it_supports_everything_there_is_a_flag_for(backend: Any) -> None:
+    assert backend.supports_defer
+    assert backend.supports_async_task
+    assert backend.supports_get_result
+    assert backend.supports_priority
+
+
+@pytest.mark.parametrize("each", [sample.noop, sample.add_async], ids=lambda t: t.name)
+def test_enqueue(backend: Any, each: Task) -> None:
+    result = each.enqueue(1, two=3)
+
+    assert result.status == TaskResultStatus.READY
+    assert not result.is_finished
+    assert result.enqueued_at is not None
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None,) * 3
+    with pytest.raises(ValueError, match="Task has not finished yet"):
+        _ = result.return_value
+    assert result.task == each
+    assert result.args == [1]
+    assert result.kwargs == {"two": 3}
+    assert result.attempts == 0
+    assert (result.errors, result.worker_ids) == ([], [])
+    assert isinstance(result.id, str)
+    assert len(result.id) < 64
+    assert result.backend == "default"
+
+
+def test_enqueue_async(committed_backend: Any) -> None:
+    result = async_to_sync(sample.add.aenqueue)(1, two=2)
+
+    assert result.status == TaskResultStatus.READY
+    assert async_to_sync(sample.add.aget_result)(result.id).args == [1]
+
+
+def test_the_message_is_what_the_task_says(backend: Any) -> None:
+    result = sample.add.using(queue_name="emails", priority=7).enqueue(1, two=2)
+
+    [message] = queue("emails").read()
+    assert str(message.id) == result.id
+    assert message.priority == 7
+    assert message.body == {
+        "task": "tests.tasks.sample.add",
+        "args": [1],
+        "kwargs": {"two": 2},
+    }
+
+
+def test_enqueue_is_part_of_the_callers_transaction(committed_backend: Any) -> None:
+    with pytest.raises(RuntimeError, match="roll back"), transaction.atomic():  # noqa: PT012
+        result = sample.noop.enqueue()
+        assert sample.noop.get_result(result.id).status == TaskResultStatus.READY
+        raise RuntimeError("roll back")
+
+    with pytest.raises(TaskResultDoesNotExist):
+        sample.noop.get_result(result.id)
+
+
+@pytest.mark.parametrize("bad", [dt.datetime(2026, 1, 1), object(), {1, 2}])
+def test_arguments_are_json(backend: Any, bad: Any) -> None:
+    with pytest.raises(TypeError, match="Unsupported type"):
+        sample.noop.enqueue(bad)
+    with pytest.raises(TypeError, match="Unsupported type"):
+        sample.noop.enqueue(key=bad)
+    assert not LiveMessage.objects.exists()
+
+
+def test_arguments_that_the_database_cannot_hold_are_refused(backend: Any) -> None:
+    with pytest.raises(InvalidMessage, match="NUL"):
+        sample.noop.enqueue("a\x00b")
+    with pytest.raises(InvalidMessage, match="not JSON"):
+        sample.noop.enqueue(float("nan"))
+
+
+def test_tuples_arrive_as_lists(backend: Any) -> None:
+    result = sample.noop.enqueue((1, 2), pair=(3, 4))
+
+    assert result.args == [[1, 2]]
+    assert backend.get_result(result.id).kwargs == {"pair": [3, 4]}
+
+
+def test_run_after(backend: Any) -> None:
+    later = timezone.now() + dt.timedelta(hours=1)
+
+    result = sample.noop.using(run_after=later).enqueue()
+
+    assert stand(result).vt == later
+    assert queue("default").read() == []
+    again = backend.get_result(result.id)
+    assert again.status == TaskResultStatus.READY
+    assert again.task.run_after == later
+    assert again.task == result.task
+
+
+def test_run_after_in_the_past_is_ready(backend: Any) -> None:
+    result = sample.noop.using(run_after=timezone.now() - dt.timedelta(days=1)).enqueue()
+
+    assert [str(message.id) for message in queue("default").read()] == [result.id]
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
+def test_run_after_without_time_zones_is_in_that_of_the_settings(backend: Any) -> None:
+    later = dt.datetime(2030, 1, 1, 12)
+
+    result = sample.noop.using(run_after=later).enqueue()
+
+    assert stand(result).vt == dt.datetime(2030, 1, 1, 12)
+    again = backend.get_result(result.id)
+    assert again.task.run_after == later
+    assert timezone.is_naive(again.enqueued_at)
+
+
+def test_a_naive_run_after_is_refused(backend: Any) -> None:
+    with pytest.raises(InvalidTask, match="run_after must be an aware datetime"):
+        sample.noop.using(run_after=dt.datetime(2030, 1, 1))
+
+
+@pytest.mark.parametrize("priority", [-101, 101, 3.1])
+def test_a_bad_priority_is_refused(backend: Any, priority: Any) -> None:
+    with pytest.raises(InvalidTask, match="priority must be a whole number"):
+        sample.noop.using(priority=priority)
+
+
+def test_higher_priorities_are_read_first(backend: Any) -> None:
+    ids = [sample.noop.using(priority=p).enqueue().id for p in (-100, 0, 100)]
+
+    assert [str(m.id) for m in queue("default").read(qty=3)] == ids[::-1]
+
+
+def test_using_leaves_the_task_as_it_is(backend: Any) -> None:
+    assert sample.noop.using() == sample.noop
+    assert sample.noop.using() is not sample.noop
+    assert sample.noop.using(priority=1).using(queue_name="emails").priority == 1
+    assert (sample.noop.priority, sample.noop.queue_name) == (0, "default")
+
+
+def test_an_unknown_queue_is_refused(backend: Any) -> None:
+    with pytest.raises(InvalidTask, match="Queue 'unknown' is not valid for backend"):
+        sample.noop.using(queue_name="unknown")
+
+
+def test_tasks_are_checked_when_they_are_enqueued_too(backend: Any, configure: Any) -> None:
+    to_emails = sample.noop.using(queue_name="emails")
+    configure(queues=["default"])
+
+    with pytest.raises(InvalidTask, match="Queue 'emails' is not valid"):
+        to_emails.enqueue()
+    with pytest.raises(InvalidTask, match="Queue 'emails' is not valid"):
+        async_to_sync(to_emails.aenqueue)()
+
+
+def test_no_queues_in_settings_are_any(db: None, configure: Any) -> None:
+    configure(queues=[])
+    Message.objects.create_queue("anything")
+
+    assert sample.noop.using(queue_name="anything").enqueue().id
+
+
+def test_a_queue_that_was_not_made_says_so(db: None, configure: Any) -> None:
+    configure()
+
+    with pytest.raises(QueueNotFound, match="Create it first"):
+        sample.noop.enqueue()
+
+
+def test_an_unknown_backend_is_refused(backend: Any) -> None:
+    with pytest.raises(InvalidTaskBackend, match="unknown"):
+        sample.noop.using(backend="unknown")
+
+
+def test_functions_must_be_at_module_level(backend: Any) -> None:
+    for function in (any, lambda: None):
+        with pytest.raises(InvalidTask, match="module level"):
+            task()(function)
+
+
+def test_a_context_must_be_taken(backend: Any) -> None:
+    with pytest.raises(InvalidTask, match="first argument of 'context'"):
+        task(takes_context=True)(sample.add.func)
+
+
+def test_call_runs_it_here(backend: Any) -> None:
+    assert sample.add.call(1, 2) == 3
+    assert sample.add_async.call(1, 2) == 3
+    assert async_to_sync(sample.add.acall)(1, 2) == 3
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.0 cannot pickle its tasks")
+def test_tasks_and_results_can_be_pickled(backend: Any) -> None:
+    result = sample.noop.enqueue(1)
+
+    assert pickle.loads(pickle.dumps(sample.noop)) == sample.noop
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+@pytest.mark.parametrize("bad", ["123", "0", "-1", "no number", "9" * 30, "", None])
+def test_a_missing_result(backend: Any, bad: Any) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        sample.noop.get_result(bad)
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(bad)
+
+
+def test_a_missing_result_async(committed_backend: Any) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        async_to_sync(sample.noop.aget_result)("123")
+
+
+def test_a_message_that_is_no_task_has_no_result(backend: Any) -> None:
+    pk = queue("default").send({"order": 7})
+
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(str(pk))
+
+
+def test_a_result_of_another_task(backend: Any) -> None:
+    result = sample.add.enqueue(1)
+
+    with pytest.raises(TaskResultMismatch, match="Task does not match"):
+        sample.noop.get_result(result.id)
+
+
+def test_a_result_of_a_task_whose_function_is_gone(backend: Any) -> None:
+    body = {"task": "tests.tasks.sample.gone", "args": [], "kwargs": {}}
+    gone = queue("default").send(body)
+    plain = queue("default").send({**body, "task": "tests.tasks.sample.not_a_task"})
+
+    with pytest.raises(ImportError, match="gone"):
+        backend.get_result(str(gone))
+    with pytest.raises(TypeError, match="is no task"):
+        backend.get_result(str(plain))
+
+
+def test_refresh_of_what_has_not_changed(backend: Any) -> None:
+    result = sample.noop.enqueue(1)
+    again = backend.get_result(result.id)
+
+    again.refresh()
+
+    assert again == backend.get_result(result.id)
+    assert again.task == result.task
+    assert again.args == result.args
+
+
+def test_enqueueing_is_signalled_and_logged(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[tuple[Any, str]] = []
+
+    def listen(sender: Any, task_result: Any, **kwargs: Any) -> None:
+        heard.append((sender, task_result.id))
+
+    task_enqueued.connect(listen)
+    try:
+        with caplog.at_level(logging.DEBUG, "django.tasks"):
+            result = sample.noop.enqueue()
+    finally:
+        task_enqueued.disconnect(listen)
+
+    assert heard == [(PgQueueBackend, result.id)]
+    assert f"Task id={result.id} path=tests.tasks.sample.noop enqueued" in caplog.text
+
+
+def test_many_at_once(backend: Any, django_assert_num_queries: Callable[..., Any]) -> None:
+    sample.noop.enqueue()
+    # The queue is looked up in a transaction, and all are sent by one statement.
+    with django_assert_num_queries(2):
+        results = backend.enqueue_many(sample.add, [[1], {"one": 2, "two": 3}, (4, 5)])
+
+    assert [(r.args, r.kwargs) for r in results] == [
+        ([1], {}),
+        ([], {"one": 2, "two": 3}),
+        ([4, 5], {}),
+    ]
+    assert [backend.get_result(r.id).args for r in results] == [[1], [], [4, 5]]
+    assert backend.enqueue_many(sample.add, []) == []
+
+
+def test_very_many_go_by_copy(backend: Any, pgqueue: Callable[..., None]) -> None:
+    pgqueue(COPY_THRESHOLD=3)
+    later = timezone.now() + dt.timedelta(hours=1)
+
+    results = backend.enqueue_many(
+        sample.add.using(priority=3, run_after=later), [[n] for n in range(5)]
+    )
+
+    assert {(m.priority, m.state) for m in LiveMessage.objects.all()} == {(3, "SCHEDULED")}
+    assert [backend.get_result(r.id).args for r in results] == [[n] for n in range(5)]
+
+
+@pytest.mark.parametrize("call", ["abc", 7, None])
+def test_many_take_lists_and_dicts(backend: Any, call: Any) -> None:
+    with pytest.raises(InvalidTask, match="a list or a dict of arguments"):
+        backend.enqueue_many(sample.add, [[1], call])
+    assert not Message.objects.exists()
+
+
+def test_many_are_all_or_none(backend: Any) -> None:
+    with pytest.raises(TypeError, match="Unsupported type"):
+        backend.enqueue_many(sample.add, [[1], [object()]])
+    assert not Message.objects.exists()
+
+
+def test_results_in_a_priority_queue(backend: Any) -> None:
+    """Results compare by identity of their values, as Django's do."""
+    first, second = sample.noop.enqueue(), sample.noop.enqueue()
+
+    assert first != second
+    assert backend.get_result(first.id) == backend.get_result(first.id)

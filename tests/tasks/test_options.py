@@ -1,0 +1,198 @@
+"""What a task says of itself from Django 6.1 on: retry, timeout, group and dedup key."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import django
+import pytest
+from django.core.checks import Error
+from django.core.management import call_command
+from django.tasks import TaskResultStatus, default_task_backend, task
+from django.tasks.exceptions import InvalidTask
+from django.test import override_settings
+
+from django_pgqueue import queue
+from django_pgqueue.errors import HandlerTimeout
+from django_pgqueue.models import LiveMessage, Queue
+from django_pgqueue.retries import Constant, NoRetry
+from django_pgqueue.tasks import PgQueueTask
+from django_pgqueue.tasks.running import create_queues
+from tests.tasks import sample
+
+if django.VERSION < (6, 1):
+    pytest.skip("tasks have options from Django 6.1 on", allow_module_level=True)
+
+from tests.tasks import sample_options
+
+
+def test_a_task_has_options_that_survive_using(backend: Any) -> None:
+    changed = sample_options.charge.using(priority=3).using(queue_name="emails")
+
+    assert isinstance(changed, PgQueueTask)
+    assert changed.group == "customer-{customer_id}"
+    assert changed.priority == 3
+    assert changed.using(group="one", priority=4).group == "one"
+    assert sample_options.charge.group == "customer-{customer_id}"
+    assert sample_options.stubborn.using().retry == Constant(seconds=0, max_attempts=3)
+
+
+def test_options_can_be_pickled(backend: Any) -> None:
+    for each in (sample_options.charge, sample_options.stubborn, sample_options.endless):
+        assert pickle.loads(pickle.dumps(each)) == each
+
+
+def test_a_retry_of_its_own(committed_backend: Any, work: Callable[..., None]) -> None:
+    bad, good = sample_options.stubborn.enqueue(), sample_options.third_time_lucky.enqueue()
+    once = sample.fail.enqueue()
+
+    work()
+    for result in (bad, good, once):
+        result.refresh()
+
+    assert (bad.status, bad.attempts) == (TaskResultStatus.FAILED, 3)
+    assert (good.return_value, good.attempts) == (3, 3)
+    assert [e.traceback.splitlines()[-1] for e in good.errors] == [
+        "ValueError: attempt 1",
+        "ValueError: attempt 2",
+    ]
+    assert once.attempts == 1
+
+
+def test_a_timeout_of_its_own(committed_backend: Any, work: Callable[..., None]) -> None:
+    result, other = sample_options.endless.enqueue(), sample.add.enqueue(1)
+
+    work()
+    result.refresh()
+    other.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+    assert result.errors[0].exception_class is HandlerTimeout
+    assert other.return_value == 1
+
+
+def test_a_group_and_a_dedup_key_are_filled_in(backend: Any) -> None:
+    first = sample_options.charge.enqueue(7, order_id=3)
+    again = sample_options.charge.enqueue(order_id=3, customer_id=7)
+    other = sample_options.charge.enqueue(7)
+
+    assert again.id == first.id
+    assert other.id != first.id
+    assert again.args == [7]
+    groups = LiveMessage.objects.order_by("pk").values_list("group_key", flat=True)
+    assert list(groups) == ["customer-7", "customer-7"]
+
+
+def test_a_group_runs_in_order(committed_backend: Any, work: Callable[..., None]) -> None:
+    results = sample_options.in_line.enqueue_many([[n] for n in range(20)])
+
+    work(workers=4)
+
+    assert sample.ran == list(range(20))
+    assert committed_backend.get_result(results[-1].id).return_value is None
+
+
+def test_many_with_keys(backend: Any) -> None:
+    calls = [{"customer_id": 1}, {"customer_id": 2}, {"customer_id": 1}]
+
+    one, two, three = sample_options.charge.enqueue_many(calls)
+
+    assert one.id == three.id
+    assert two.id != one.id
+    assert LiveMessage.objects.count() == 2
+
+
+def test_a_key_can_be_given_for_one_call(backend: Any) -> None:
+    once = sample.noop.using(dedup_key="once")
+
+    assert once.enqueue().id == once.enqueue(2).id
+    assert sample.noop.enqueue().id != once.enqueue().id
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retry": 3}, "retry must be a strategy"),
+        ({"timeout": 0}, "timeout must be more than zero"),
+        ({"timeout": "soon"}, "timeout must be seconds"),
+        ({"group": 7}, "group must be text"),
+        ({"group": "{nobody}"}, "names 'nobody', which is no argument of add: it has one, two"),
+        ({"dedup_key": "{}"}, "names 'no', which is no argument"),
+        ({"dedup_key": "{one"}, "cannot be filled in"),
+        ({"priority": 200}, "priority must be"),
+    ],
+)
+def test_bad_options_are_refused_when_the_task_is_defined(
+    backend: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        task(**options)(sample.add.func)
+
+
+@pytest.mark.parametrize("name", ["ImmediateBackend", "DummyBackend"])
+def test_the_backends_for_tests_take_the_same_options(name: str, db: None) -> None:
+    tasks = {"default": {"BACKEND": f"django_pgqueue.tasks.{name}"}}
+    with override_settings(TASKS=tasks):
+        each = task(retry=NoRetry(), timeout=5, group="g", dedup_key="{one}")(sample.add.func)
+        [one, two] = each.enqueue_many([[1], {"one": 2}])
+        with pytest.raises(InvalidTask, match="retry must be"):
+            task(retry=3)(sample.add.func)
+        if name == "DummyBackend":
+            assert default_task_backend.results == [one, two]
+        else:
+            assert (one.return_value, two.return_value) == (1, 2)
+
+
+def test_the_check_finds_unknown_options(db: None, configure: Callable[..., None]) -> None:
+    configure(retries=3)
+
+    [found] = default_task_backend.check()
+
+    assert isinstance(found, Error)
+    assert (found.id, "retries" in found.msg) == ("django_pgqueue.E006", True)
+    assert "retry" in (found.hint or "")
+
+
+def test_the_check_finds_options_that_cannot_be_used(
+    db: None, configure: Callable[..., None]
+) -> None:
+    configure(max_workers=0)
+
+    [found] = default_task_backend.check()
+
+    assert found.id == "django_pgqueue.E007"
+    assert "max_workers must be a whole number" in found.msg
+
+
+def test_a_good_configuration_passes(db: None, configure: Callable[..., None]) -> None:
+    configure(retry=Constant(seconds=1), consume=["default"], async_queues=["default"])
+
+    assert default_task_backend.check() == []
+
+
+def test_migrate_makes_the_queues(db: None, configure: Callable[..., None]) -> None:
+    configure(consume=["default", "emails"])
+
+    call_command("migrate", verbosity=0)
+    call_command("migrate", verbosity=0)
+
+    assert sorted(Queue.objects.values_list("name", flat=True)) == ["default", "emails"]
+    assert queue("default").send({}) > 0
+
+
+def test_a_flush_makes_none(db: None, configure: Callable[..., None]) -> None:
+    configure()
+
+    create_queues(using="default")
+
+    assert not Queue.objects.exists()
+
+
+def test_a_dedup_log_is_no_error(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "django.tasks"):
+        sample.noop.using(dedup_key="once").enqueue()
+
+    assert "enqueued" in caplog.text

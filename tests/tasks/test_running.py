@@ -1,0 +1,498 @@
+"""Running: ``manage.py runconsumer`` works on tasks, and their results tell of it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connections
+from django.tasks import TaskResultStatus
+from django.tasks.signals import task_finished, task_started
+
+from django_pgqueue import handlers, queue
+from django_pgqueue.errors import InvalidArgument, MessageCancelled, PgQueueError
+from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.retries import Constant
+from django_pgqueue.tasks import PgQueueBackend
+from django_pgqueue.tasks.running import TaskHandler, register
+from django_pgqueue.testing import drain
+from tests.actors import Actor, manage
+from tests.tasks import sample
+from tests.waiting import until
+
+READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
+FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
+
+
+@pytest.fixture
+def heard() -> Iterator[list[tuple[str, Any, str, str]]]:
+    """The signals of tasks: name, sender, id and status at that moment."""
+    found: list[tuple[str, Any, str, str]] = []
+
+    def start(sender: Any, task_result: Any, **kwargs: Any) -> None:
+        found.append(("started", sender, task_result.id, task_result.status))
+
+    def finish(sender: Any, task_result: Any, **kwargs: Any) -> None:
+        found.append(("finished", sender, task_result.id, task_result.status))
+
+    task_started.connect(start)
+    task_finished.connect(finish)
+    yield found
+    task_started.disconnect(start)
+    task_finished.disconnect(finish)
+
+
+@pytest.mark.parametrize("each", [sample.add, sample.add_async], ids=lambda t: t.name)
+def test_a_task_succeeds(committed_backend: Any, work: Callable[..., None], each: Any) -> None:
+    result = each.enqueue(1, two=2)
+
+    work()
+    result.refresh()
+
+    assert result.status == SUCCESSFUL
+    assert result.is_finished
+    assert result.return_value == 3
+    assert result.enqueued_at <= result.started_at <= result.last_attempted_at
+    assert result.last_attempted_at <= result.finished_at
+    assert result.attempts == 1
+    assert result.errors == []
+    assert each.get_result(result.id) == result
+    async_to_sync(result.arefresh)()
+    assert result.return_value == 3
+
+
+def test_async_tasks_run_on_an_event_loop_where_they_are_told_to(
+    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
+) -> None:
+    configure(async_queues=["emails"])
+    to_emails = [t.using(queue_name="emails") for t in (sample.add_async, sample.add)]
+    results = [each.enqueue(1) for each in to_emails] + [sample.add_async.enqueue(2)]
+    bad = sample.fail_async.using(queue_name="emails").enqueue()
+
+    work()
+
+    assert [committed_backend.get_result(r.id).return_value for r in results] == [1, 1, 2]
+    assert committed_backend.get_result(bad.id).status == FAILED
+    by_queue = {handler.queue: handler for handler in handlers.handlers()}
+    assert by_queue["emails"].is_async
+    assert not by_queue["default"].is_async
+
+
+@pytest.mark.parametrize(
+    ("each", "error", "text"),
+    [(sample.fail, ValueError, "no such customer"), (sample.leave, SystemExit, "enough")],
+)
+def test_a_task_that_raises_fails(
+    committed_backend: Any, work: Callable[..., None], each: Any, error: Any, text: str
+) -> None:
+    result = each.enqueue()
+
+    work()
+    result.refresh()
+
+    assert result.status == FAILED
+    assert result.is_finished
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+    assert [e.exception_class for e in result.errors] == [error]
+    assert result.errors[0].traceback.endswith(f"{error.__name__}: {text}\n")
+    assert result.attempts == 1
+    assert result.started_at is not None
+    assert result.last_attempted_at <= result.finished_at
+
+
+def test_an_exception_that_holds_another(committed_backend: Any, work: Callable[..., None]) -> None:
+    result = sample.fail_in_two.enqueue()
+
+    work()
+    result.refresh()
+
+    assert result.errors[0].exception_class is ValueError
+    assert "ValueError(ValueError('This task failed'))" in result.errors[0].traceback or (
+        "ValueError(ValueError" in result.errors[0].traceback
+    )
+
+
+def test_a_return_value_that_is_not_json_fails_the_task(
+    committed_backend: Any, work: Callable[..., None]
+) -> None:
+    result = sample.give_an_object.enqueue()
+
+    work()
+    result.refresh()
+
+    assert result.status == FAILED
+    assert result.errors[0].exception_class is TypeError
+    assert "Unsupported type" in result.errors[0].traceback
+
+
+def test_a_list_cannot_be_the_key_that_a_tuple_was(
+    committed_backend: Any, work: Callable[..., None]
+) -> None:
+    result = sample.double_keys.enqueue((1, 2, 3))
+
+    work()
+    result.refresh()
+
+    assert result.status == FAILED
+    assert "unhashable type: 'list'" in result.errors[0].traceback
+
+
+@pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1, None]}, "ü", (1, 2)])
+def test_return_values_come_back(
+    committed_backend: Any, work: Callable[..., None], value: Any
+) -> None:
+    result = sample.give.enqueue(value)
+
+    work()
+    result.refresh()
+
+    assert result.return_value == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_the_context_is_given(committed_backend: Any, work: Callable[..., None]) -> None:
+    mine = sample.own_id.enqueue()
+    again = sample.second_time_lucky.enqueue()
+
+    work()
+
+    assert sample.own_id.get_result(mine.id).return_value == mine.id
+    found = sample.second_time_lucky.get_result(again.id)
+    assert found.return_value == {"attempt": 2, "status": "RUNNING", "errors": 1}
+    assert found.attempts == 2
+    assert [e.exception_class_path for e in found.errors] == ["django_pgqueue.acks.Retry"]
+    assert len(set(found.worker_ids)) == 1
+
+
+def test_a_running_task_is_running(
+    committed_backend: Any, work: Callable[..., None], configure: Callable[..., None]
+) -> None:
+    result = sample.hold.enqueue()
+    seen: list[Any] = []
+
+    def look() -> None:
+        try:
+            assert sample.begun.wait(20)
+            result.refresh()
+            seen.append((result.status, list(result.worker_ids), result.attempts))
+            seen.append([str(pk) for pk in Process.objects.values_list("pk", flat=True)])
+        finally:
+            sample.go.set()
+            connections.close_all()
+
+    observer = threading.Thread(target=look)
+    observer.start()
+    work()
+    observer.join()
+
+    status, workers, attempts = seen[0]
+    assert (status, attempts) == (RUNNING, 1)
+    assert workers == seen[1]
+    with pytest.raises(ValueError, match="Task has not finished yet"):
+        _ = result.return_value
+    result.refresh()
+    assert (result.status, result.worker_ids) == (SUCCESSFUL, workers)
+
+
+def test_a_lease_that_ran_out_is_ready_again(backend: Any) -> None:
+    result = sample.noop.enqueue()
+    queue("default").read(vt=0, in_transaction=True)
+
+    result.refresh()
+
+    assert result.status == READY
+    assert result.started_at is not None
+
+
+def test_retries_of_the_backend(
+    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
+) -> None:
+    configure(retry=Constant(seconds=0, max_attempts=3))
+    result = sample.fail.enqueue()
+
+    work()
+    result.refresh()
+
+    assert result.status == FAILED
+    assert [e.exception_class for e in result.errors] == [ValueError] * 3
+    assert result.attempts == len(result.worker_ids) == 3
+
+
+def test_a_task_that_waits_for_its_next_attempt_is_ready(
+    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
+) -> None:
+    configure(retry=Constant(seconds=3600))
+    result = sample.fail.enqueue()
+
+    work(max_messages=1)
+    result.refresh()
+
+    assert result.status == READY
+    assert not result.is_finished
+    assert result.attempts == 1
+    assert len(result.errors) == 1
+    assert result.last_attempted_at is not None
+
+
+def test_a_dead_letter_has_failed(
+    committed: None, configure: Callable[..., None], work: Callable[..., None]
+) -> None:
+    configure(queues=["default"])
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("default", dead_letter_queue="dead")
+    result = sample.fail.enqueue()
+
+    work()
+    result.refresh()
+
+    assert result.status == FAILED
+    assert result.attempts == 1
+    assert [e.exception_class for e in result.errors] == [ValueError]
+    assert result.finished_at >= result.enqueued_at
+    assert sample.fail.get_result(result.id).task.queue_name == "default"
+
+    Message.objects.redrive("dead")
+    result.refresh()
+    assert result.status == READY
+
+
+def test_a_cancelled_task_has_failed(backend: Any) -> None:
+    result = sample.noop.enqueue()
+
+    queue("default").cancel(int(result.id))
+    result.refresh()
+
+    assert result.status == FAILED
+    assert result.attempts == 0
+    assert [e.exception_class for e in result.errors] == [MessageCancelled]
+
+
+def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[..., None]) -> None:
+    for priority in (0, 10, -10, 5):
+        sample.give.using(priority=priority).enqueue(priority)
+
+    work(workers=1)
+
+    assert sample.ran == [10, 5, 0, -10]
+
+
+def test_signals_tell_of_start_and_end(
+    committed_backend: Any, work: Callable[..., None], heard: list[tuple[str, Any, str, str]]
+) -> None:
+    good = sample.add.enqueue(1)
+    work()
+    bad = sample.fail.enqueue()
+    work()
+
+    assert heard == [
+        ("started", PgQueueBackend, good.id, RUNNING),
+        ("finished", PgQueueBackend, good.id, SUCCESSFUL),
+        ("started", PgQueueBackend, bad.id, RUNNING),
+        ("finished", PgQueueBackend, bad.id, FAILED),
+    ]
+
+
+def test_a_retry_is_no_end(
+    committed_backend: Any,
+    configure: Callable[..., None],
+    work: Callable[..., None],
+    heard: list[tuple[str, Any, str, str]],
+) -> None:
+    configure(retry=Constant(seconds=0, max_attempts=2))
+    sample.fail.enqueue()
+
+    work()
+
+    assert [name for name, *_ in heard] == ["started", "started", "finished"]
+
+
+def test_the_end_is_signalled_once_it_is_written(
+    committed_backend: Any, work: Callable[..., None]
+) -> None:
+    result = sample.add.enqueue(1)
+    seen: list[Any] = []
+
+    def look(task_result: Any, **kwargs: Any) -> None:
+        found = committed_backend.get_result(task_result.id)
+        seen.append((found.status, found.return_value, task_result.return_value))
+
+    task_finished.connect(look)
+    try:
+        work()
+    finally:
+        task_finished.disconnect(look)
+
+    assert seen == [(SUCCESSFUL, 1, 1)]
+    assert result.id
+
+
+def test_djangos_own_log_tells_of_it(
+    committed_backend: Any, work: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "django.tasks"):
+        good, bad = sample.add.enqueue(1), sample.fail.enqueue()
+        work(workers=1)
+
+    records = [r for r in caplog.records if r.name == "django.tasks"]
+    lines = [(r.levelname, r.getMessage()) for r in records]
+    path = "path=tests.tasks.sample"
+    assert ("INFO", f"Task id={good.id} {path}.add state=RUNNING") in lines
+    assert ("INFO", f"Task id={good.id} {path}.add state=SUCCESSFUL") in lines
+    assert ("ERROR", f"Task id={bad.id} {path}.fail state=FAILED") in lines
+    [error] = [r for r in records if r.levelname == "ERROR"]
+    assert error.exc_info
+    assert error.exc_info[0] is ValueError
+    assert not any(r.exc_info for r in records if r is not error)
+
+
+def test_deliveries_that_ran_out_fail_the_task(
+    committed: None,
+    configure: Callable[..., None],
+    work: Callable[..., None],
+    heard: list[tuple[str, Any, str, str]],
+) -> None:
+    configure(queues=["default"])
+    Message.objects.create_queue("default", max_deliveries=1)
+    result = sample.noop.enqueue()
+    queue("default").read(vt=0)
+
+    work()
+    result.refresh()
+
+    assert result.status == FAILED
+    assert result.attempts == 0
+    assert len(result.errors) == 1
+    assert "gave up after 1 deliveries" in result.errors[0].traceback
+    assert ("finished", PgQueueBackend, result.id, FAILED) in heard
+
+
+def test_a_task_that_kills_its_process_comes_to_an_end(
+    committed: None,
+    configure: Callable[..., None],
+    work: Callable[..., None],
+    reachable: dict[str, dict[str, Any]],
+) -> None:
+    configure(queues=["default"])
+    Message.objects.create_queue("default", max_deliveries=1, visibility_timeout=1)
+    result = sample.die.enqueue()
+    settings = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+
+    with Actor(reachable, TASKS=settings) as actor, pytest.raises(BrokenProcessPool):
+        actor.do(manage, "runconsumer", "default", no_progress=True)
+    result.refresh()
+    assert not result.is_finished
+    assert result.errors == []
+
+    def ended() -> bool:
+        work()
+        result.refresh()
+        return bool(result.is_finished)
+
+    until(ended, seconds=30)
+    assert result.status == FAILED
+    assert [e.exception_class for e in result.errors] == [PgQueueError]
+
+
+def test_what_is_no_task_is_rejected(committed_backend: Any, work: Callable[..., None]) -> None:
+    pk = queue("default").send({"order": 7})
+
+    work()
+
+    error = ArchivedMessage.objects.get(pk=pk).error or ""
+    assert error.startswith(f"message {pk} is no task")
+
+
+def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(
+    committed_backend: Any, work: Callable[..., None]
+) -> None:
+    pk = queue("default").send({"task": "tests.tasks.sample.newer", "args": [], "kwargs": {}})
+
+    work(max_messages=1)
+
+    [attempt] = queue("default").attempts(pk)
+    assert attempt.error_class == "builtins.ImportError"
+    assert "newer" in attempt.message
+    with pytest.raises(TimeoutError):
+        queue("default").result(pk)
+
+
+def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -> None:
+    pk = queue("default").send({"task": "tests.tasks.sample.plain", "args": [], "kwargs": {}})
+
+    work(max_messages=1)
+
+    assert "is no task: put @task on it" in queue("default").attempts(pk)[0].message
+
+
+def test_runconsumer_takes_named_queues_only(
+    committed_backend: Any, work: Callable[..., None]
+) -> None:
+    sample.give.using(queue_name="emails").enqueue("emails")
+    sample.give.enqueue("default")
+
+    work("emails")
+
+    assert sample.ran == ["emails"]
+
+
+def test_a_queue_has_tasks_or_a_consumer(backend: Any) -> None:
+    handlers.consumer("default")(print_it)
+
+    with pytest.raises(InvalidArgument, match=r"is consumed by .*print_it already"):
+        register()
+
+
+def print_it(message: Any) -> None:
+    print(message)
+
+
+def test_options_reach_the_handler(db: None, configure: Callable[..., None]) -> None:
+    configure(max_workers=3, timeout=9, consume=["Emails"], visibility_timeout=60)
+
+    register()
+
+    [handler] = handlers.handlers()
+    assert isinstance(handler, TaskHandler)
+    assert (handler.queue, handler.max_workers, handler.timeout) == ("Emails", 3, 9.0)
+    assert handler.visibility_timeout == 60
+
+
+def test_a_test_can_drain_tasks(backend: Any) -> None:
+    register()
+    result = sample.add.enqueue(1, 2)
+
+    drain("default")
+    result.refresh()
+
+    assert result.return_value == 3
+    assert len(result.worker_ids) == 1
+
+
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
+def test_another_database(
+    committed: None, configure: Callable[..., None], work: Callable[..., None]
+) -> None:
+    configure(queues=["default"], database="other")
+    queue("default", using="other").create()
+    result = sample.add.enqueue(1)
+
+    work()
+    result.refresh()
+
+    assert result.return_value == 1
+
+
+def test_the_module_refuses_an_older_django() -> None:
+    code = "import django; django.VERSION = (5, 2, 8, 'final', 0)\nimport django_pgqueue.tasks"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert "ImproperlyConfigured: django_pgqueue.tasks needs the Tasks framework" in run.stderr
+    assert "this is Django 5.2.8" in run.stderr

@@ -1,0 +1,41 @@
+"""A consumer that runs in the test, and the spans that were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from django_pgqueue import signals
+from django_pgqueue.tracing import apps, spans
+from tests.worker.conftest import consume, drain
+
+__all__ = ["consume", "drain"]
+
+
+@pytest.fixture
+def provider() -> TracerProvider:
+    """A provider of the test's own: the global one can be set only once."""
+    return TracerProvider()
+
+
+@pytest.fixture
+def exported(
+    provider: TracerProvider, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(spans, "_tracer", lambda: provider.get_tracer("test"))
+    apps.TracingConfig.create("django_pgqueue.tracing").ready()
+    yield exporter
+    for signal, listener in (
+        (signals.messages_sending, spans._sending),
+        (signals.message_started, spans._started),
+        (signals.message_finished, spans._finished),
+    ):
+        disconnected: Any = signal.disconnect(dispatch_uid=f"pgqueue-tracing-{listener.__name__}")
+        assert disconnected

@@ -1,0 +1,212 @@
+"""One trace from the request through the queue to the handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import django
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.retries import Constant
+from django_pgqueue.tracing import apps
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def named(exported: InMemorySpanExporter, name: str) -> list[Any]:
+    return [span for span in exported.get_finished_spans() if span.name == name]
+
+
+def test_a_trace_goes_from_the_request_to_the_handler(
+    committed_orders: BoundQueue,
+    drain: Callable[..., Any],
+    provider: TracerProvider,
+    exported: InMemorySpanExporter,
+) -> None:
+    tracer = provider.get_tracer("request")
+
+    def charge(message: Message) -> None:
+        with tracer.start_as_current_span("query"):
+            pass
+
+    with tracer.start_as_current_span("GET /order"):
+        pk = committed_orders.send({"order": 7}, headers={"kept": 1})
+    drain(charge)
+
+    [request] = named(exported, "GET /order")
+    [create] = named(exported, "create orders")
+    [process] = named(exported, "process orders")
+    [query] = named(exported, "query")
+    assert create.parent.span_id == request.context.span_id
+    assert process.parent.span_id == create.context.span_id
+    assert query.parent.span_id == process.context.span_id
+    assert len({s.context.trace_id for s in (request, create, process, query)}) == 1
+    assert (create.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert process.attributes == {
+        "messaging.system": "django_pgqueue",
+        "messaging.destination.name": "orders",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.message.id": str(pk),
+        "messaging.message.delivery_attempt": 1,
+    }
+    message = Message.objects.get(pk=pk)
+    assert message.headers["kept"] == 1
+    assert f"{create.context.span_id:016x}" in message.headers["traceparent"]
+
+
+def test_retries_are_linked_and_not_nested(
+    committed_orders: BoundQueue,
+    drain: Callable[..., Any],
+    provider: TracerProvider,
+    exported: InMemorySpanExporter,
+) -> None:
+    def charge(message: Message) -> None:
+        if message.attempts < 2:
+            raise ValueError("no")
+
+    with provider.get_tracer("request").start_as_current_span("GET /order"):
+        committed_orders.send(7)
+    drain(charge, retry=Constant(seconds=0))
+
+    [create] = named(exported, "create orders")
+    first, second, third = named(exported, "process orders")
+    assert first.parent.span_id == create.context.span_id
+    assert not first.links
+    for retry in (second, third):
+        assert retry.parent is None
+        assert [link.context.span_id for link in retry.links] == [create.context.span_id]
+    assert len({s.context.trace_id for s in (first, second, third)}) == 3
+    assert [s.status.status_code for s in (first, second, third)] == [
+        StatusCode.ERROR,
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    ]
+    assert first.attributes["error.type"] == "builtins.ValueError"
+    assert [event.name for event in first.events] == ["exception"]
+
+
+def test_an_async_handler_is_in_the_trace(
+    committed_orders: BoundQueue,
+    drain: Callable[..., Any],
+    provider: TracerProvider,
+    exported: InMemorySpanExporter,
+) -> None:
+    tracer = provider.get_tracer("request")
+
+    async def charge(message: Message) -> None:
+        with tracer.start_as_current_span(f"query {message.body}"):
+            pass
+
+    with tracer.start_as_current_span("GET /order"):
+        committed_orders.send_batch([1, 2, 3])
+    drain(charge)
+
+    processed = {s.context.span_id: s for s in named(exported, "process orders")}
+    queries = [s for n in (1, 2, 3) for s in named(exported, f"query {n}")]
+    assert len({s.parent.span_id for s in queries}) == len(processed) == 3
+    assert all(s.parent.span_id in processed for s in queries)
+
+
+def test_the_messages_of_a_batch_have_a_span_each(
+    committed_orders: BoundQueue,
+    drain: Callable[..., Any],
+    provider: TracerProvider,
+    exported: InMemorySpanExporter,
+) -> None:
+    tracer = provider.get_tracer("request")
+    after: list[bool] = []
+
+    def charge(messages: list[Message]) -> None:
+        after.append(trace.get_current_span().get_span_context().is_valid)
+
+    for number in (1, 2):
+        with tracer.start_as_current_span(f"GET /order/{number}"):
+            committed_orders.send(number)
+    drain(charge, batch=True, max_workers=1)
+
+    traces = {s.context.trace_id for n in (1, 2) for s in named(exported, f"GET /order/{n}")}
+    assert {s.context.trace_id for s in named(exported, "process orders")} == traces
+    assert len(traces) == 2
+    assert all(after)
+
+
+def test_a_bulk_send_is_one_span(
+    orders: BoundQueue, provider: TracerProvider, exported: InMemorySpanExporter
+) -> None:
+    with provider.get_tracer("request").start_as_current_span("GET /order"):
+        orders.send_batch([1, 2])
+        orders.send_batch([3, 4], headers=[{"a": 1}, None])
+
+    one, two = named(exported, "create orders")
+    assert one.attributes["messaging.batch.message_count"] == 2
+    headers = [m.headers for m in Message.objects.order_by("pk")]
+    ids = [header["traceparent"].split("-")[2] for header in headers]
+    assert ids == [f"{span.context.span_id:016x}" for span in (one, one, two, two)]
+    assert headers[2]["a"] == 1
+
+
+def test_without_a_trace_nothing_is_added(
+    orders: BoundQueue, exported: InMemorySpanExporter
+) -> None:
+    orders.send(1)
+    orders.send_batch([2, 3], headers=[None, {"a": 1}])
+
+    assert [m.headers for m in Message.objects.order_by("pk")] == [None, None, {"a": 1}]
+    assert exported.get_finished_spans() == ()
+
+
+def test_a_trace_that_the_caller_chose_stays(
+    orders: BoundQueue,
+    provider: TracerProvider,
+    exported: InMemorySpanExporter,
+) -> None:
+    with provider.get_tracer("request").start_as_current_span("GET /order"):
+        orders.send(1, headers={"traceparent": PARENT})
+
+    assert Message.objects.get().headers == {"traceparent": PARENT}
+
+
+@pytest.mark.parametrize("headers", [None, {"traceparent": "nonsense"}, {"traceparent": 7}])
+def test_a_message_of_no_trace_begins_one(
+    committed_orders: BoundQueue,
+    drain: Callable[..., Any],
+    exported: InMemorySpanExporter,
+    headers: Any,
+) -> None:
+    committed_orders.send(1, headers=headers)
+
+    drain(lambda message: None)
+
+    [process] = named(exported, "process orders")
+    assert process.parent is None
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+def test_a_task_is_in_the_trace_too(
+    db: None, settings: Any, provider: TracerProvider, exported: InMemorySpanExporter
+) -> None:
+    from django_pgqueue import queue
+    from tests.tasks.sample import noop
+
+    settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+    queue("default").create()
+
+    with provider.get_tracer("request").start_as_current_span("GET /"):
+        noop.enqueue()
+
+    assert "traceparent" in Message.objects.get().headers
+
+
+def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps, "find_spec", lambda name: None)
+
+    with pytest.raises(ImproperlyConfigured, match="needs opentelemetry-api"):
+        apps.TracingConfig.create("django_pgqueue.tracing").ready()

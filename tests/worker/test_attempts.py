@@ -1,0 +1,233 @@
+"""Each failed attempt is kept: when, in which process, and why."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_pgqueue import queue
+from django_pgqueue.acks import Failure, Reject, Retry
+from django_pgqueue.conf import settings
+from django_pgqueue.engine.settle import attempts as attempts_of
+from django_pgqueue.models import ArchivedMessage, Attempt, BoundQueue, Message, Queue
+from django_pgqueue.retries import Constant, NoRetry
+
+
+class CardRefused(Exception):
+    pass
+
+
+def refuse(message: Message) -> None:
+    raise CardRefused(f"card of order {message.body}")
+
+
+def attempts(message_id: int) -> list[tuple[int, str, str]]:
+    return [(a.attempt, a.error_class, a.message) for a in queue("orders").attempts(message_id)]
+
+
+def test_every_attempt_is_kept_with_its_process(
+    committed_orders: BoundQueue, drain: Callable[..., Any]
+) -> None:
+    pk = committed_orders.send(7)
+    processes: list[int | None] = []
+
+    def charge(message: Message, context: Any) -> None:
+        processes.append(context.process_id)
+        refuse(message)
+
+    drain(charge, retry=Constant(seconds=0, max_attempts=3))
+
+    path = f"{CardRefused.__module__}.CardRefused"
+    assert attempts(pk) == [(n, path, "card of order 7") for n in (1, 2, 3)]
+    kept = committed_orders.attempts(pk)
+    assert [a.process_id for a in kept] == processes
+    assert None not in processes
+    assert all(a.traceback.rstrip().endswith("CardRefused: card of order 7") for a in kept)
+    assert all("refuse(message)" in a.traceback for a in kept)
+
+
+def test_a_message_that_succeeds_at_last_keeps_what_went_before(
+    committed_orders: BoundQueue, drain: Callable[..., Any]
+) -> None:
+    pk = committed_orders.send(7)
+
+    def charge(message: Message) -> None:
+        if message.attempts == 0:
+            refuse(message)
+
+    drain(charge, retry=Constant(seconds=0))
+
+    assert [attempt for attempt, _, _ in attempts(pk)] == [1]
+    assert ArchivedMessage.objects.get(pk=pk).state == "COMPLETED"
+
+
+def test_the_cause_is_kept_of_what_a_handler_says_itself(
+    committed_orders: BoundQueue, drain: Callable[..., Any]
+) -> None:
+    pk = committed_orders.send(7)
+
+    def charge(message: Message) -> None:
+        try:
+            refuse(message)
+        except CardRefused as error:
+            if message.attempts:
+                raise Reject("no more") from error
+            raise Retry(0, "later") from error
+
+    drain(charge)
+
+    path = f"{CardRefused.__module__}.CardRefused"
+    assert [(n, kind) for n, kind, _ in attempts(pk)] == [(1, path), (2, path)]
+    assert (ArchivedMessage.objects.get(pk=pk).error or "").startswith("no more")
+
+
+def test_a_dead_letter_keeps_its_attempts(
+    committed: None, drain: Callable[..., Any], sql: Any
+) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    pk = queue("orders").send(7)
+
+    drain(refuse, retry=NoRetry())
+
+    assert [n for n, _, _ in attempts(pk)] == [1]
+    assert queue("dead").attempts(pk) == queue("orders").attempts(pk)
+
+
+def test_an_attempt_whose_lease_was_lost_is_not_kept(orders: BoundQueue) -> None:
+    pk = orders.send(7)
+    [message] = orders.read(vt=0, in_transaction=True)
+    orders.read(in_transaction=True)
+
+    failure = Failure.of(ValueError("late"), 1)
+    settled = Message.objects.retry(
+        "orders", {message.receipt: 0}, failures={message.receipt: failure}
+    )
+
+    assert settled.lost == [message.receipt]
+    assert attempts(pk) == []
+
+
+def note(orders: BoundQueue, message_id: int, number: int, text: str = "no") -> None:
+    found = Message.objects.resolve(orders.name)
+    attempts_of.note(found.opened, [(message_id, Failure.of(ValueError(text), number))], None)
+
+
+def test_the_last_attempts_are_kept_only(orders: BoundQueue, pgqueue: Callable[..., None]) -> None:
+    pgqueue(ATTEMPTS_KEPT=3)
+    first, second = orders.send_batch([1, 2])
+
+    for number in range(1, 8):
+        note(orders, first, number)
+    note(orders, second, 1)
+
+    assert [n for n, _, _ in attempts(first)] == [5, 6, 7]
+    assert [n for n, _, _ in attempts(second)] == [1]
+
+
+def test_no_attempt_is_kept_where_none_is_wanted(
+    orders: BoundQueue, pgqueue: Callable[..., None]
+) -> None:
+    pgqueue(ATTEMPTS_KEPT=0)
+    pk = orders.send(1)
+
+    note(orders, pk, 1)
+
+    assert attempts(pk) == []
+
+
+def test_a_long_traceback_keeps_its_end(orders: BoundQueue, pgqueue: Callable[..., None]) -> None:
+    pgqueue(TRACEBACK_LENGTH=50)
+    pk = orders.send(1)
+
+    note(orders, pk, 1, "x" * 200 + "the end")
+
+    [attempt] = orders.attempts(pk)
+    assert len(attempt.traceback) == len(attempt.message) == 50
+    assert attempt.traceback.endswith("the end\n")
+
+
+def test_secrets_are_masked_in_every_error_that_is_stored(
+    committed_orders: BoundQueue, drain: Callable[..., Any], pgqueue: Callable[..., None]
+) -> None:
+    pgqueue(MASK=[r"sk_\w+"])
+    pk = committed_orders.send(7)
+
+    def charge(message: Message) -> None:
+        raise CardRefused("key sk_live_123 was refused")
+
+    drain(charge, retry=NoRetry())
+
+    [attempt] = committed_orders.attempts(pk)
+    error = ArchivedMessage.objects.get(pk=pk).error or ""
+    assert attempt.message == "key ******** was refused"
+    assert "key ******** was refused" in attempt.traceback
+    assert "key ******** was refused" in error
+    assert "sk_live_123" not in attempt.traceback.split("CardRefused:")[-1] + error[:60]
+
+
+def test_nul_and_lone_surrogates_can_be_stored(orders: BoundQueue) -> None:
+    pk = orders.send(1)
+
+    note(orders, pk, 1, "a\x00b\ud800")
+
+    assert orders.attempts(pk)[0].message == "a\\0b\\ud800"
+
+
+def test_attempts_go_with_their_message(orders: BoundQueue, sql: Any) -> None:
+    gone, stays = orders.send_batch([1, 2])
+    note(orders, gone, 1)
+    note(orders, stays, 1)
+    Message.objects.filter(pk=gone).delete()
+    found = Message.objects.resolve("orders")
+
+    assert attempts_of.prune(found.opened, before=None) == 1
+
+    assert attempts(gone) == []
+    assert len(attempts(stays)) == 1
+
+
+def test_pruning_leaves_out_what_is_newer_and_goes_on_page_by_page(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
+) -> None:
+    monkeypatch.setattr("django_pgqueue.engine.settle.attempts._BATCH", 2)
+    found = Message.objects.resolve("orders")
+    old = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
+    for message_id in range(10**12, 10**12 + 5):
+        note(orders, message_id, 1)
+    sql("UPDATE pgqueue_attempt SET at = %s WHERE message_id < %s", [old, 10**12 + 5])
+    note(orders, 10**12 + 9, 1)
+
+    assert attempts_of.prune(found.opened, before=old + dt.timedelta(days=1)) == 5
+    assert Attempt.objects.count() == 1
+
+
+def test_maintenance_prunes(committed_orders: BoundQueue) -> None:
+    note(committed_orders, 10**12, 1)
+
+    committed_orders.maintain()
+
+    assert Attempt.objects.count() == 0
+
+
+def test_dropping_a_queue_takes_its_attempts(orders: BoundQueue) -> None:
+    pk = orders.send(1)
+    note(orders, pk, 1)
+
+    Queue.objects.get(name="orders").delete()
+
+    assert not Attempt.objects.exists()
+
+
+def test_look_ups_go_by_an_index(orders: BoundQueue) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("EXPLAIN SELECT * FROM pgqueue_attempt WHERE message_id = 7")
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+
+    assert "pgqueue_attempt_message" in plan
+    assert settings.ATTEMPTS_KEPT == 20

@@ -1,0 +1,220 @@
+"""Messages that are called off: what waits is not read, what runs is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_pgqueue import queue
+from django_pgqueue.acks import AckPolicy
+from django_pgqueue.errors import InvalidArgument, MessageCancelled
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
+from tests.app.models import Order
+from tests.waiting import until
+from tests.worker.consuming import Held, live, outcomes
+
+CANCELLED = "CANCELLED"
+
+
+def test_what_waits_goes_to_the_archive(orders: BoundQueue) -> None:
+    ready = orders.send(1)
+    later = orders.send(2, delay=3600)
+    first, behind = orders.send(3, group="g"), orders.send(4, group="g")
+    stays = orders.send(5)
+
+    done = orders.cancel([ready, later, first, behind])
+
+    assert sorted(done) == sorted([ready, later, first, behind])
+    assert done.lost == []
+    assert set(outcomes().values()) == {CANCELLED}
+    assert [m.id for m in orders.read(qty=10)] == [stays]
+    assert ArchivedMessage.objects.get(pk=ready).attempts == 0
+
+
+def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders: BoundQueue) -> None:
+    first, second = orders.send_batch([1, 2], group="g")
+    [message] = orders.read()
+    assert message.id == first
+
+    orders.cancel(first)
+
+    assert [m.id for m in orders.read()] == [second]
+
+
+def test_what_is_done_already_is_not_cancelled(orders: BoundQueue) -> None:
+    done = orders.send(1)
+    orders.archive(done)
+
+    result = orders.cancel([done, 10**12])
+
+    assert list(result) == []
+    assert result.lost == [done, 10**12]
+    assert outcomes() == {done: "COMPLETED"}
+
+
+def test_a_cancelled_message_has_no_result(orders: BoundQueue) -> None:
+    pk = orders.send(1)
+    orders.cancel(pk)
+
+    with pytest.raises(MessageCancelled, match=f"Message {pk} of queue 'orders' was cancelled"):
+        orders.result(pk)
+
+
+def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
+    one, two, three = orders.send_batch([1, 2, 3])
+    read = {m.id: m for m in orders.read(qty=3)}
+
+    assert sorted(orders.cancel([one, read[two], read[three].receipt])) == [one, two, three]
+    with pytest.raises(InvalidArgument):
+        orders.cancel("7")
+
+
+def test_async_twin(committed_orders: BoundQueue) -> None:
+    pk = committed_orders.send(1)
+
+    assert async_to_sync(committed_orders.acancel)(pk) == [pk]
+
+
+def test_a_cancelled_message_can_be_replayed(orders: BoundQueue) -> None:
+    orders.cancel(orders.send(1))
+
+    assert orders.replay(state=CANCELLED) == 1
+    assert [m.body for m in orders.read()] == [1]
+
+
+def test_what_runs_is_told(committed_orders: BoundQueue, consume: Callable[..., Any]) -> None:
+    begun = threading.Event()
+    told: list[bool] = []
+
+    def work(message: Message, context: Any) -> None:
+        told.append(context.cancelled)
+        begun.set()
+        until(lambda: context.cancelled, seconds=20)
+        told.append(context.cancelled)
+
+    pk = committed_orders.send(1)
+    consume(work, visibility_timeout=1)
+    assert begun.wait(10)
+
+    assert committed_orders.cancel(pk) == [pk]
+
+    until(lambda: len(told) == 2, seconds=20)
+    assert told == [False, True]
+    assert outcomes() == {pk: CANCELLED}
+    assert live() == []
+
+
+def test_an_async_handler_is_cancelled(
+    committed_orders: BoundQueue, consume: Callable[..., Any]
+) -> None:
+    begun = threading.Event()
+    ended: list[str] = []
+
+    async def work(message: Message) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    pk = committed_orders.send(1)
+    run = consume(work, visibility_timeout=1)
+    assert begun.wait(10)
+
+    committed_orders.cancel(pk)
+
+    until(lambda: ended, seconds=20)
+    until(lambda: not run.subscription.running, seconds=20)
+    assert outcomes() == {pk: CANCELLED}
+    again = committed_orders.send(2)
+    until(lambda: len(ended) == 1 and run.subscription.running, seconds=20)
+    committed_orders.cancel(again)
+    until(lambda: len(ended) == 2, seconds=20)
+
+
+def test_the_outcome_of_a_cancelled_run_changes_nothing(
+    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
+) -> None:
+    pk = committed_orders.send(1)
+    run = consume(held.work)
+    held.until_begun()
+
+    committed_orders.cancel(pk)
+    held.let_go()
+
+    until(lambda: run.subscription.lost == 1)
+    assert outcomes() == {pk: CANCELLED}
+    assert live() == []
+
+
+def test_a_transactional_handler_is_rolled_back(
+    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
+) -> None:
+    pk = committed_orders.send(1)
+
+    def work(message: Message) -> None:
+        Order.objects.create(number="7")
+        held.work(message)
+
+    run = consume(work, ack_policy=AckPolicy.TRANSACTIONAL)
+    held.until_begun()
+
+    committed_orders.cancel(pk)
+    held.let_go()
+
+    until(lambda: run.subscription.lost == 1)
+    assert not Order.objects.exists()
+    assert outcomes() == {pk: CANCELLED}
+
+
+def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
+    committed_orders: BoundQueue,
+    consume: Callable[..., Any],
+    held: Held,
+    events: list[tuple[str, dict[str, Any]]],
+) -> None:
+    pk = committed_orders.send(1)
+    contexts: list[Any] = []
+
+    def work(message: Message, context: Any) -> None:
+        contexts.append(context)
+        held.work(message)
+
+    consume(work, visibility_timeout=1)
+    held.until_begun()
+    committed_orders.archive(pk)
+
+    until(lambda: "leases_lost" in [name for name, _ in events], seconds=20)
+    assert not contexts[0].cancelled
+    held.let_go()
+
+
+def test_a_batch_is_told_once_all_of_it_is_cancelled(
+    committed_orders: BoundQueue, consume: Callable[..., Any]
+) -> None:
+    begun = threading.Event()
+    seen: list[list[bool]] = []
+
+    def work(messages: list[Message], context: Any) -> None:
+        begun.set()
+        until(lambda: any(m.cancelled for m in messages), seconds=20)
+        seen.append([context.cancelled, *(m.cancelled for m in messages)])
+        committed_orders.cancel([m.id for m in messages])
+        until(lambda: context.cancelled, seconds=20)
+        seen.append([context.cancelled])
+
+    one, two = committed_orders.send_batch([1, 2])
+    consume(work, batch=True, visibility_timeout=1)
+    assert begun.wait(10)
+
+    queue("orders").cancel(one)
+
+    until(lambda: len(seen) == 2, seconds=30)
+    assert seen == [[False, True, False], [True]]
+    assert outcomes() == {one: CANCELLED, two: CANCELLED}
