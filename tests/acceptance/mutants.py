@@ -174,6 +174,7 @@ FENCES = "tests/engine/settle/test_fences.py"
 BATCHES = "tests/engine/leases/test_batches.py"
 GROUPED = "tests/engine/read/test_grouped.py"
 OUTCOMES = "tests/worker/test_outcomes.py"
+TRANSACTIONS = "tests/acceptance/test_transactions.py"
 DEDUP = "tests/engine/send/test_dedup.py"
 
 MUTANTS = (
@@ -382,7 +383,10 @@ MUTANTS = (
     Mutant(
         "send-outside-the-transaction",
         "a send commits by itself",
-        ("tests/acceptance/test_transactions.py",),
+        (
+            f"{TRANSACTIONS}::test_a_rollback_keeps_neither",
+            f"{TRANSACTIONS}::test_a_rolled_back_send_is_never_seen",
+        ),
         (
             Change(
                 f"{ENGINE}/send/sending.py",

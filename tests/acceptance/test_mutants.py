@@ -36,7 +36,8 @@ def test_a_harmless_mutant_is_reported_as_a_survivor(bench: Laboratory) -> None:
 
 
 def test_a_planted_bug_is_caught_by_the_test_that_fails(bench: Laboratory) -> None:
-    broken = Change("django_pgqueue/acks.py", "\ndef decide(", "\ndef undecided(")
+    never = "    if policy is AckPolicy.ACK_FIRST:\n        return None\n"
+    broken = Change("django_pgqueue/acks.py", never, "")
     text = (bench.root / broken.path).read_text()
 
     verdict = bench.examine(replace(HARMLESS, name="broken", changes=(broken,)), 120)

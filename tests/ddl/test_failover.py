@@ -62,12 +62,12 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     )
     with primary, Actor({"default": Env.db_url_config(primary.url())}) as actor:
         actor.do(manage, "migrate", "django_pgqueue", verbosity=0)
-        standby.home.mkdir(mode=0o711)
-        program = primary._find_bin_dir() / "pg_basebackup"
+        standby.home.mkdir()
+        standby.home.chmod(0o777)  # as root, the server's user makes the copy
+        program = primary.bin_dir / "pg_basebackup"
         options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
-        subprocess.run(
-            [program, *options, "-D", str(standby.data)], check=True, capture_output=True
-        )
+        copy = [program, *options, "-D", str(standby.data)]
+        subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby.user)
         with standby:
             yield Pair(primary, actor, standby)
     for server in (standby, primary):
