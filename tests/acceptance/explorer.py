@@ -94,9 +94,13 @@ class Session:
     def _connect(self) -> None:
         from django.db import connections
 
+        from django_pgqueue import queue
+
         connection = connections[self.alias]
         connection.ensure_connection()
         self.pid = connection.connection.info.backend_pid
+        for name in ("orders", "dead"):
+            queue(name, using=self.alias).drained()  # what a process remembers of a queue
         connection.execute_wrappers.append(self._before_statement)
 
     def _before_statement(self, execute: Any, sql: str, *rest: Any) -> Any:

@@ -76,5 +76,6 @@ def open_ended(queue: OpenQueue) -> None:
 
 def rescue(queue: OpenQueue, process_id: int) -> int:
     """Make readable at once the messages that a dead consumer process held; returns how many."""
-    [(count,)] = queue.run("leases/rescue", {"process_id": process_id})
+    holder = arguments.whole(process_id, "process_id")
+    [(count,)] = queue.run("leases/rescue", {"process_id": holder})
     return int(count)

@@ -12,6 +12,7 @@ from django_pgqueue import arguments, ddl
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle.settling import by_receipts
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt, Settled
 
 __all__ = ["complete", "end_exhausted", "fail", "release", "retry", "settle"]
@@ -30,14 +31,17 @@ def complete(
 
     >>> queue("orders").complete([message.receipt])
     [1]
+
+    Raises InvalidArgument, InvalidMessage for a result that is not JSON, QueueNotFound.
     """
-    receipts = list(receipts)
+    receipts = arguments.receipts(receipts)
+    results = arguments.by_receipt(results, "results", "values")
     if not receipts:
         return Settled()
     if not results:
-        return by_receipts(queue, "archive", receipts, {"ran": int(ran), "results": None})
+        return by_receipts(queue, "archive", receipts, {"ran": _count(ran), "results": None})
     texts = {r: arguments.json_text(value, "result") for r, value in results.items()}
-    return by_receipts(queue, "archive", receipts, {"ran": int(ran)}, {"results": texts})
+    return by_receipts(queue, "archive", receipts, {"ran": _count(ran)}, {"results": texts})
 
 
 def retry(
@@ -56,11 +60,13 @@ def retry(
 
     Raises InvalidArgument, QueueNotFound.
     """
+    delays = arguments.by_receipt(delays, "delays", "seconds")
+    texts = arguments.texts(errors, "errors")
     if not delays:
         return Settled()
     seconds = {r: arguments.duration(d, "delay").total_seconds() for r, d in delays.items()}
-    each = {"delays": seconds, "errors": errors or {}}
-    return by_receipts(queue, "retry", list(delays), {"ran": int(ran)}, each)
+    each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": texts}
+    return by_receipts(queue, "retry", list(delays), {"ran": _count(ran)}, each)
 
 
 def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
@@ -69,7 +75,7 @@ def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
     >>> queue("orders").release([message.receipt])
     [1]
     """
-    receipts = list(receipts)
+    receipts = arguments.receipts(receipts)
     return by_receipts(queue, "release", receipts, {}) if receipts else Settled()
 
 
@@ -88,9 +94,11 @@ def fail(
     >>> queue("orders").fail({message.receipt: "no such customer"})
     [1]
     """
-    if not errors:
+    texts = arguments.texts(errors, "errors")
+    arguments.text(reason, "reason")
+    if not texts:
         return Settled()
-    return _fail(queue, list(errors), {"errors": errors}, reason, ran)
+    return _fail(queue, list(texts), {"errors": texts}, reason, ran)
 
 
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
@@ -101,11 +109,11 @@ def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
 def _fail(
     queue: OpenQueue,
     receipts: Sequence[Receipt],
-    each: Mapping[str, Mapping[Receipt, str]],
+    each: Mapping[str, Mapping[Receipt, str | None]],
     reason: str,
     ran: bool,
 ) -> Settled:
-    params: dict[str, Any] = {"ran": int(ran)}
+    params: dict[str, Any] = {"ran": _count(ran)}
     target = queue.dead_letter_queue_id
     if target is None:
         return by_receipts(queue, "fail", receipts, params, each)
@@ -126,6 +134,13 @@ def settle(queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool =
     >>> queue("orders").settle({message.receipt: Ack()})
     [1]
     """
+    outcomes = arguments.by_receipt(outcomes, "outcomes", "outcomes")
+    for outcome in outcomes.values():
+        if not isinstance(outcome, (Ack, Nack, Reject, Discard)):
+            raise InvalidArgument(
+                f"outcomes: {outcome!r} is no outcome; give an Ack, Nack, Reject or Discard of "
+                f"django_pgqueue.acks"
+            )
     done = [r for r, outcome in outcomes.items() if isinstance(outcome, Ack)]
     nacks = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Nack)}
     failed = {r: o.reason for r, o in outcomes.items() if isinstance(o, Reject)}
@@ -146,3 +161,8 @@ def settle(queue: OpenQueue, outcomes: Mapping[Receipt, Outcome], *, ran: bool =
         lost=[receipt for part in parts for receipt in part.lost],
         before=[receipt for part in parts for receipt in part.before],
     )
+
+
+def _count(ran: bool) -> int:
+    """How many attempts an outcome counts."""
+    return 1 if ran else 0

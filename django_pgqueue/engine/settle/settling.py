@@ -83,7 +83,7 @@ def set_vt(
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
     """Delete messages wherever they are, the archive included; returns the ids found."""
-    ids = list(ids)
+    ids = arguments.ids(ids)
     unfold(queue, ids)
     return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
 
