@@ -176,7 +176,7 @@ def replay(
 
 def _in_steps(
     batch: Callable[[int], tuple[int, bool]],
-    rate: float | None,
+    rate: Any,
     progress: Callable[[int], None] | None,
 ) -> int:
     """Step after step until there is no more, no faster than the rate."""
