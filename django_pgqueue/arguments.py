@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -16,9 +16,11 @@ from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
 __all__ = [
     "array",
+    "by_receipt",
     "duration",
     "fence",
     "headers_text",
+    "ids",
     "json_text",
     "key",
     "moment",
@@ -26,10 +28,14 @@ __all__ = [
     "priority",
     "quantity",
     "queue_name",
+    "receipts",
     "span",
     "targets",
+    "text",
+    "texts",
     "timeout",
     "validate_queue_name",
+    "whole",
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
@@ -230,10 +236,7 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     ids: dict[int, None] = {}
     for target in receipts_or_ids:
         target = getattr(target, "receipt", target)
-        # Receipts of a batch are made by a read alone.
-        if type(target) is BatchReceipt or (
-            isinstance(target, Receipt) and all(map(_is_id, target))
-        ):
+        if _is_receipt(target):
             receipts[target] = None
         elif _is_id(target):
             ids[target] = None
@@ -242,18 +245,86 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     return list(receipts), list(ids)
 
 
+def ids(values: Any) -> list[int]:
+    """Ids of messages, in a list."""
+    found = _list(values, "ids", "message ids")
+    for value in found:
+        if not _is_id(value):
+            raise InvalidArgument(f"ids: {value!r} is not the id of a message, a whole number")
+    return found
+
+
+def receipts(values: Any) -> list[Receipt]:
+    """Receipts of deliveries, in a list."""
+    found = _list(values, "receipts", "receipts")
+    for value in found:
+        if not _is_receipt(value):
+            raise InvalidArgument(
+                f"receipts: {value!r} is no receipt; give message.receipt of what was read"
+            )
+    return found
+
+
+def by_receipt(values: Any, name: str, each: str) -> dict[Receipt, Any]:
+    """A dict whose keys are receipts; None is an empty one."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InvalidArgument(f"{name} must be a dict of receipts to {each}, not {values!r}")
+    receipts(list(values))
+    return dict(values)
+
+
+def texts(values: Any, name: str) -> dict[Receipt, str | None]:
+    """Texts by receipt, such as errors."""
+    found = by_receipt(values, name, "texts")
+    return {receipt: text(value, name) for receipt, value in found.items()}
+
+
+def text(value: object, name: str) -> str | None:
+    """A text that PostgreSQL can store, or None."""
+    if value is not None and (not isinstance(value, str) or _UNSTORABLE.search(value)):
+        raise InvalidArgument(
+            f"{name} must be text without NUL and lone surrogates, or None, not {value!r}"
+        )
+    return value
+
+
+def whole(value: object, name: str) -> int:
+    """A whole number from 1 on that PostgreSQL's integer holds."""
+    if type(value) is not int or not 1 <= value <= _INT4:
+        raise InvalidArgument(f"{name} must be a whole number from 1 to {_INT4}, not {value!r}")
+    return value
+
+
+def _list(values: Any, name: str, what: str) -> list[Any]:
+    if isinstance(values, (str, bytes, Receipt)) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} must be a list of {what}, not {values!r}")
+    return list(values)
+
+
 def _is_id(value: object) -> bool:
     return type(value) is int and value.bit_length() < 64
 
 
-def newest(receipts: Sequence[Receipt]) -> list[Receipt]:
+def _is_receipt(value: object) -> bool:
+    # Receipts of a batch are made by a read alone.
+    return type(value) is BatchReceipt or (
+        isinstance(value, Receipt)
+        and all(map(_is_id, value))
+        and 0 <= value.read_ct <= _INT4
+        and value.read_at >= 0
+    )
+
+
+def newest(given: Sequence[Receipt]) -> list[Receipt]:
     """The receipts that may be good: of several for one message only that of the last delivery.
 
     >>> newest([Receipt(7, 1, 5), Receipt(7, 2, 9), Receipt(8, 1, 5)])
     [Receipt(id=7, read_ct=2, read_at=9), Receipt(id=8, read_ct=1, read_at=5)]
     """
     last: dict[int, Receipt] = {}
-    for receipt in receipts:
+    for receipt in given:
         known = last.setdefault(receipt.id, receipt)
         if receipt.read_at > known.read_at:
             last[receipt.id] = receipt

@@ -54,6 +54,8 @@ def create_queue(
     ``partition_interval``) than asked for.
     """
     arguments.queue_name(name)
+    if not isinstance(notify, bool):
+        raise InvalidArgument(f"notify must be True or False, not {notify!r}")
     asked = {
         "visibility_timeout": _at_least(1, visibility_timeout, "visibility_timeout"),
         "max_deliveries": _at_least(1, max_deliveries, "max_deliveries"),
@@ -62,7 +64,9 @@ def create_queue(
         "dedup_window": arguments.span(dedup_window, "dedup_window"),
         "unlogged": bool(unlogged),
         "notify": notify,
-        "dead_letter_queue": dead_letter_queue and Queue.objects.resolve(dead_letter_queue, alias),
+        "dead_letter_queue": None
+        if dead_letter_queue is None
+        else Queue.objects.resolve(dead_letter_queue, alias),
     }
     queue, created = Queue.create(name, alias, **asked)
     if not created:

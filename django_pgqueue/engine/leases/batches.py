@@ -84,5 +84,6 @@ def rescue(queue: OpenQueue, process_id: int) -> int:
 
     Raises QueueNotFound.
     """
-    [(count,)] = queue.run("leases/rescue", {"process_id": process_id})
+    holder = arguments.whole(process_id, "process_id")
+    [(count,)] = queue.run("leases/rescue", {"process_id": holder})
     return int(count)

@@ -81,8 +81,10 @@ def lease(
     Raises QueueNotFound, InvalidArgument.
     """
     params = _params(queue, vt, qty, conditional)
-    params["process_id"] = process_id
-    params["max_deliveries"] = max_deliveries or queue.max_deliveries
+    if process_id is not None:
+        params["process_id"] = arguments.whole(process_id, "process_id")
+    if max_deliveries is not None:
+        params["max_deliveries"] = arguments.whole(max_deliveries, "max_deliveries")
     return _take(queue, params, batched=batched)
 
 

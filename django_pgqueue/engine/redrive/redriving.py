@@ -107,7 +107,7 @@ def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
 def _redrivable(queue: OpenQueue, ids: Iterable[int] | None, filter: Any) -> Iterator[list[_Dead]]:
     """The messages that can go back, in the order of ids, a page at a time."""
     params = {
-        "ids": None if ids is None else list(ids),
+        "ids": None if ids is None else arguments.ids(ids),
         "filter": None if filter is None else arguments.json_text(filter, "filter"),
         "batch": BATCH,
     }
@@ -153,7 +153,7 @@ def replay(
     # Messages that are replayed and archived meanwhile have higher ids.
     [(last,)] = queue.run("redrive/last_id")
     params = {
-        "ids": None if ids is None else list(ids),
+        "ids": None if ids is None else arguments.ids(ids),
         "state": None if state is None else str(state),
         "filter": None if filter is None else arguments.json_text(filter, "filter"),
         "last": last,
@@ -177,11 +177,13 @@ def replay(
 
 def _in_steps(
     batch: Callable[[int], tuple[int, bool]],
-    rate: float | None,
+    rate: Any,
     progress: Callable[[int], None] | None,
 ) -> int:
     """Step after step until there is no more, no faster than the rate."""
-    if rate is not None and (isinstance(rate, bool) or not rate > 0):
+    if rate is not None and (
+        isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e9
+    ):
         raise InvalidArgument(f"rate must be a number of messages a second, not {rate!r}")
     # A tenth of a second's worth in a step keeps a slow rate even.
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))

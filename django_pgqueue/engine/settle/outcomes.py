@@ -16,6 +16,7 @@ from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle.attempts import masked, note
 from django_pgqueue.engine.settle.settling import by_receipts
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt, Settled
 
 __all__ = ["complete", "end_exhausted", "fail", "release", "retry", "settle"]
@@ -38,10 +39,11 @@ def complete(
     >>> queue("orders").complete([message.receipt], results={message.receipt: {"invoice": 41}})
     [1]
 
-    Raises QueueNotFound, InvalidMessage for a result that JSON cannot hold.
+    Raises InvalidArgument, InvalidMessage for a result that is not JSON, QueueNotFound.
     """
-    texts = {r: str(arguments.json_text(v, "result")) for r, v in (results or {}).items()}
-    return _complete(queue, list(receipts), texts, ran)
+    found = arguments.by_receipt(results, "results", "values")
+    texts = {r: str(arguments.json_text(value, "result")) for r, value in found.items()}
+    return _complete(queue, arguments.receipts(receipts), texts, ran)
 
 
 def retry(
@@ -68,15 +70,17 @@ def retry(
 
     Raises InvalidArgument, QueueNotFound.
     """
+    delays = arguments.by_receipt(delays, "delays", "seconds")
+    texts = arguments.texts(errors, "errors")
     if not delays:
         return Settled()
     seconds = {r: arguments.duration(d, "delay").total_seconds() for r, d in delays.items()}
-    each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": _masked(errors or {})}
+    each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": _masked(texts)}
     return _noting(
         queue,
         failures,
         process_id,
-        lambda: by_receipts(queue, "retry", list(delays), {"ran": int(ran)}, each),
+        lambda: by_receipts(queue, "retry", list(delays), {"ran": _count(ran)}, each),
     )
 
 
@@ -88,7 +92,7 @@ def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
 
     Raises QueueNotFound.
     """
-    receipts = list(receipts)
+    receipts = arguments.receipts(receipts)
     return by_receipts(queue, "release", receipts, {}) if receipts else Settled()
 
 
@@ -117,11 +121,13 @@ def fail(
 
     Raises QueueNotFound.
     """
-    if not errors:
+    texts = arguments.texts(errors, "errors")
+    arguments.text(reason, "reason")
+    if not texts:
         return Settled()
-    each = {"errors": _masked(errors)}
+    each = {"errors": _masked(texts)}
     return _noting(
-        queue, failures, process_id, lambda: _fail(queue, list(errors), each, reason, ran)
+        queue, failures, process_id, lambda: _fail(queue, list(texts), each, reason, ran)
     )
 
 
@@ -133,11 +139,11 @@ def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
 def _fail(
     queue: OpenQueue,
     receipts: Sequence[Receipt],
-    each: Mapping[str, Mapping[Receipt, str]],
+    each: Mapping[str, Mapping[Receipt, str | None]],
     reason: str,
     ran: bool,
 ) -> Settled:
-    params: dict[str, Any] = {"ran": int(ran)}
+    params: dict[str, Any] = {"ran": _count(ran)}
     target = queue.dead_letter_queue_id
     if target is None:
         return by_receipts(queue, "fail", receipts, params, each)
@@ -171,6 +177,13 @@ def settle(
 
     Raises QueueNotFound, InvalidArgument.
     """
+    outcomes = arguments.by_receipt(outcomes, "outcomes", "outcomes")
+    for outcome in outcomes.values():
+        if not isinstance(outcome, (Ack, Nack, Reject, Discard)):
+            raise InvalidArgument(
+                f"outcomes: {outcome!r} is no outcome; give an Ack, Nack, Reject or Discard of "
+                f"django_pgqueue.acks"
+            )
     done = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Ack)}
     nacks = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Nack)}
     rejects = {r: outcome for r, outcome in outcomes.items() if isinstance(outcome, Reject)}
@@ -208,8 +221,8 @@ def _complete(
     if not receipts:
         return Settled()
     if not results:
-        return by_receipts(queue, "archive", receipts, {"ran": int(ran), "results": None})
-    return by_receipts(queue, "archive", receipts, {"ran": int(ran)}, {"results": results})
+        return by_receipts(queue, "archive", receipts, {"ran": _count(ran), "results": None})
+    return by_receipts(queue, "archive", receipts, {"ran": _count(ran)}, {"results": results})
 
 
 def _noting(
@@ -232,5 +245,10 @@ def _failures(outcomes: Mapping[Receipt, Nack | Reject]) -> dict[Receipt, Failur
     return {r: o.failure for r, o in outcomes.items() if o.failure is not None}
 
 
-def _masked(errors: Mapping[Receipt, str]) -> dict[Receipt, str]:
-    return {receipt: masked(error) for receipt, error in errors.items()}
+def _masked(errors: Mapping[Receipt, str | None]) -> dict[Receipt, str | None]:
+    return {receipt: error and masked(error) for receipt, error in errors.items()}
+
+
+def _count(ran: bool) -> int:
+    """How many attempts an outcome counts."""
+    return 1 if ran else 0

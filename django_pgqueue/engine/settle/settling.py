@@ -112,7 +112,7 @@ def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
 
     Raises QueueNotFound.
     """
-    ids = list(ids)
+    ids = arguments.ids(ids)
     unfold(queue, ids)
     return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
 

@@ -1,0 +1,631 @@
+"""Every interleaving of the statements of two or three sessions, against a real server.
+
+    python -m tests.acceptance.explorer                    # all scenarios, to the end
+    python -m tests.acceptance.explorer groups --most 500  # some, and so many interleavings of each
+    python -m tests.acceptance.explorer --list
+
+Each session is a thread with a connection of its own that runs real operations. It stops before
+each statement and before each commit, until it is chosen; the choices are enumerated, depth first.
+A session that waits for a lock is chosen when the server lets it go on. Time is a session too: it
+moves the end of leases into the past. After each step, and after a drain at the end:
+
+- every message that was sent and committed is in one place: live, or archived, or deleted;
+- no two deliveries have the same receipt;
+- a settlement succeeds only by the receipt of the message's last delivery, and once;
+- a message of a group is settled only when those before it are, or were leased in the same read;
+- at the end all leases run out, and everything is read and archived.
+
+The bounds: the sessions' scripts below, to their ends; what happens inside of one statement is the
+server's. Exits with 1, and prints the interleaving, when an invariant breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from example_project.embedded_postgres.server import EmbeddedServer
+
+__all__ = ["SCENARIOS", "Broken", "Scenario", "explore"]
+
+ALIASES = ("default", "a", "b", "c")
+#: Seconds until a step counts as hung.
+PATIENCE = 30.0
+
+
+class Broken(Exception):
+    """An invariant broke."""
+
+
+@dataclass
+class Delivered:
+    """A delivery that some session got."""
+
+    message: Any
+    #: Everything that happened has a number, in order.
+    number: int
+    #: Messages that were live before the read.
+    before: frozenset[int]
+
+
+@dataclass
+class History:
+    """What all sessions have seen, in the order of steps."""
+
+    deliveries: list[Delivered] = field(default_factory=list)
+    settled: dict[int, str] = field(default_factory=dict)
+    sent: dict[int, str | None] = field(default_factory=dict)
+    clock: int = 0
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+
+class Session:
+    """A thread that runs a script, one statement each time it is let go on."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.history = History()
+        self.world: World
+        self.waiting = threading.Event()
+        self.done = True
+        self.label = ""
+        self.pid = 0
+        self._go = threading.Semaphore(0)
+        self._thread = ThreadPoolExecutor(1)
+        self._thread.submit(self._connect).result()
+
+    def _connect(self) -> None:
+        from django.db import connections
+
+        from django_pgqueue import queue
+
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        self.pid = connection.connection.info.backend_pid
+        for name in ("orders", "dead"):
+            queue(name, using=self.alias).drained()  # what a process remembers of a queue
+        connection.execute_wrappers.append(self._before_statement)
+
+    def _before_statement(self, execute: Any, sql: str, *rest: Any) -> Any:
+        self.gate(" ".join(sql.split())[:60])
+        return execute(sql, *rest)
+
+    def gate(self, label: str) -> None:
+        """Wait until this session is chosen."""
+        self.label = label
+        self.waiting.set()
+        self._go.acquire()
+
+    def begin(self, script: Script) -> Future[None]:
+        self.done = False
+        self.waiting.clear()
+        return self._thread.submit(self._run, script)
+
+    def _run(self, script: Script) -> None:
+        try:
+            script(self)
+        finally:
+            self.done = True
+            self.waiting.set()
+
+    def let_go(self) -> None:
+        self.waiting.clear()
+        self._go.release()
+
+    def close(self) -> None:
+        from django.db import connections
+
+        self._thread.submit(connections.close_all)
+        self._thread.shutdown()
+
+    # What scripts do
+
+    @property
+    def queue(self) -> Any:
+        from django_pgqueue import queue
+
+        return queue("orders", using=self.alias)
+
+    def send(self, body: Any, **options: Any) -> None:
+        pk = self.queue.send(body, **options)
+        self.history.sent[pk] = options.get("group")
+
+    def read(self, how: str = "read", **options: Any) -> list[Any]:
+        before = self.world.live()
+        messages = getattr(self.queue, how)(vt=600, **options)
+        number = self.history.tick()
+        for message in messages:
+            self.history.deliveries.append(Delivered(message, number, before))
+            same = [d for d in self.history.deliveries if d.message.receipt == message.receipt]
+            if len(same) > 1:
+                raise Broken(f"two deliveries have the receipt {message.receipt}")
+        return messages
+
+    def settle(self, operation: str, messages: Sequence[Any], given: Any = None) -> list[int]:
+        """Run an operation on messages that were read, and judge what it says."""
+        if not messages:
+            return []
+        receipts = [message.receipt for message in messages]
+        done = getattr(self.queue, operation)(receipts if given is None else given)
+        for message in messages:
+            if message.id in done:
+                self._judge(operation, message)
+        return list(done)
+
+    def _judge(self, operation: str, message: Any) -> None:
+        of_message = [d for d in self.history.deliveries if d.message.id == message.id]
+        mine = next(d for d in of_message if d.message.receipt == message.receipt)
+        # Deliveries whose read has not returned yet are found by the count of the next one.
+        if any(d.message.receipt.read_at > message.receipt.read_at for d in of_message):
+            raise Broken(f"{operation} by {message.receipt}, which is not the last delivery")
+        if operation not in ("archive", "delete", "fail"):
+            return
+        if message.id in self.history.settled:
+            raise Broken(f"message {message.id} was settled twice")
+        self.history.settled[message.id] = operation
+        if message.group is None or operation == "fail":
+            return
+        together = {
+            d.message.id
+            for d in self.history.deliveries
+            if d.message.group == message.group
+            and d.message.receipt.read_at == message.receipt.read_at
+        }
+        earlier = {
+            pk
+            for pk in mine.before & self.world.live()
+            if pk < message.id and self.history.sent.get(pk) == message.group
+        }
+        if early := earlier - together:
+            raise Broken(f"message {message.id} was settled before {sorted(early)} of its group")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        from django.db import transaction
+
+        with transaction.atomic(using=self.alias):
+            yield
+            self.gate("COMMIT")
+
+    def expire(self) -> None:
+        """The end of all leases comes."""
+        self.sql(
+            "WITH leases AS (UPDATE pgqueue_lease SET vt = vt - interval '1 day' "
+            "WHERE vt > statement_timestamp()) "
+            "UPDATE pgqueue_deferred SET vt = vt - interval '1 day' "
+            "WHERE vt > statement_timestamp()"
+        )
+
+    def sql(self, statement: str) -> None:
+        from django.db import connections
+
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(statement)
+
+
+Script = Callable[[Session], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    #: In words: the messages there are, and what each session does.
+    story: str
+    prepare: Callable[[Any], None]
+    scripts: tuple[Script, ...]
+
+
+class World:
+    """The server between two steps, seen by a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+
+    def live(self) -> frozenset[int]:
+        return frozenset(pk for (pk,) in self.connection.execute("SELECT id FROM pgqueue_live"))
+
+    def places(self) -> Counter[int]:
+        return Counter(
+            pk
+            for (pk,) in self.connection.execute(
+                "SELECT id FROM pgqueue_live UNION ALL SELECT id FROM pgqueue_archive"
+            )
+        )
+
+    def messages(self) -> set[int]:
+        return {pk for (pk,) in self.connection.execute("SELECT id FROM pgqueue_message")}
+
+    def blocked(self, session: Session) -> bool:
+        row = self.connection.execute(
+            "SELECT cardinality(pg_blocking_pids(%s)) > 0", [session.pid]
+        ).fetchone()
+        return row == (True,)
+
+    def check(self, history: History) -> None:
+        with self.connection.transaction():
+            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            places, messages = self.places(), self.messages()
+        if lost := {pk for pk in messages if not places[pk]}:
+            raise Broken(f"messages {sorted(lost)} are in no place")
+        if twice := {pk for pk, count in places.items() if count > 1}:
+            raise Broken(f"messages {sorted(twice)} are in two places")
+
+    def empty(self) -> None:
+        """Remove every message, without the triggers that would follow."""
+        tables = ["ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"]
+        tables += ["message", "archive"]
+        deletes = "; ".join(f"DELETE FROM pgqueue_{table}" for table in tables)
+        self.connection.execute(
+            f"BEGIN; SET LOCAL session_replication_role = replica; {deletes}; COMMIT"
+        )
+
+
+class Explorer:
+    """Sessions, the server, and how an interleaving is run."""
+
+    def __init__(self, url: str) -> None:
+        self.world = World(url)
+        self.sessions = {alias: Session(alias) for alias in ALIASES[1:]}
+        for session in self.sessions.values():
+            session.world = self.world
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            session.close()
+        self.world.connection.close()
+
+    def run(self, scenario: Scenario, prefix: list[int]) -> list[tuple[int, int]]:
+        """One interleaving: the choices of ``prefix``, then always the first.
+
+        Returns each choice, and among how many it was made. Raises Broken.
+        """
+        from django_pgqueue import queue
+        from django_pgqueue.engine.read import claims
+
+        claims._claims.clear()
+        self.world.empty()
+        history = History()
+        for pk, group in scenario.prepare(queue("orders")) or ():
+            history.sent[pk] = group
+        running: list[tuple[Session, Future[None]]] = []
+        for alias, script in zip(ALIASES[1:], scenario.scripts, strict=False):
+            session = self.sessions[alias]
+            session.history = history
+            running.append((session, session.begin(script)))
+        choices: list[tuple[int, int]] = []
+        trace: list[str] = []
+        try:
+            while True:
+                able = [session for session, _ in running if self._is_able(session)]
+                if not able:
+                    break
+                chosen = prefix[len(choices)] if len(choices) < len(prefix) else 0
+                choices.append((chosen, len(able)))
+                if chosen >= len(able):
+                    raise RuntimeError("the same choices led elsewhere: something else decides")
+                session = able[chosen]
+                trace.append(f"{session.alias}: {session.label}")
+                session.let_go()
+                self._is_able(session)
+                self.world.check(history)
+            for _, future in running:
+                future.result(PATIENCE)
+            trace.append("drain")
+            self._drain(history)
+        except Exception as error:
+            for session, future in running:
+                while not future.done():
+                    session.let_go()
+                    session.waiting.wait(0.05)
+            raise Broken(f"{error!r} in {scenario.name}:\n  " + "\n  ".join(trace)) from error
+        return choices
+
+    def _is_able(self, session: Session) -> bool:
+        """Wait until a session is before its next statement, at its end, or waits for a lock."""
+        deadline = time.monotonic() + PATIENCE
+        while not session.waiting.wait(0.01):
+            if self.world.blocked(session):
+                return False
+            if time.monotonic() > deadline:
+                raise Broken(f"{session.alias} hangs in {session.label}")
+        return not session.done
+
+    def _drain(self, history: History) -> None:
+        from django_pgqueue import queue
+
+        for name in ("orders", "dead"):
+            drained = queue(name)
+            for _round in range(50):
+                self.world.connection.execute("UPDATE pgqueue_deferred SET vt = '2000-01-01'")
+                self.world.connection.execute("UPDATE pgqueue_lease SET vt = '2000-01-01'")
+                self.world.connection.execute("UPDATE pgqueue_waiting SET vt = NULL")
+                messages = drained.read(qty=3, vt=60)
+                if not messages:
+                    break
+                for message in messages:
+                    if message.id in history.settled and history.settled[message.id] != "fail":
+                        raise Broken(f"message {message.id} is read after it was settled")
+                if len(drained.archive(messages)) != len(messages):
+                    raise Broken(f"not all of {messages} could be archived at the end")
+            self.world.check(history)
+        if left := self.world.live():
+            raise Broken(f"messages {sorted(left)} are never read")
+        if lost := {pk for pk in history.sent if pk not in self.world.messages()} - {
+            pk for pk, operation in history.settled.items() if operation == "delete"
+        }:
+            raise Broken(f"messages {sorted(lost)} are lost")
+
+
+def explore(
+    explorer: Explorer, scenario: Scenario, most: int | None, tell: Callable[[int], None]
+) -> tuple[int, bool]:
+    """All interleavings of a scenario, or the first ``most`` of them; how many, and if all."""
+    prefix: list[int] = []
+    number = 0
+    while most is None or number < most:
+        choices = explorer.run(scenario, prefix)
+        number += 1
+        tell(number)
+        while choices and choices[-1][0] + 1 == choices[-1][1]:
+            choices.pop()
+        if not choices:
+            return number, True
+        prefix = [chosen for chosen, _ in choices]
+        prefix[-1] += 1
+    return number, False
+
+
+# Scenarios
+
+
+def singles(count: int) -> Callable[[Any], Any]:
+    return lambda orders: [(orders.send(number), None) for number in range(count)]
+
+
+def of_groups(*groups: str) -> Callable[[Any], Any]:
+    return lambda orders: [(orders.send(n, group=g), g) for n, g in enumerate(groups)]
+
+
+def work(session: Session) -> None:
+    session.settle("archive", session.read())
+
+
+def work_twice(session: Session) -> None:
+    work(session)
+    work(session)
+
+
+def time_passes(session: Session) -> None:
+    session.expire()
+
+
+def release_then_ack(session: Session) -> None:
+    """The second says that the first receipt is worth nothing after a release."""
+    messages = session.read()
+    session.settle("release", messages)
+    session.settle("archive", messages)
+
+
+def retry_then_ack(session: Session) -> None:
+    messages = session.read()
+    session.settle("retry", messages, {message.receipt: 0 for message in messages})
+    work(session)
+
+
+def fail_then_ack(session: Session) -> None:
+    messages = session.read()
+    session.settle("fail", messages, {message.receipt: "no" for message in messages})
+    session.settle("archive", messages)
+
+
+def redrive(session: Session) -> None:
+    from django_pgqueue import queue
+
+    queue("dead", using=session.alias).redrive()
+    # What comes back may be settled anew.
+    for pk, operation in list(session.history.settled.items()):
+        if operation == "fail":
+            del session.history.settled[pk]
+
+
+def batch(session: Session) -> None:
+    messages = session.read(qty=3)
+    session.settle("archive", messages[:2])
+    session.settle("archive", messages[2:])
+
+
+def grouped(session: Session) -> None:
+    session.settle("archive", session.read("read_grouped", qty=2))
+
+
+def ack_in_transaction(session: Session) -> None:
+    messages = session.read()
+    with session.transaction():
+        session.settle("archive", messages)
+
+
+def send_late(session: Session) -> None:
+    with session.transaction():
+        session.send("late")
+
+
+def send_to_group(session: Session) -> None:
+    with session.transaction():
+        session.send("late", group="g")
+
+
+def claim(session: Session) -> None:
+    for _ in range(3):
+        work(session)
+
+
+SCENARIOS = (
+    Scenario(
+        "expire",
+        "two messages; two workers read and ack; all leases end",
+        singles(2),
+        (work, work, time_passes),
+    ),
+    Scenario(
+        "release",
+        "one message; one gives it back and acks it then, one works",
+        singles(1),
+        (release_then_ack, work, time_passes),
+    ),
+    Scenario(
+        "retry",
+        "one message; one tries it again, one works, leases end",
+        singles(1),
+        (retry_then_ack, work, time_passes),
+    ),
+    Scenario(
+        "redrive",
+        "one message; one fails it and acks it then, one redrives, one works",
+        singles(1),
+        (fail_then_ack, redrive, work),
+    ),
+    Scenario(
+        "batches",
+        "six messages; two read three as one batch and ack it in parts, leases end",
+        lambda orders: [(pk, None) for pk in orders.send_batch(range(6))],
+        (batch, batch, time_passes),
+    ),
+    Scenario(
+        "groups",
+        "three messages of one group, one of another; two workers, leases end",
+        of_groups("g", "g", "h", "g"),
+        (work, work, time_passes),
+    ),
+    Scenario(
+        "grouped",
+        "three messages of one group; one reads two at once, one works, leases end",
+        of_groups("g", "g", "g"),
+        (grouped, work, time_passes),
+    ),
+    Scenario(
+        "promote",
+        "a group of two; one acks in a transaction, one sends to the group in one, one reads",
+        of_groups("g", "g"),
+        (ack_in_transaction, send_to_group, work),
+    ),
+    Scenario(
+        "begin",
+        "a new group; two send its first messages in transactions, one reads",
+        lambda orders: (),
+        (send_to_group, send_to_group, work_twice),
+    ),
+    Scenario(
+        "late",
+        "four messages; one reads behind its claim, one commits late, one works",
+        singles(4),
+        (claim, send_late, work),
+    ),
+)
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    if url := os.environ.get("EXPLORER_URL"):
+        yield url
+        return
+    folder = Path(tempfile.mkdtemp(prefix="explore-"))
+    folder.chmod(0o755)
+    embedded = EmbeddedServer(folder / "pg", settings={"fsync": "off", "autovacuum": "off"})
+    try:
+        with embedded:
+            yield embedded.url()
+    finally:
+        shutil.rmtree(embedded.home, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def set_up(url: str) -> None:
+    import django
+    from django.conf import settings
+    from environ import Env
+
+    database = Env.db_url_config(url)
+    settings.configure(
+        SECRET_KEY="only for tests",
+        USE_TZ=True,
+        DATABASES={alias: dict(database) for alias in ALIASES},
+        INSTALLED_APPS=["django.contrib.contenttypes", "django_pgqueue"],
+        # An interleaving has the same statements each time.
+        PGQUEUE={"CACHE_SECONDS": 10**6},
+    )
+    django.setup()
+    from django.core.management import call_command
+
+    from django_pgqueue.engine.read import claims, reading
+    from django_pgqueue.models import Message
+
+    call_command("migrate", verbosity=0)
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    # No clock decides: a read from the start comes when a read is short.
+    claims.SWEEP_INTERVAL = claims.SWEEP_LIMIT = 10**9
+    # Small batches are leased as large ones are.
+    reading.BATCH_FROM = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.acceptance.explorer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [scenario.name for scenario in SCENARIOS]
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(names))
+    parser.add_argument("--most", type=int, help="interleavings of each scenario (default: all)")
+    parser.add_argument("--list", action="store_true", help="tell the scenarios' stories")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.scenarios) - set(names):
+        parser.error(f"no scenario {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+    if options.list:
+        for scenario in SCENARIOS:
+            print(f"{scenario.name:10} {scenario.story}")
+        return 0
+    with server() as url:
+        set_up(url)
+        explorer = Explorer(url)
+        try:
+            for scenario in SCENARIOS:
+                if scenario.name not in (options.scenarios or names):
+                    continue
+                began = time.monotonic()
+
+                def tell(number: int, name: str = scenario.name, began: float = began) -> None:
+                    if sys.stderr.isatty():
+                        print(f"\r{name}: {number} ...", end="", file=sys.stderr, flush=True)
+
+                number, complete = explore(explorer, scenario, options.most, tell)
+                took = time.monotonic() - began
+                of = "all" if complete else "the first"
+                print(f"{scenario.name}: {of} {number} interleavings, {took:.0f} s", flush=True)
+        except Broken as broken:
+            print(broken, file=sys.stderr)
+            return 1
+        finally:
+            explorer.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,437 @@
+"""Plants bugs in a copy of the package, and shows which test catches each.
+
+    python -m tests.acceptance.mutants                  # all
+    python -m tests.acceptance.mutants --name no-fence  # some of them
+    python -m tests.acceptance.mutants --list
+
+A mutant is a substitution of text in a temporary copy; the package itself has no hooks. The tests
+that should catch it run there. A catch counts if the catching test passes without the mutant.
+Exits with 1 when a mutant survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from example_project.embedded_postgres.server import EmbeddedServer
+
+__all__ = ["MUTANTS", "Change", "Laboratory", "Mutant", "Verdict", "laboratory", "table"]
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("django_pgqueue", "pyspark_pgqueue", "example_project", "tests", "pyproject.toml")
+SECONDS = 60
+
+
+class Change(NamedTuple):
+    """A text of a file, which must stand there once, and what is put in its place."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    #: The bug, in words.
+    bug: str
+    #: Node ids of the tests that should catch it.
+    tests: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+
+class Verdict(NamedTuple):
+    """``catcher`` is the first test that failed, None for a survivor."""
+
+    mutant: Mutant
+    catcher: str | None
+    seconds: float
+    output: str
+    timed_out: bool = False
+
+    @property
+    def text(self) -> str:
+        if self.catcher:
+            return f"`{self.catcher}`"
+        return "**survived**: the run took too long" if self.timed_out else "**survived**"
+
+
+@dataclass
+class Laboratory:
+    """A copy of the project, and a server for its tests."""
+
+    root: Path
+    url: str
+    _clean: dict[str, bool] = field(default_factory=dict)
+
+    def examine(self, mutant: Mutant, seconds: float = SECONDS) -> Verdict:
+        """Run the tests on a mutant; the copy is as before afterwards.
+
+        Raises ValueError when a text does not stand exactly once in its file, RuntimeError when
+        the catcher fails without the mutant too, or no test ran.
+        """
+        before = {change.path: (self.root / change.path).read_text() for change in mutant.changes}
+        began = time.monotonic()
+        try:
+            for change in mutant.changes:
+                path = self.root / change.path
+                text = path.read_text()
+                if (count := text.count(change.old)) != 1:
+                    raise ValueError(
+                        f"{mutant.name}: the text stands {count} times in {change.path}, not once: "
+                        f"bring the mutant up to date. The text:\n{change.old}"
+                    )
+                path.write_text(text.replace(change.old, change.new))
+            code, output = self._pytest(mutant.tests, seconds)
+        finally:
+            for name, text in before.items():
+                (self.root / name).write_text(text)
+        took = time.monotonic() - began
+        if code == 0 or code is None:
+            return Verdict(mutant, None, took, output, timed_out=code is None)
+        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+        if code != 1 or found is None:
+            raise RuntimeError(f"{mutant.name}: pytest ended with {code}:\n{output}")
+        catcher = found.group(1)
+        if not self._passes(catcher):
+            raise RuntimeError(f"{catcher} fails without {mutant.name} too")
+        return Verdict(mutant, catcher, took, output)
+
+    def _passes(self, test: str) -> bool:
+        if test not in self._clean:
+            self._clean[test] = self._pytest([test], 2 * SECONDS)[0] == 0
+        return self._clean[test]
+
+    def _pytest(self, tests: Iterable[str], seconds: float) -> tuple[int | None, str]:
+        """The exit code of a run, None when it took too long, and its output."""
+        options = ["-x", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "--create-db"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "DATABASE_URL": self.url,
+            "COLUMNS": "400",
+        }
+        with (self.root / "output").open("w+") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *options, *tests],
+                cwd=self.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code: int | None = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            output.seek(0)
+            return code, output.read()
+
+
+@contextmanager
+def laboratory() -> Iterator[Laboratory]:
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    root = folder / "project"
+    root.mkdir()
+    ignore = shutil.ignore_patterns("__pycache__", ".pgdata*", "*.pyc")
+    server = EmbeddedServer(folder / "pg", settings={"fsync": "off", "full_page_writes": "off"})
+    try:
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, root / name, ignore=ignore)
+            else:
+                shutil.copy(ROOT / name, root / name)
+        with server:
+            yield Laboratory(root, server.url("queue"))
+    finally:
+        shutil.rmtree(server.home, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+ENGINE = "django_pgqueue/engine"
+DDL = "django_pgqueue/ddl"
+SETTLING = "tests/engine/settle/test_settling.py"
+FENCES = "tests/engine/settle/test_fences.py"
+BATCHES = "tests/engine/leases/test_batches.py"
+GROUPED = "tests/engine/read/test_grouped.py"
+OUTCOMES = "tests/worker/test_outcomes.py"
+TRANSACTIONS = "tests/acceptance/test_transactions.py"
+DEDUP = "tests/engine/send/test_dedup.py"
+
+MUTANTS = (
+    Mutant(
+        "no-fence",
+        "settling ignores the receipt",
+        (SETTLING,),
+        (
+            Change(
+                f"{ENGINE}/settle/fence.sql",
+                "((id, read_ct, last_read_at) IN (",
+                "(true OR (id, read_ct, last_read_at) IN (",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-fence-of-batches",
+        "a batch is archived by the id of its first message",
+        (FENCES,),
+        (
+            Change(
+                f"{ENGINE}/leases/archive_batch.sql",
+                "((head, read_at, ids::text) IN (",
+                "(true OR (head, read_at, ids::text) IN (",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-fence-of-parts",
+        "a part of a batch is archived by the id of its first message",
+        (FENCES,),
+        (
+            Change(
+                f"{ENGINE}/leases/archive_part.sql",
+                "          AND read_at = timestamptz 'epoch' "
+                "+ g.read_at::float8 * interval '1 microsecond'\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "fence-by-count",
+        "a receipt is compared by read_ct, without the moment of its delivery",
+        (FENCES,),
+        (
+            Change(
+                f"{ENGINE}/settle/fence.sql",
+                "((id, read_ct, last_read_at) IN (\n"
+                "        SELECT r.id, r.read_ct, "
+                "timestamptz 'epoch' + r.read_at::float8 * interval '1 microsecond'",
+                "((id, read_ct) IN (\n        SELECT r.id, r.read_ct",
+            ),
+        ),
+    ),
+    Mutant(
+        "lease-lost-ignored",
+        "a transactional handler commits although its lease is lost",
+        (
+            f"{OUTCOMES}::test_transactional_rolls_everything_back_when_the_lease_was_lost",
+            f"{OUTCOMES}::test_transactional_batch_gives_the_others_back_when_one_lease_was_lost",
+        ),
+        (
+            Change(
+                "django_pgqueue/worker/execution.py",
+                "if late := [*settled.lost, *settled.before]:",
+                "if late := [][: len(settled.lost)]:",
+            ),
+        ),
+    ),
+    Mutant(
+        "followers-ready",
+        "a message of a group is readable as soon as it is sent",
+        (GROUPED,),
+        (
+            Change(
+                f"{DDL}/send.sql",
+                "WHERE queue_id = queue_number AND group_key IS NULL\n"
+                "          AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());",
+                "WHERE queue_id = queue_number\n"
+                "          AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());",
+            ),
+        ),
+    ),
+    Mutant(
+        "followers-before-their-head",
+        "a follower whose lease ran out is leased while its head is not done",
+        (GROUPED,),
+        (
+            Change(
+                f"{ENGINE}/read/read.sql",
+                "d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (",
+                "false AND d.id IS DISTINCT FROM (",
+            ),
+        ),
+    ),
+    Mutant(
+        "followers-beside-a-batch",
+        "a grouped read goes on behind followers that an earlier one holds",
+        (GROUPED,),
+        (
+            Change(
+                f"{ENGINE}/read/follow.sql",
+                "               LIMIT 1) IS NULL\n",
+                "               LIMIT 1) IS NOT NULL IS NOT NULL\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "group-order",
+        "the last message of a group is the next head",
+        (GROUPED,),
+        (
+            Change(
+                f"{ENGINE}/groups/promote.sql",
+                "ORDER BY w.id LIMIT 1) w ON true",
+                "ORDER BY w.id DESC LIMIT 1) w ON true",
+            ),
+        ),
+    ),
+    Mutant(
+        "group-order-after-acks",
+        "an ack brings up the last message of the group",
+        (GROUPED,),
+        (
+            Change(
+                f"{DDL}/groups.sql",
+                "ORDER BY w.id LIMIT 1) w ON true",
+                "ORDER BY w.id DESC LIMIT 1) w ON true",
+            ),
+        ),
+    ),
+    Mutant(
+        "partial-ack-drops",
+        "an ack of a part of a batch loses the rest",
+        (BATCHES,),
+        (
+            Change(
+                f"{ENGINE}/leases/archive_part.sql",
+                "WHERE m.id <> ALL(done)\n",
+                "WHERE m.id <> ALL(done) AND false\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "dedup-taken-over",
+        "a second send takes a dedup key over that still counts",
+        (DEDUP,),
+        (
+            Change(
+                f"{ENGINE}/send/send_once.sql",
+                "SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id "
+                "ELSE d.id END,",
+                "SET id = excluded.id,",
+            ),
+        ),
+    ),
+    Mutant(
+        "dedup-taken-over-by-batches",
+        "a batch takes a dedup key over that still counts",
+        (DEDUP,),
+        (
+            Change(
+                f"{DDL}/claim_keys.sql",
+                "SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id "
+                "ELSE d.id END,",
+                "SET id = excluded.id,",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-read-from-the-start",
+        "under an endless backlog nothing looks for messages that committed late",
+        ("tests/engine/read/test_claims.py",),
+        (
+            Change(
+                f"{ENGINE}/read/claims.py",
+                "time.monotonic() - self._swept_at >= rest:",
+                "time.monotonic() - self._swept_at >= float('inf') > rest:",
+            ),
+        ),
+    ),
+    Mutant(
+        "attempt-counted-twice",
+        "a retry whose answer was lost counts its attempt once more",
+        (FENCES,),
+        (Change(f"{ENGINE}/settle/retry.sql", "  AND state = 'PROCESSING'\n", ""),),
+    ),
+    Mutant(
+        "release-keeps-the-count",
+        "a message given back unstarted keeps its delivery",
+        (FENCES,),
+        (Change(f"{ENGINE}/settle/release.sql", "read_ct = read_ct - 1,", "read_ct = read_ct,"),),
+    ),
+    Mutant(
+        "partition-with-live-message-dropped",
+        "maintenance drops a partition in which a message lives",
+        ("tests/maintenance/test_retention.py",),
+        (
+            Change(
+                "django_pgqueue/maintenance/dropping.py",
+                "    return bool(found)\n",
+                "    return bool(found) and False\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "send-outside-the-transaction",
+        "a send commits by itself",
+        (
+            f"{TRANSACTIONS}::test_a_rollback_keeps_neither",
+            f"{TRANSACTIONS}::test_a_rolled_back_send_is_never_seen",
+        ),
+        (
+            Change(
+                f"{ENGINE}/send/sending.py",
+                '[(pk,)] = queue.run("send/send", params)',
+                'thread = __import__("concurrent.futures").futures.ThreadPoolExecutor(1)\n'
+                '        [(pk,)] = thread.submit(queue.run, "send/send", params).result()',
+            ),
+        ),
+    ),
+)
+
+
+def table(verdicts: Iterable[Verdict]) -> str:
+    """Mutant, bug, catcher, seconds, as a table of Markdown."""
+    rows = ["| mutant | bug | caught by | seconds |", "|---|---|---|---:|"]
+    for each in verdicts:
+        name, bug = each.mutant.name, each.mutant.bug
+        rows.append(f"| {name} | {bug} | {each.text} | {each.seconds:.0f} |")
+    return "\n".join(rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [mutant.name for mutant in MUTANTS]
+    parser.add_argument("--name", action="append", choices=names, help="only this one; repeatable")
+    parser.add_argument("--list", action="store_true", help="name the mutants and their bugs")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for mutant in MUTANTS:
+            print(f"{mutant.name}: {mutant.bug}")
+        return 0
+    chosen = [mutant for mutant in MUTANTS if not options.name or mutant.name in options.name]
+    verdicts: list[Verdict] = []
+    with laboratory() as bench:
+        for number, mutant in enumerate(chosen, 1):
+            print(f"{number}/{len(chosen)} {mutant.name} ...", end=" ", file=sys.stderr, flush=True)
+            verdict = bench.examine(mutant)
+            print(f"{verdict.catcher or 'SURVIVED'} ({verdict.seconds:.0f} s)", file=sys.stderr)
+            verdicts.append(verdict)
+    print(table(verdicts))
+    survivors = [verdict for verdict in verdicts if verdict.catcher is None]
+    for verdict in survivors:
+        print(f"\n{verdict.mutant.name} survived:\n{verdict.output[-2000:]}", file=sys.stderr)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""The first interleavings of each scenario; ``python -m tests.acceptance.explorer`` runs all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.mutants import MUTANTS, laboratory
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Of each scenario.
+MOST = os.environ.get("EXPLORER_MOST", "25")
+
+
+def test_no_interleaving_breaks_an_invariant() -> None:
+    command = [sys.executable, "-m", "tests.acceptance.explorer", "--most", MOST]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."}
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(ended.stdout.splitlines()) == 10
+
+
+@pytest.mark.parametrize("name", ["no-fence", "fence-by-count", "followers-ready"])
+def test_an_interleaving_shows_a_planted_bug(name: str) -> None:
+    [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
+    this = f"{Path(__file__).relative_to(ROOT)}::test_no_interleaving_breaks_an_invariant"
+
+    with laboratory() as bench:
+        verdict = bench.examine(replace(mutant, tests=(this,)), 300)
+
+    assert verdict.catcher == this

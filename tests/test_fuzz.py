@@ -1,0 +1,262 @@
+"""Hostile values for every public argument: an error of ours that advises, or a result.
+
+    FUZZ_EXAMPLES=2000 pytest tests/test_fuzz.py     # long; 20 by default
+
+An operation gets a call that works, in which one to three arguments are replaced. It may succeed;
+otherwise it raises PgQueueError or TypeError, with a text, and sends nothing by half. A database
+error, or any other exception, is a fault.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import os
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_pgqueue.acks import Ack, Discard, Nack, Reject
+from django_pgqueue.errors import PgQueueError
+from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.types import Receipt
+from tests.conftest import run_sql
+
+pytestmark = pytest.mark.django_db
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
+UTC = dt.timezone.utc
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 101, 2**31, -(2**31) - 1, 2**63, -(2**63), 2**64, 10**400]),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([1e300, -1e300, 5e-324, 0.0000001]),
+    st.text(max_size=20),
+    st.sampled_from(["", "\x00", "a\x00b", "\ud800", "\\u0000", "'; --", "%s", "{}", "x" * 256]),
+    st.binary(max_size=8),
+    st.decimals(),
+    st.sampled_from(
+        [
+            dt.datetime(2026, 1, 1),
+            dt.datetime.min,
+            dt.datetime.max,
+            dt.datetime.min.replace(tzinfo=UTC),
+            dt.datetime.max.replace(tzinfo=UTC),
+            dt.date(2026, 1, 1),
+            dt.timedelta.max,
+            dt.timedelta.min,
+            dt.timedelta(seconds=-1),
+            dt.timedelta(microseconds=1),
+            Decimal("NaN"),
+            UUID(int=0),
+            complex(1, 1),
+            Ellipsis,
+            NotImplemented,
+            object,
+            object(),
+            len,
+            Ack(),
+            Reject("\x00"),
+            Discard(),
+            Nack(1.0, "\ud800"),
+            Queue(),
+            Message(),
+        ]
+    ),
+)
+numbers = st.one_of(
+    st.integers(), st.sampled_from([0, -1, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 2**64])
+)
+receipts = st.one_of(
+    st.builds(Receipt, numbers, numbers, numbers), st.builds(Receipt, scalars, scalars, scalars)
+)
+keys = st.one_of(receipts, st.integers(), st.text(max_size=5), st.none())
+hostile = st.one_of(
+    scalars,
+    receipts,
+    st.recursive(
+        st.one_of(scalars, receipts),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.lists(inner, max_size=3).map(tuple),
+            st.dictionaries(keys, inner, max_size=3),
+        ),
+        max_leaves=4,
+    ),
+    st.builds(iter, st.lists(scalars, max_size=2)),
+    st.frozensets(st.integers(), max_size=2),
+)
+
+
+def is_a_wait(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0.01
+
+
+def is_a_rate(value: Any) -> bool:
+    """A rate at which three messages take long."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1000
+
+
+def given_receipt(message: Message) -> dict[str, Any]:
+    """Arguments that work, by their names, for a message that was read."""
+    receipt = message.receipt
+    return {
+        "body": {"n": 1},
+        "bodies": [1, 2],
+        "receipts_or_ids": receipt,
+        "receipts": [receipt],
+        "delays": {receipt: 0},
+        "errors": {receipt: "no"},
+        "outcomes": {receipt: Ack()},
+        "ids": [message.id],
+        "vt": 30,
+        "process_id": 1,
+        "max_poll_seconds": 0,
+        "target": None,
+        "unlogged": False,
+    }
+
+
+OPERATIONS = [
+    "archive",
+    "complete",
+    "delete",
+    "drained",
+    "erase",
+    "fail",
+    "lease",
+    "metrics",
+    "next_due",
+    "peek",
+    "pop",
+    "purge",
+    "read",
+    "read_grouped",
+    "read_grouped_head",
+    "read_grouped_head_with_poll",
+    "read_grouped_rr",
+    "read_grouped_rr_with_poll",
+    "read_grouped_with_poll",
+    "read_with_poll",
+    "redrive",
+    "release",
+    "replay",
+    "rescue",
+    "retry",
+    "send",
+    "send_batch",
+    "set_vt",
+    "settle",
+]
+#: They do not run in the transaction of a test.
+LEFT_OUT = {"maintain", "repartition"}
+#: What nothing is checked of: it is called, or given to the caller's code.
+ANYTHING = {"progress"}
+
+
+def parameters(operation: Callable[..., Any]) -> list[inspect.Parameter]:
+    found = inspect.signature(operation).parameters.values()
+    return [p for p in found if p.name not in {"self", "queue", "args", "kwargs", *ANYTHING}]
+
+
+def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """A result, or an error that is one of ours and says something."""
+    try:
+        return call(), None
+    except (PgQueueError, TypeError) as error:
+        found = error
+    assert str(found).strip(), f"{found!r} says nothing"
+    return None, found
+
+
+def stored() -> int:
+    [(count,)] = run_sql("SELECT count(*) FROM pgqueue_message")
+    return int(count)
+
+
+def fuzz(test: Callable[..., None]) -> Callable[..., None]:
+    return settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )(given(data=st.data())(test))
+
+
+def test_every_operation_is_fuzzed() -> None:
+    public = {
+        name
+        for name, value in inspect.getmembers(BoundQueue, callable)
+        if not name.startswith("_") and hasattr(BoundQueue, f"a{name}")
+    }
+    assert public - {"create", "drop"} - LEFT_OUT == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@fuzz
+def test_hostile_arguments_raise_our_errors_only(
+    orders: BoundQueue, name: str, data: st.DataObject
+) -> None:
+    operation = getattr(orders, name)
+    orders.purge()
+    orders.send_batch([1, 2, 3])
+    [message] = orders.read()
+    works = given_receipt(message)
+    known = parameters(operation)
+    arguments = {p.name: works[p.name] for p in known if p.name in works}
+    if known:
+        chosen = data.draw(
+            st.lists(st.sampled_from([p.name for p in known]), min_size=1, max_size=3, unique=True)
+        )
+        for each in chosen:
+            slow = is_a_rate if each == "rate" else is_a_wait if "poll" in each else None
+            values = hostile if slow is None else hostile.filter(lambda v, f=slow: not f(v))
+            arguments[each] = data.draw(values, label=each)
+    before = stored()
+
+    result, error = attempt(lambda: operation(**arguments))
+
+    if name.startswith("send"):
+        sent = 0 if error else len(set(result)) if isinstance(result, list) else 1
+        # A dedup key may name a message that an earlier example sent.
+        assert stored() - before == sent or (not error and "dedup_key" in arguments)
+    # The transaction goes on: nothing was left broken.
+    assert orders.send(1) > 0
+
+
+@fuzz
+def test_hostile_settings_of_a_queue_raise_our_errors_only(db: None, data: st.DataObject) -> None:
+    create = Message.objects.create_queue
+    known = [p.name for p in parameters(create) if p.name != "name"]
+    chosen = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=2, unique=True))
+    options = {each: data.draw(hostile, label=each) for each in chosen}
+    before = Queue.objects.count()
+
+    found, error = attempt(lambda: create("fuzzed", **options))
+
+    if error is not None:
+        assert Queue.objects.count() == before
+    else:
+        found.delete()
+
+
+@pytest.mark.parametrize("name", ["send", "read", "archive", "metrics", "create_queue"])
+@fuzz
+def test_hostile_names_of_queues_raise_our_errors_only(
+    db: None, name: str, data: st.DataObject
+) -> None:
+    operation = getattr(Message.objects, name)
+    arguments = {"send": [1], "archive": [1]}.get(name, [])
+    queue = data.draw(hostile.filter(lambda v: not (isinstance(v, str) and v.isalnum())))
+
+    attempt(lambda: operation(queue, *arguments))
+
+    assert run_sql("SELECT 1") == [(1,)]
