@@ -2,7 +2,7 @@
 -- queue's partition makes them readable there. P3.
 WITH held AS (
     DELETE FROM {deferred}
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND (state <> 'PROCESSING' OR vt <= statement_timestamp())
     RETURNING id
 ),

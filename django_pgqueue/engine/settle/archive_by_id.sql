@@ -1,7 +1,7 @@
 -- Whatever state the message is in: an operator's tool, without a fence.
 WITH held AS (
     DELETE FROM {deferred}
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 ),
 {settle/place},

@@ -1,7 +1,7 @@
 -- Whatever state the message is in, as long as it is in the queue: the archive stays.
 WITH held AS (
     DELETE FROM {deferred}
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
     RETURNING id
 ),
 {settle/place},

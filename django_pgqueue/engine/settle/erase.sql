@@ -1,7 +1,7 @@
 -- Messages and every row about them: what deleting by the ORM means. The length of the list is
 -- hidden from the planner, which would read all of a leaf that has no statistics yet.
 WITH held AS (
-    DELETE FROM {deferred} WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    DELETE FROM {deferred} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
 ),
 {settle/place},
 unread AS (

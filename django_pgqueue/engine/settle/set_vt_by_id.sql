@@ -3,7 +3,7 @@
 WITH moved AS (
     UPDATE {deferred}
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
-    WHERE id = ANY(%(ids)s::bigint[]) AND queue_id + 0 = {queue_id}
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
     RETURNING id
 ),
 {settle/place},
