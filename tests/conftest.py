@@ -63,9 +63,11 @@ def _sql_flush(
 ) -> list[str]:
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     any_row = " OR ".join(f'EXISTS (SELECT FROM "{table}")' for table in tables)
-    if not reset_sequences and tables and run_sql(f"SELECT {any_row}", using=connection.alias) == [
-        (False,)
-    ]:
+    if (
+        not reset_sequences
+        and tables
+        and run_sql(f"SELECT {any_row}", using=connection.alias) == [(False,)]
+    ):
         return []
     return sql_flush(style, connection, reset_sequences, allow_cascade)
 
