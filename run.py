@@ -3,7 +3,9 @@
 
     python3 run.py demo [arguments]     the example project, with a PostgreSQL of its own
     python3 run.py test [arguments]     the test suite; arguments are pytest's
-    python3 run.py test --postgres BIN  the same on another PostgreSQL, by its bin directory
+    python3 run.py test --quick         its part to run while writing, in less than a minute
+    python3 run.py test --all           slow tests, whole stories, chaos and Spark too
+    python3 run.py test --postgres BIN  any of them on another PostgreSQL, by its bin directory
     python3 run.py check                linters, types, import layers, migrations
 
 It takes the newest fitting Python it finds; PYTHON=/path/to/python chooses another.
@@ -27,6 +29,8 @@ REMOVED = ROOT / ".venv-removed"
 MADE_BY_US = VENV / "made-by-run.py"
 STAMP = VENV / "installed.json"
 OLDEST, NEWEST = (3, 10), (3, 14)
+USUAL = "not slow and not acceptance and not spark"
+QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
 NEEDS["check"] = [*NEEDS["test"], "--group=lint"]
 
@@ -57,7 +61,19 @@ def test(arguments):
             stop("--postgres needs the bin directory of a PostgreSQL installation.")
         os.environ["POSTGRES_BIN_DIR"] = arguments[position + 1]
         del arguments[position : position + 2]
-    become("-m", "pytest", *arguments)
+    become("-m", "pytest", *selected(arguments))
+
+
+def selected(arguments):
+    """pytest's arguments. Tests that are named, by path or marker, run whatever they are."""
+    rest = [argument for argument in arguments if argument not in {"--all", "--quick"}]
+    if "--quick" in arguments:
+        return [*rest, "-m", f"{USUAL} and not commits", *QUICK]
+    named = any(a.startswith("-m") or (ROOT / a.split("::")[0]).exists() for a in rest)
+    if "--all" in arguments or named:
+        return rest
+    say("Without the tests marked slow, acceptance or spark; --all runs them too.")
+    return [*rest, "-m", USUAL]
 
 
 def check(arguments):

@@ -74,7 +74,7 @@ def test_a_lost_lease_is_announced_and_its_ack_changes_nothing(
     pk = committed_orders.send(1)
 
     run = consume(lose, max_workers=1)
-    until(lambda: run.subscription.lost == 1)
+    until(lambda: run.subscription.lost == 1 and named(events, "leases_lost"))
 
     assert stolen == [pk]
     assert [m.id for kwargs in named(events, "leases_lost") for m in kwargs["messages"]] == [pk]

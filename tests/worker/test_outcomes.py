@@ -12,7 +12,7 @@ from django.db import DatabaseError, DataError, OperationalError, connection, tr
 
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Nack, Reject, Retry
 from django_pgqueue.engine.settle import outcomes as settling
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
 from django_pgqueue.types import Receipt, Settled
@@ -21,7 +21,7 @@ from django_pgqueue.worker import execution
 from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
 from tests.waiting import until
-from tests.worker.consuming import InThread, errors, live, outcomes, steal, subscribed
+from tests.worker.consuming import InThread, elsewhere, errors, live, outcomes, steal, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -453,6 +453,24 @@ def test_transactional_rolls_everything_back_when_the_lease_was_lost(
 
     assert (stolen, rows) == ([pk], 0)
     assert [(pk, 2)] == [(row[0], row[2]) for row in live()]
+
+
+@pytest.mark.parametrize("how", ["complete", "fail"])
+def test_transactional_rolls_everything_back_when_its_delivery_was_settled_before(
+    committed_orders: BoundQueue, drain: Consume, how: str
+) -> None:
+    pk = committed_orders.send({"order": 7})
+
+    def place(message: Message) -> None:
+        Order.objects.create(number=7)
+        settled = {message.receipt: "by another"} if how == "fail" else [message.receipt]
+        elsewhere(lambda: getattr(Message.objects, how)("orders", settled))
+
+    drain(place, ack_policy="TRANSACTIONAL")
+
+    assert not Order.objects.exists()
+    [done] = ArchivedMessage.objects.all()
+    assert (done.pk, done.attempts) == (pk, 1)
 
 
 def test_transactional_batch_gives_the_others_back_when_one_lease_was_lost(

@@ -109,13 +109,10 @@ def test_without_vt_the_queues_own_visibility_timeout_counts(db: None) -> None:
     assert (message.vt - message.first_read_at).total_seconds() == 77
 
 
-@pytest.mark.parametrize("vt", [0, -1])
-def test_a_zero_or_negative_visibility_timeout_leaves_the_message_visible(
-    orders: BoundQueue, vt: int
-) -> None:
+def test_a_visibility_timeout_of_zero_leaves_the_message_visible(orders: BoundQueue) -> None:
     orders.send(1)
 
-    counts = [orders.read(vt=vt)[0].read_ct for _ in range(3)]
+    counts = [orders.read(vt=0)[0].read_ct for _ in range(3)]
 
     assert counts == [1, 2, 3]
 
@@ -316,7 +313,7 @@ def test_a_message_read_in_a_transaction_stays_locked_and_a_rollback_returns_it_
     committed_orders.set_vt(due, 0)
 
     with transaction.atomic():
-        mine = committed_orders.read(qty=9, vt=-10, in_transaction=True)
+        mine = committed_orders.read(qty=9, vt=0, in_transaction=True)
         seen_by_another = actor.do(call, "read", "orders", qty=9)
         popped_by_another = actor.do(call, "pop", "orders", qty=9)
         transaction.set_rollback(True)
