@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
+from django_pgqueue import arguments
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle.attempts import prune
 from django_pgqueue.models.queue import Queue
@@ -18,7 +19,8 @@ def attempts(queue: OpenQueue, message_id: int) -> list[Attempt]:
     >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
     ['builtins.ConnectionError']
     """
-    return Attempt.objects.of(message_id, using=queue.alias)
+    [pk] = arguments.ids([message_id])
+    return Attempt.objects.of(pk, using=queue.alias)
 
 
 def prune_maintained(queue: Queue, maintained: Maintained, **kwargs: object) -> None:

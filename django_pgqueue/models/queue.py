@@ -73,6 +73,8 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
         Raises QueueNotFound, and InvalidQueueName before asking.
         """
         if isinstance(queue, Queue):
+            if queue._state.adding:
+                raise InvalidArgument(f"queue {queue.name!r} is not saved yet: save() it first")
             if using is None or using == queue.alias:
                 return queue
             queue = queue.name

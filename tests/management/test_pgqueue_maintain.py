@@ -55,7 +55,7 @@ def test_what_was_in_the_way_is_said(actor: Actor) -> None:
 
     said = call("pgqueue_maintain", "--patience", "0.1", "--stall", "0.01").out
 
-    assert said.splitlines()[1].endswith("tables in use, try later")
+    assert said.splitlines()[1].endswith("others use the tables, try later")
     actor.do(commit)
 
 

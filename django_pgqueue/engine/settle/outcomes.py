@@ -232,12 +232,19 @@ def _noting(
     act: Callable[[], Settled],
 ) -> Settled:
     """Settle, and keep why the attempts failed of what was settled, in one transaction."""
-    if not failures:
+    found = arguments.by_receipt(failures, "failures", "failures")
+    for failure in found.values():
+        if not isinstance(failure, Failure):
+            raise InvalidArgument(
+                f"failures: {failure!r} is no Failure; make one with Failure.of(error, attempt)"
+            )
+    holder = None if process_id is None else arguments.whole(process_id, "process_id")
+    if not found:
         return act()
     with transaction.atomic(using=queue.alias):
         settled = act()
         late = {*settled.lost, *settled.before}
-        note(queue, [(r.id, f) for r, f in failures.items() if r not in late], process_id)
+        note(queue, [(r.id, f) for r, f in found.items() if r not in late], holder)
     return settled
 
 
