@@ -110,6 +110,8 @@ class Model:
         self.archive: dict[int, tuple[str, str]] = {}
         #: The last delivery of each archived message.
         self.ended: set[Receipt] = set()
+        #: The delivery that each dead letter died of, as its header has it.
+        self.letters: dict[int, Receipt] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
         self.dedup: dict[tuple[str, str], int] = {}
@@ -155,9 +157,13 @@ class Model:
                 return None
         return entry
 
-    def settled_before(self, queue: str, receipt: Receipt, to_archive: bool) -> bool:
+    def settled_before(self, queue: str, receipt: Receipt, where: str) -> bool:
         """Whether an earlier operation has settled this delivery."""
-        if to_archive:
+        if where == "dead letters":
+            entry = self.live.get(receipt.id)
+            home = self.archive.get(receipt.id, ("", ""))[0] if entry is None else entry.queue
+            return home == "dead" and self.letters.get(receipt.id) == receipt
+        if where == "archive":
             return receipt in self.ended and self.archive[receipt.id][0] == queue
         entry = self.live.get(receipt.id)
         return (
@@ -243,6 +249,7 @@ class Model:
         self.leave(entries)
         for entry in entries:
             if entry.queue == "main":
+                self.letters[entry.id] = Receipt(entry.id, entry.read_ct, entry.read_at)
                 self.arrive(entry.copy_to("dead"))
             else:
                 self.keep(entry, "FAILED")
@@ -561,14 +568,14 @@ class QueueMachine(RuleBasedStateMachine):
         done: Any,
         *,
         leased: bool = False,
-        to_archive: bool | None = None,
+        where: str = "",
     ) -> list[Entry]:
         """Those that the receipts are good for, if the queue says so too.
 
         Arguments:
             leased: whether the message must still be in the hands of its reader.
-            to_archive: whether the operation knows what it has settled before in the archive, or
-                in the queue; None knows neither.
+            where: in which place the operation finds what it has settled before: archive, queue
+                or dead letters; empty if in none.
         """
         newest = {receipt.id: receipt for receipt in sorted(receipts, key=_moment)}.values()
         holders = [(receipt, self.model.holder(queue, receipt)) for receipt in newest]
@@ -577,7 +584,7 @@ class QueueMachine(RuleBasedStateMachine):
         before = {
             receipt
             for receipt in left & set(newest)
-            if to_archive is not None and self.model.settled_before(queue, receipt, to_archive)
+            if where and self.model.settled_before(queue, receipt, where)
         }
         assert sorted(done) == sorted(receipt.id for receipt in good)
         assert sorted(done.lost) == sorted(left - before)
@@ -589,8 +596,8 @@ class QueueMachine(RuleBasedStateMachine):
     def ack(self, numbers: list[int], how: str) -> None:
         queue, receipts = self.chosen(numbers)
         done = getattr(Message.objects, how)(self.names[queue], receipts)
-        to_archive = None if how == "delete" else True
-        entries = self.held(queue, receipts, done, to_archive=to_archive)
+        where = "" if how == "delete" else "archive"
+        entries = self.held(queue, receipts, done, where=where)
         self.model.leave(entries)
         for entry in entries:
             if how == "delete":
@@ -603,7 +610,7 @@ class QueueMachine(RuleBasedStateMachine):
     def nack(self, number: int, later: bool) -> None:
         queue, [receipt] = self.chosen([number])
         done = Message.objects.retry(self.names[queue], {receipt: LONG if later else 0})
-        for entry in self.held(queue, [receipt], done, leased=True, to_archive=False):
+        for entry in self.held(queue, [receipt], done, leased=True, where="queue"):
             entry.due, entry.leased = not later, False
             entry.attempts += 1
 
@@ -612,7 +619,7 @@ class QueueMachine(RuleBasedStateMachine):
     def release(self, number: int) -> None:
         queue, [receipt] = self.chosen([number])
         done = Message.objects.release(self.names[queue], [receipt])
-        for entry in self.held(queue, [receipt], done, leased=True, to_archive=False):
+        for entry in self.held(queue, [receipt], done, leased=True, where="queue"):
             entry.due, entry.leased = True, False
             entry.read_ct -= 1
 
@@ -629,9 +636,8 @@ class QueueMachine(RuleBasedStateMachine):
     def fail(self, numbers: list[int]) -> None:
         queue, receipts = self.chosen(numbers)
         done = Message.objects.fail(self.names[queue], dict.fromkeys(receipts, "as told"))
-        # A dead letter knows nothing of the delivery that it died of.
-        to_archive = True if queue == "dead" else None
-        self.model.die(self.held(queue, receipts, done, to_archive=to_archive))
+        where = "archive" if queue == "dead" else "dead letters"
+        self.model.die(self.held(queue, receipts, done, where=where))
 
     # Whatever state they are in
 
