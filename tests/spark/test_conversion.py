@@ -53,6 +53,7 @@ def test_a_read_that_was_planned_before_says_so(
         run(options, tasks)
 
 
+@pytest.mark.slow
 def test_a_stream_and_a_lake_go_on(spark: Any, url: str, finish: Finish, tmp_path: Path) -> None:
     stream, lake = Stream(spark, url, tmp_path / "checkpoint"), str(tmp_path / "lake")
     archived: list[int] = []

@@ -189,7 +189,7 @@ def test_stream_stops_where_undelivered_messages_were_purged(
     newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
     PurgeMark.objects.raise_to(Queue.objects.resolve("orders"), newest + 1)
 
-    with pytest.raises(DataLost, match="'orders' were purged"):
+    with pytest.raises(DataLost, match="'orders' lost archived messages"):
         source.latestOffset(reached, ReadAllAvailable())
 
     careless = Options.parse({"url": url, "failOnDataLoss": "false"})
