@@ -47,6 +47,7 @@ def test_a_read_that_was_planned_before_says_so(url: str, finish: Finish) -> Non
         run(options, tasks)
 
 
+@pytest.mark.slow
 def test_a_stream_and_a_lake_go_on(spark: Any, url: str, finish: Finish, tmp_path: Path) -> None:
     stream, lake = Stream(spark, url, tmp_path / "checkpoint"), str(tmp_path / "lake")
     archived: list[int] = []

@@ -191,7 +191,7 @@ def test_stream_stops_where_undelivered_messages_were_purged(
         queue=Queue.objects.resolve("orders"), defaults={"below_xid": newest + 1}
     )
 
-    with pytest.raises(DataLost, match="'orders' were purged"):
+    with pytest.raises(DataLost, match="'orders' lost archived messages"):
         source.latestOffset(reached, ReadAllAvailable())
 
     careless = Options.parse({"url": url, "failOnDataLoss": "false"})
