@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, load_command_class
 from django.core.management.base import OutputWrapper
 from django.db import OperationalError, connections
 
@@ -148,3 +148,21 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
             now += 1
 
     assert out.getvalue() == "1,000 sent, 100/s\n2,000 sent, 100/s\n3,000 sent, 100/s\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("runconsumer", "--graceful-timeout"),
+        ("runconsumer", "--max-runtime"),
+        ("runconsumer", "--database-timeout"),
+        ("pgqueue_health", "--dead-after"),
+        ("pgqueue_doctor", "--old-snapshot"),
+    ],
+)
+def test_a_time_has_a_unit_where_it_is_given_one(command: str, option: str) -> None:
+    parser = load_command_class("django_pgqueue", command).create_parser("manage.py", command)
+
+    options = vars(parser.parse_args([option, "1.5m"]))
+
+    assert options[option.strip("-").replace("-", "_")] == 90

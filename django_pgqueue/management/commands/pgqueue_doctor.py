@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand
+from django_pgqueue.management.base import QueueCommand, seconds
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
 
 
@@ -21,10 +21,10 @@ class Command(QueueCommand):
         super().add_arguments(parser)
         parser.add_argument(
             "--old-snapshot",
-            type=float,
+            type=seconds,
             default=Limits.snapshot,
-            metavar="SECONDS",
-            help="a transaction open for longer is a problem (default: %(default)g)",
+            metavar="TIME",
+            help="a transaction open for longer is a problem (default: %(default)gs)",
         )
         parser.add_argument(
             "--dead-rows",

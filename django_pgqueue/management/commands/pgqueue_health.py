@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand
+from django_pgqueue.management.base import QueueCommand, seconds
 from django_pgqueue.models import Message, Process, Queue
 from django_pgqueue.worker import Options
 
@@ -23,10 +23,10 @@ class Command(QueueCommand):
         parser.add_argument("queues", nargs="*", help="only these queues (default: all)")
         parser.add_argument(
             "--dead-after",
-            type=float,
+            type=seconds,
             default=Options.dead_after,
-            metavar="SECONDS",
-            help="a consumer without a heartbeat for this time is dead (default: %(default)g)",
+            metavar="TIME",
+            help="a consumer without a heartbeat for this time is dead (default: %(default)gs)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
-from django_pgqueue.management.base import advice
+from django_pgqueue.management.base import advice, seconds
 from django_pgqueue.models import Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.worker import Consumer, Options, supervisor
@@ -38,16 +38,16 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--graceful-timeout",
-            type=float,
+            type=seconds,
             default=Options.graceful_timeout,
-            metavar="SECONDS",
-            help="how long handlers may take to finish when asked to stop (default: %(default)g)",
+            metavar="TIME",
+            help="how long handlers may take to finish when asked to stop (default: %(default)gs)",
         )
         parser.add_argument(
             "--max-messages", type=_positive, metavar="N", help="exit after N messages"
         )
         parser.add_argument(
-            "--max-runtime", type=float, metavar="SECONDS", help="exit after this time"
+            "--max-runtime", type=seconds, metavar="TIME", help="exit after this time"
         )
         parser.add_argument(
             "--max-memory", type=_size, metavar="SIZE", help="exit when it uses more, such as 512M"
@@ -66,10 +66,10 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--database-timeout",
-            type=float,
+            type=seconds,
             default=Options.database_timeout,
-            metavar="SECONDS",
-            help="how long a connection may give no answer (default: %(default)g)",
+            metavar="TIME",
+            help="how long a connection may give no answer (default: %(default)gs)",
         )
         parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
         parser.add_argument(
