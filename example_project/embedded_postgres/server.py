@@ -8,6 +8,7 @@ the programs are used: its starter opens parent directories as root, and counts 
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import importlib.util
@@ -69,15 +70,14 @@ class EmbeddedServer:
             os.chown(self.home, self.user["user"], self.user["group"])
         with self._lock("start.lock", fcntl.LOCK_EX):
             self._users = self._users or self._lock("users.lock", fcntl.LOCK_SH)
-            # From a shell that ends at once: the keeper is no child of this process.
+            atexit.register(self._users.close)
             keeper = [sys.executable, "-ISc", KEEPER.format(self._pg_ctl("stop"), self.user)]
-            shell = ["sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh"]
+            shell = ["sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh"]  # ends, so no child
             subprocess.run([*shell, *keeper], cwd=self.home, start_new_session=True)
             deadline = time.monotonic() + 60
             while not self.is_running():
                 failure = "" if self._is_alive() else self._launch()
-                # The children of a killed server hold its memory until they notice.
-                final = failure and "shared memory block" not in failure
+                final = failure and "shared memory block" not in failure  # of a killed one: later
                 if final or time.monotonic() > deadline:
                     self._users.close()
                     self._users = None
