@@ -9,7 +9,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django_pgqueue import arguments
@@ -25,14 +25,14 @@ BATCH_FROM = 16
 _SHARE = 4
 
 
-def in_batches(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
+def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
     """Deliveries that were leased together, one batch for each priority."""
+    ids: dict[int, list[int]] = {}
     found = deliveries(rows)
-    batches = {}
-    for priority in {delivery.priority for delivery in found}:
-        ids = [delivery.id for delivery in found if delivery.priority == priority]
-        batches[priority] = Batch(min(ids), len(ids))
-    return [Delivery(*delivery[:-1], batches[delivery.priority]) for delivery in found]
+    for delivery in found:
+        ids.setdefault(delivery.priority, []).append(delivery.id)
+    batches = {priority: Batch(min(each), len(each)) for priority, each in ids.items()}
+    return [Delivery._make((*r, batches[d.priority])) for r, d in zip(rows, found, strict=True)]
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:

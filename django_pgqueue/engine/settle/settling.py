@@ -170,11 +170,14 @@ def by_receipts(
     if left := [r for r in good if r.id not in done and r.read_ct == 1]:
         unfold(queue, [receipt.id for receipt in left])
         run(left)
+    if len(done) == len(receipts):
+        return Settled([receipt.id for receipt in good])
     left = [receipt for receipt in good if receipt.id not in done]
     before = _settled_before(queue, operation, left, names) if left else []
+    newest = set(good)
     return Settled(
         [receipt.id for receipt in good if receipt.id in done],
-        lost=[r for r in receipts if (r.id not in done or r not in good) and r not in before],
+        lost=[r for r in receipts if not (r.id in done and r in newest) and r not in before],
         before=before,
     )
 
