@@ -7,6 +7,7 @@ import zoneinfo
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from django_pgqueue import ddl
 from django_pgqueue.types import Batch, Receipt
 
 __all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Delivery", "deliveries", "moment"]
@@ -18,8 +19,6 @@ EXHAUSTED = "exhausted"
 BLOCKED = "blocked"
 #: Groups may have got a head, which could come before what is ready.
 RECHECK = "recheck"
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class Delivery(NamedTuple):
@@ -54,7 +53,7 @@ def deliveries(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
 
 def moment(microseconds: int, connection: Any) -> dt.datetime:
     """A moment as Django reads dates from this connection: aware, or naive without USE_TZ."""
-    found = _EPOCH + dt.timedelta(microseconds=microseconds)
+    found = ddl.moment(microseconds)
     if connection.timezone is None:
         return found.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
     return found.astimezone(connection.timezone)
