@@ -21,19 +21,23 @@ class RunPostgreSQL(RunSQL):
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
         if schema_editor.connection.vendor == "postgresql":
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
+            plain = self._in_schema_of(schema_editor)
+            plain.database_forwards(app_label, schema_editor, from_state, to_state)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
         if schema_editor.connection.vendor == "postgresql":
-            super().database_backwards(app_label, schema_editor, from_state, to_state)
+            plain = self._in_schema_of(schema_editor)
+            plain.database_backwards(app_label, schema_editor, from_state, to_state)
 
-    def _run_sql(self, schema_editor: Any, sqls: Any) -> None:
+    def _in_schema_of(self, schema_editor: Any) -> RunSQL:
         with schema_editor.connection.cursor() as cursor:
             cursor.execute("SELECT quote_ident(current_schema())")
             (schema,) = cursor.fetchone()
-        super()._run_sql(schema_editor, sqls.replace("{schema}", schema))  # type: ignore[misc]
+        texts = str(self.sql), str(self.reverse_sql)
+        sql, reverse = (text.replace("{schema}", schema) for text in texts)
+        return RunSQL(sql, reverse)
 
 
 def run(name: str) -> RunPostgreSQL:
