@@ -9,7 +9,6 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from django_pgqueue.admin.confirmation import ask, confirmed
-from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.pages import ReadOnlyAdmin
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.selection import Selection, counted, listed
@@ -60,14 +59,6 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
         ),
         ("Message", {"fields": ["headers", "body"]}),
     ]
-
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
-        found = super().get_object(request, object_id, from_field)
-        if found is not None:
-            found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
-        return found
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("django_pgqueue.replay_archivedmessage")

@@ -11,24 +11,11 @@ from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
 from django_pgqueue.admin.wording import moment
 from django_pgqueue.models import ExportRun, Lake
 
-__all__ = ["ExportRunAdmin", "LakeAdmin", "RecordAdmin"]
-
-
-class RecordAdmin(PageAdmin):
-    """What a job wrote: to look at."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+__all__ = ["ExportRunAdmin", "LakeAdmin"]
 
 
 def _lakes_for(request: HttpRequest) -> list[int]:
@@ -86,7 +73,7 @@ class LakeAdmin(PageAdmin):
 
 @admin.register(ExportRun)
 class ExportRunAdmin(RecordAdmin):
-    """What each run exported, how long it took and whether it was verified."""
+    """The runs of the export: messages, duration, and whether they were verified."""
 
     list_display = [
         "id",

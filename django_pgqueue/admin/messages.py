@@ -17,7 +17,6 @@ from django.utils.html import format_html, format_html_join
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.confirmation import ask, confirmed
-from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.masking import mask_text
 from django_pgqueue.admin.pages import CappedPaginator, PageList, ReadOnlyAdmin
 from django_pgqueue.admin.places import Place
@@ -153,7 +152,7 @@ class MessageAdmin(ReadOnlyAdmin):
             outcome.pk: outcome
             for outcome in ArchivedMessage.objects.using(using).filter(**of_queues)
         }
-        # What is large is not decompressed, let alone written as text, for its first characters.
+        # A large body is not decompressed, let alone written as text, for its first characters.
         size = Func(F("body"), function="pg_column_size", output_field=IntegerField())
         beginning = Case(
             When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
@@ -175,7 +174,6 @@ class MessageAdmin(ReadOnlyAdmin):
     ) -> Any:
         found = super().get_object(request, object_id, from_field)
         if found is not None:
-            found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
             found.died = dead_letter(found.contents.headers)
             found.sources = self.queues(request)
         return found
@@ -202,7 +200,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="in its group")
     def around(self, message: Any) -> str:
-        """What is read before and after it."""
+        """The messages of its group before and after it."""
         if message.group_key is None or message.standing is None:
             return EMPTY
         found = places.neighbours(message)

@@ -20,10 +20,19 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 
 from django_pgqueue.admin.access import allowed, queues_for
+from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.models import ArchivedMessage, Message, Process, Queue, Rollup
 
-__all__ = ["CAP", "CRUMBS_ARE_A_LIST", "CappedPaginator", "PageAdmin", "PageList", "ReadOnlyAdmin"]
+__all__ = [
+    "CAP",
+    "CRUMBS_ARE_A_LIST",
+    "CappedPaginator",
+    "PageAdmin",
+    "PageList",
+    "ReadOnlyAdmin",
+    "RecordAdmin",
+]
 
 #: How many rows a list counts, pages through and acts on at most.
 CAP = 10_000
@@ -182,15 +191,8 @@ class PageAdmin(admin.ModelAdmin):
         return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), text)
 
 
-class ReadOnlyAdmin(PageAdmin):
-    """Rows that people look at, newest first, and find by id."""
-
-    ordering = ["-id"]
-    sortable_by = ["id"]
-    search_fields = ["id"]
-    search_help_text = (
-        f"One id or several. The list counts and pages through at most {CAP:,} messages."
-    )
+class RecordAdmin(PageAdmin):
+    """Rows that processes and jobs write: to look at."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -201,8 +203,27 @@ class ReadOnlyAdmin(PageAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+
+class ReadOnlyAdmin(RecordAdmin):
+    """Messages and outcomes: newest first, found by id, with the contents of the one shown."""
+
+    ordering = ["-id"]
+    sortable_by = ["id"]
+    search_fields = ["id"]
+    search_help_text = (
+        f"One id or several. The list counts and pages through at most {CAP:,} messages."
+    )
+
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.may(request, "view")
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        found = super().get_object(request, object_id, from_field)
+        if found is not None:
+            found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
+        return found
 
     def may(self, request: HttpRequest, action: str) -> bool:
         """Whether the user has Django's permission of that name: what actions ask for."""

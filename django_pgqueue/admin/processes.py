@@ -15,7 +15,7 @@ from django.urls import URLPattern, path
 from django_pgqueue.admin import health, places
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.overview import DEAD_AFTER, seconds_since
-from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.pages import RecordAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.wording import age, moment
 from django_pgqueue.models import Message, Process, Queue
@@ -50,17 +50,8 @@ class Consumer:
 
 
 @admin.register(Process)
-class ProcessAdmin(PageAdmin):
+class ProcessAdmin(RecordAdmin):
     """Consumer processes: their rows go when they stop, or soon after they died."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_health_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("django_pgqueue.view_health")
@@ -156,7 +147,7 @@ class ProcessAdmin(PageAdmin):
 
     @patiently
     def health(self, request: HttpRequest) -> HttpResponse:
-        """What keeps a queue's tables small and fast, and what hinders it."""
+        """The tables' dead rows, the sessions that hold them, and retention."""
         if not self.has_health_permission(request):
             raise PermissionDenied
         alias = Queue.objects.database()

@@ -15,7 +15,7 @@ from django.urls import URLPattern, path
 
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
-from django_pgqueue.admin.exports import RecordAdmin
+from django_pgqueue.admin.pages import RecordAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.wording import amount, moment
 from django_pgqueue.models import Message, Rollup, RollupRun
@@ -29,7 +29,7 @@ LONGEST_LIST = 10
 
 @admin.register(Rollup)
 class RollupAdmin(RecordAdmin):
-    """What happened in each queue and span of time."""
+    """The events of each queue and span of time."""
 
     change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
