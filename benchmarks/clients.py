@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["Clients", "repeat"]
 
-#: What a client did: how many messages, from when to when on the machine's monotonic clock.
+#: A client's work: its messages, and begin and end on the machine's monotonic clock.
 Share = tuple[int, float, float]
 Step = Callable[[], int]
 

@@ -1,4 +1,4 @@
-"""What a queue costs when there are many: creating, sending, reading, metrics, and get(pk).
+"""The cost of a queue among many: creating, sending, reading, metrics, and get(pk).
 
     python -m benchmarks.queues                    # 1, 100 and 10,000 queues
     python -m benchmarks.queues --sizes 1 100 1000

@@ -48,7 +48,7 @@ __all__ = ["Call"]
 
 _FILLED_IN = ("message", "context")
 
-#: What JSON holds as text, and how it is read: the forms that sending writes.
+#: Types that JSON holds as text, and their parsers: the forms that sending writes.
 _FROM_TEXT: dict[Any, Callable[[str], Any]] = {
     dt.datetime: dateparse.parse_datetime,
     dt.date: dateparse.parse_date,

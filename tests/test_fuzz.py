@@ -171,7 +171,7 @@ OPERATIONS = [
 ]
 #: They do not run in the transaction of a test, or wait as long as they are told to.
 LEFT_OUT = {"maintain", "repartition", "result"}
-#: What nothing is checked of: it is called, or given to the caller's code.
+#: Arguments without a check: they are called, or given to the caller's code.
 ANYTHING = {"progress"}
 
 

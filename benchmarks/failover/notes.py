@@ -1,4 +1,4 @@
-"""What each process knows, a line of JSON for each event, with a clock that all of them share."""
+"""The events each process saw, a line of JSON each, with a clock that all of them share."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def parts_read(bench: Any) -> dict[str, Measure]:
 
 
 class Nowhere(OpenQueue):
-    """Sends as ever, but for the statement."""
+    """Sends with another statement."""
 
     def run(self, *args: Any, **names: object) -> list[tuple[Any, ...]]:
         return [(1,)]

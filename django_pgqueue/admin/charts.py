@@ -125,7 +125,7 @@ class Chart:
 
 
 def _runs(values: Values) -> list[list[tuple[int, float]]]:
-    """What hangs together: places and values without a gap."""
+    """The runs of places and values without a gap."""
     runs: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:

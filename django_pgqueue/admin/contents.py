@@ -17,7 +17,7 @@ __all__ = ["Contents"]
 
 
 class Contents(NamedTuple):
-    """What a message holds."""
+    """The headers and the body of a message."""
 
     headers: Any
     text: str | None

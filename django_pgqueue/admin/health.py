@@ -1,4 +1,4 @@
-"""What the database says about the queues' tables: who keeps dead rows, and how many there are."""
+"""Dead rows of the queues' tables, and the sessions that keep the database from removing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_pgqueue.models import PurgeMark, Queue
 
 __all__ = ["holders", "retention", "server", "tables"]
 
-#: From so many dead rows on, and so many for each live one, a table needs a vacuum.
+#: A table with more dead rows than this, and more for each live one, needs a vacuum.
 DEAD_ROWS, DEAD_SHARE = 10_000, 2.0
 
 _HOLDERS = """
@@ -53,7 +53,7 @@ _SERVER = """
 
 
 class Holder(NamedTuple):
-    """What keeps the database from removing dead rows, longest first."""
+    """Sessions and slots that keep the database from removing dead rows, longest first."""
 
     what: str
     who: str
@@ -122,7 +122,7 @@ def server(alias: str) -> list[tuple[str, str, bool]]:
 
 
 def retention(queues: QuerySet[Queue]) -> list[dict[str, Any]]:
-    """What is kept for how long, and when something was last removed; of queues that say so."""
+    """The retention of each queue that has one, and its last removal."""
     kept = list(queues.filter(retention__isnull=False).order_by("name"))
     marks = {
         mark.queue_id: mark for mark in PurgeMark.objects.filter(queue_id__in=[q.pk for q in kept])

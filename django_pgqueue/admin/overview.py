@@ -30,9 +30,9 @@ __all__ = [
     "standing_in",
 ]
 
-#: After so many seconds a message that could be read has waited too long.
+#: Seconds after which a ready message has waited too long.
 LATE = 300.0
-#: So many seconds an open transaction may last.
+#: Seconds that a transaction may stay open.
 LONG_TRANSACTION = 300.0
 #: How many of the newest outcomes tell which queues fail, and since when.
 OUTCOMES = 2000
@@ -57,7 +57,7 @@ def standing_in(backlog: Metrics) -> dict[Place, int]:
 
 @dataclass(frozen=True)
 class Alert:
-    """What needs attention: ``about`` names the page that tells more."""
+    """A problem to look at: ``about`` names the page that tells more."""
 
     level: int
     text: str
@@ -86,7 +86,7 @@ class Row:
 
     @property
     def worst(self) -> tuple[int, float, int]:
-        """What puts a queue before others."""
+        """The sort key: the worst queue first."""
         level = sum(alert.level for alert in self.alerts)
         return (level, self.oldest or 0.0, self.length)
 
@@ -194,7 +194,7 @@ def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
     return Overview(rows, alerts, now())
 
 
-#: A consumer without a heartbeat for so many seconds is taken for dead.
+#: Seconds without a heartbeat after which a consumer is taken for dead.
 DEAD_AFTER = Options.dead_after
 
 

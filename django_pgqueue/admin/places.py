@@ -233,7 +233,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(message: Message, qty: int = 5) -> Neighbours:
-    """What is read before and after this message, by the index of those that wait."""
+    """The messages read before and after this one, by the index of the waiting ones."""
     names = ddl.shared_names(unlogged=message.queue.unlogged)
     params = {
         "queue": message.queue_id,

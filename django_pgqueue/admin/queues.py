@@ -294,7 +294,7 @@ class QueueAdmin(PageAdmin):
     def get_deleted_objects(
         self, objs: Iterable[Queue], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """What goes with the queues, in numbers: Django would list every object there is."""
+        """The counts of rows deleted with the queues: Django would list every object."""
         queues = list(objs)
         self.prepare(queues)
         going: list[Any] = []

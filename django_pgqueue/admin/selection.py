@@ -1,4 +1,4 @@
-"""What an action is done to: fixed when it is asked for, and never more than was confirmed."""
+"""The rows of an action: fixed when it is asked for, and never more than was confirmed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Selection:
         return json.dumps(self.ids, separators=(",", ":"))
 
     def as_fields(self, action: str) -> dict[str, str]:
-        """What the question sends again, beside the yes, for Django to call the action."""
+        """The fields with which the confirmation page calls the action again."""
         return {
             "action": action,
             ACTION_CHECKBOX_NAME: str(self.highest),

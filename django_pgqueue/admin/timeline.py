@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """What the headers of a dead letter tell; they are the sender's, so each may be missing."""
+    """The headers of a dead letter; they are the sender's, so each may be missing."""
 
     source: str | None
     error: str | None
@@ -82,7 +82,7 @@ def steps(
     outcome: ArchivedMessage | None,
     died: DeadLetter | None,
 ) -> Iterator[Step]:
-    """What happened to a message, in order, and what comes next."""
+    """The history of a message, in order, and its next step."""
     sent = message.enqueued_at
     if died is not None and died.died_at is not None:
         source = visible(died.source or "its queue")
@@ -121,7 +121,7 @@ def steps(
 
 
 def _next(standing: Standing) -> Step:
-    """What comes next, or is overdue."""
+    """The next step, or the one that is overdue."""
     vt = standing.vt
     assert vt is not None
     ahead = (vt - _now(vt)).total_seconds()

@@ -186,7 +186,7 @@ class Schedule(models.Model):
                 self.next_run_at = self.following(now, now)
                 self.error = ""
             else:
-                # What was read a while ago must not bring a tick back that was sent since.
+                # A row read a while ago must not bring a tick back that was sent since.
                 self.next_run_at, self.last_run_at = old.next_run_at, old.last_run_at
             super().save(*args, using=alias, **kwargs)
 

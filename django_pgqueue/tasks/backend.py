@@ -23,7 +23,7 @@ from django_pgqueue.tasks.task import Call, Options, PgQueueTask, call_of
 __all__ = ["PgQueueBackend"]
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
-#: What a handler of tasks decides itself.
+#: Options that a handler of tasks sets itself.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
 
 

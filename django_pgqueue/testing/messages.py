@@ -113,7 +113,7 @@ def _handle_all(queue: str | None, alias: str) -> None:
     known = [h for h in handlers() if Queue.objects.database(h.using) == alias]
     existing = {q.name.lower() for q in Queue.objects.using(alias)}
     names = [h.queue for h in known if h.queue.lower() in existing] if queue is None else [queue]
-    # What one handles may send to another.
+    # A handler may send to another queue.
     while any(drain(name, using=alias) for name in names):
         pass
 

@@ -26,7 +26,7 @@ class Release:
     """No handler ran: the message goes back at once, the delivery uncounted."""
 
 
-#: What a process is done with a message by: a handler's outcome, or that there was none.
+#: The end of a message in this process: a handler's outcome, or that there was none.
 Ending = Outcome | Lost | Release
 
 

@@ -66,7 +66,7 @@ class Running:
     messages: list[Message]
     thread: int | None = None
     started: float = field(default_factory=time.monotonic)
-    #: What the handler said by message.ack() and the like, by message id.
+    #: The outcomes the handler set by message.ack() and the like, by message id.
     said: dict[int, Outcome] = field(default_factory=dict)
     on_said: Callable[[Running, Message, Outcome], None] | None = None
     #: Cancels its task, on an event loop.

@@ -1,7 +1,7 @@
 """Every interleaving of the statements of two or three sessions, against a real server.
 
     python -m tests.acceptance.explorer                    # all scenarios, to the end
-    python -m tests.acceptance.explorer groups --most 500  # some, and so many interleavings of each
+    python -m tests.acceptance.explorer groups --most 500  # some, at most 500 interleavings of each
     python -m tests.acceptance.explorer --list
 
 Each session is a thread with a connection of its own that runs real operations. It stops before
@@ -64,7 +64,7 @@ class Delivered:
 
 @dataclass
 class History:
-    """What all sessions have seen, in the order of steps."""
+    """The results of all sessions, in the order of steps."""
 
     deliveries: list[Delivered] = field(default_factory=list)
     settled: dict[int, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Session:
         self._thread.submit(connections.close_all)
         self._thread.shutdown()
 
-    # What scripts do
+    # Steps of scripts
 
     @property
     def queue(self) -> Any:
@@ -439,7 +439,7 @@ def redrive(session: Session) -> None:
     from django_pgqueue import queue
 
     queue("dead", using=session.alias).redrive()
-    # What comes back may be settled anew.
+    # A message that comes back may be settled anew.
     for pk, operation in list(session.history.settled.items()):
         if operation == "fail":
             del session.history.settled[pk]

@@ -81,7 +81,7 @@ def overview(client: Client, **query: Any) -> dict[str, dict[str, str]]:
 
 
 def alerts(client: Client) -> list[str]:
-    """What the overview says needs attention."""
+    """The alerts of the overview."""
     told = re.findall(r'<p class="alert \w+">(.*?)</p>', page(client, "queue"), re.DOTALL)
     return [_plain(text) for text in told]
 

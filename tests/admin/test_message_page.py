@@ -17,7 +17,7 @@ from tests.admin.conftest import page, rows
 
 
 def field(client: Client, pk: int, name: str, model: str = "message") -> str:
-    """What the page says in a field."""
+    """The text of a field on the page."""
     text = page(client, model, "change", pk)
     part = text.partition(f"field-{name}")[2].partition('<div class="form-row')[0]
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part.partition(">")[2])).split())

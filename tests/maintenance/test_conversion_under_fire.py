@@ -22,7 +22,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
 
-#: What the queue becomes, and in which steps on the way the converter is killed.
+#: The queue's new form, and the steps at which the converter is killed.
 WAY: list[tuple[dt.timedelta, list[str]]] = [
     (DAY, ["bounds.add_bound", "bounds.validate_bound", "build", "switch_tables"]),
     (HOUR, ["replace_partitions"]),

@@ -66,7 +66,7 @@ def test_every_public_operation_has_a_twin(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    # What is awaited is aresult(): "await" is no name.
+    # aresult() is awaited: "await" is no name.
     sorted({n for n in vars(BoundQueue) if not n.startswith(("_", "a"))} - {"wait"}),
 )
 def test_every_operation_of_a_bound_queue_has_a_twin(name: str) -> None:

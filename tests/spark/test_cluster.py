@@ -16,7 +16,7 @@ import pyspark_pgqueue
 from django_pgqueue.models import Message
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What stands for packages that are not installed.
+#: The text of a module that stands for a package as if it were not installed.
 ABSENT = "raise ImportError(f'{__name__} is not installed on this machine')\n"
 
 ROUND_TRIP = """

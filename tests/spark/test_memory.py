@@ -16,7 +16,7 @@ DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 
 
 def batch(number: int, size: int) -> pa.RecordBatch:
-    """Messages of 8 KB of some days, of so many bytes together."""
+    """Messages of 8 KB of some days, ``size`` bytes together."""
     count = size // 8192
     moments = [DAY + dt.timedelta(days=(number + n) % 5) for n in range(count)]
     return pa.RecordBatch.from_pydict(

@@ -10,7 +10,7 @@ from django.tasks import TaskContext, task
 
 from django_pgqueue.acks import Retry
 
-#: What ran, in the order of running.
+#: The calls, in the order of running.
 ran: list[Any] = []
 begun = threading.Event()
 go = threading.Event()

@@ -1,4 +1,4 @@
-"""What a task says of itself from Django 6.1 on: retry, timeout, group and dedup key."""
+"""Options in a task's decorator, from Django 6.1 on: retry, timeout, group and dedup key."""
 
 from __future__ import annotations
 

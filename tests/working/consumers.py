@@ -22,7 +22,7 @@ from tests.app.models import Order
 from tests.working.history import record
 
 RETRY = Constant(seconds=0.05, max_attempts=20)
-#: What every message costs, in seconds: handlers of no cost at all would hide a held lease.
+#: Seconds for every message: handlers of no cost at all would hide a held lease.
 COST = float(os.environ.get("WORKING_COST", "0.002"))
 
 

@@ -3,7 +3,7 @@
     python -m tests.acceptance.chaos.producer NAME SEED SECONDS '{"queues": [...], ...}'
 
 Half of the sends are transactions that save nothing else but may sleep before their commit, or
-roll back. What it cannot know, since the connection broke at the commit, it calls unknown.
+roll back. A send whose connection broke at the commit, it calls unknown.
 """
 
 from __future__ import annotations

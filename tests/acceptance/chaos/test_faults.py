@@ -23,7 +23,7 @@ from tests.working import history
 
 pytestmark = [pytest.mark.acceptance]
 
-#: What a process can have under way that no ack is written for: running, and ended just now.
+#: Messages that a process can hold without an ack written: running, and ended just now.
 UNDER_WAY = 60
 
 

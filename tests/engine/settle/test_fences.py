@@ -19,7 +19,7 @@ def again(orders: BoundQueue) -> Message:
 
 
 def settled_by(orders: BoundQueue, operation: str, message: Message) -> list[int]:
-    """What an operation finds with the receipt of a message."""
+    """The result of an operation with the receipt of a message."""
     if operation == "set_vt":
         return orders.set_vt(message, 120)
     if operation in ("archive", "delete"):
