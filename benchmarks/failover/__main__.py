@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import psycopg
 
 from benchmarks.failover.notes import Event, notes
 from example_project.embedded_postgres.server import EmbeddedServer
+from tests.standby import copy, two_servers
 
 __all__ = ["CASES", "Outcome", "measure", "table"]
 
@@ -123,41 +123,34 @@ class Pair:
 
 @contextmanager
 def pair(*, synchronous: bool) -> Iterator[Pair]:
-    # Short, for the sake of the sockets' paths.
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-over-"))
-    folder.chmod(0o755)
     settings = {
         "shared_buffers": "64MB",
         "max_connections": "50",
         "wal_retrieve_retry_interval": "200ms",
     }
-    primary, standby = (EmbeddedServer(folder / name, settings=settings) for name in ("a", "b"))
-    (folder / "notes").mkdir()
-    found = Pair(primary, standby, folder)
-    try:
-        with primary:
-            standby.home.mkdir()
-            standby.home.chmod(0o777)  # as root, the server's user makes the copy
-            options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
-            copy = [primary.bin_dir / "pg_basebackup", *options, "-D", str(standby.data)]
-            subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby.user)
-            with standby:
-                if synchronous:
-                    # After the copy: the promoted server must not wait for a standby of its own.
-                    execute(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
-                    execute(primary, "SELECT pg_reload_conf()")
-                state = "SELECT sync_state FROM pg_stat_replication"
-                wanted = [("sync" if synchronous else "async",)]
-                until(lambda: execute(primary, state) == wanted)
-                yield found
-    finally:
-        for process in found.processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        for server in (standby, primary):
-            shutil.rmtree(server.home, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        two_servers(settings) as (primary, standby),
+        tempfile.TemporaryDirectory(prefix="pgqueue-over-") as folder,
+    ):
+        found = Pair(primary, standby, Path(folder))
+        found.notes.mkdir()
+        try:
+            with primary:
+                copy(primary, standby)
+                with standby:
+                    if synchronous:
+                        # After the copy: the promoted server must not wait for its own standby.
+                        execute(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+                        execute(primary, "SELECT pg_reload_conf()")
+                    state = "SELECT sync_state FROM pg_stat_replication"
+                    wanted = [("sync" if synchronous else "async",)]
+                    until(lambda: execute(primary, state) == wanted)
+                    yield found
+        finally:
+            for process in found.processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
 
 
 def execute(server: EmbeddedServer, statement: str) -> list[tuple[Any, ...]]:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,6 +12,7 @@ from environ import Env
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage
+from tests.standby import copy, two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -52,27 +49,16 @@ class Pair:
 
 @pytest.fixture(params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    # Short, for the sake of the sockets' paths.
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-fail-"))
-    folder.chmod(0o755)
     settings = {"shared_buffers": "32MB", "max_connections": "30"}
-    primary, standby = (
-        EmbeddedServer(folder / name, settings=settings, bin_dir=request.param or None)
-        for name in ("a", "b")
-    )
-    with primary, Actor({"default": Env.db_url_config(primary.url())}) as actor:
+    with (
+        two_servers(settings, bin_dir=request.param or None) as (primary, standby),
+        primary,
+        Actor({"default": Env.db_url_config(primary.url())}) as actor,
+    ):
         actor.do(manage, "migrate", "django_pgqueue", verbosity=0)
-        standby.home.mkdir()
-        standby.home.chmod(0o777)  # as root, the server's user makes the copy
-        program = primary.bin_dir / "pg_basebackup"
-        options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
-        copy = [program, *options, "-D", str(standby.data)]
-        subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby.user)
+        copy(primary, standby)
         with standby:
             yield Pair(primary, actor, standby)
-    for server in (standby, primary):
-        shutil.rmtree(server.home, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_queues_made_just_before_a_failover_work_after_it(pair: Pair) -> None:

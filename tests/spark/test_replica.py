@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,13 +12,13 @@ from environ import Env
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
-from example_project.embedded_postgres.server import EmbeddedServer
 from pyspark_pgqueue import arrow, planning
 from pyspark_pgqueue.errors import ReplicaLags
 from pyspark_pgqueue.offsets import Offset
 from pyspark_pgqueue.options import FROM_THE_START, Options
 from pyspark_pgqueue.stream import ArchiveStream
 from tests.actors import Actor, call, manage
+from tests.standby import copy, two_servers
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -51,13 +47,12 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    # Short, for the sake of the sockets' paths.
-    folder = Path(tempfile.mkdtemp(prefix="pgqueue-pair-"))
-    folder.chmod(0o755)
     settings = {"shared_buffers": "32MB", "max_connections": "50"}
-    primary = EmbeddedServer(folder / "a", settings=settings)
-    standby = EmbeddedServer(folder / "b", settings=settings)
-    with primary, Actor({"default": Env.db_url_config(primary.url())}) as other:
+    with (
+        two_servers(settings) as (primary, standby),
+        primary,
+        Actor({"default": Env.db_url_config(primary.url())}) as other,
+    ):
         other.do(manage, "migrate", verbosity=0)
         other.do(call, "create_queue", "orders")
 
@@ -66,17 +61,9 @@ def pair() -> Iterator[Pair]:
             messages = other.do(call, "read", "orders", qty=count)
             other.do(call, "archive", "orders", [message.receipt for message in messages])
 
-        standby.home.mkdir()
-        standby.home.chmod(0o777)  # as root, the server's user makes the copy
-        program = primary.bin_dir / "pg_basebackup"
-        options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
-        copy = [program, *options, "-D", str(standby.data)]
-        subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby.user)
+        copy(primary, standby)
         with standby:
             yield Pair(primary.url(), standby.url(), archive)
-    for server in (standby, primary):
-        shutil.rmtree(server.home, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
