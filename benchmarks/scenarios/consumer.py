@@ -43,7 +43,9 @@ def running(worker: Any, mode: str, log: Path, **environment: str) -> Iterator[s
                 process.wait()
 
 
-def wait_for(condition: Any, process: subprocess.Popen, log: Path, seconds: float) -> None:
+def wait_for(
+    condition: Any, process: subprocess.Popen, log: Path, seconds: float, pause: float = 0.005
+) -> None:
     until = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None or time.monotonic() > until:
@@ -160,13 +162,14 @@ def emptied(worker: Any, mode: str, count: int, *, held: bool = False, groups: i
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         with running(worker, mode, log) as process:
-            until = time.monotonic() + START_SECONDS + count / 20
-            while worker.remaining(mode):
-                # Seldom: each look takes time from what is measured.
-                time.sleep(0.2)
-                if time.monotonic() > until:
-                    raise RuntimeError(f"{worker.remaining(mode)} messages are left")
-                wait_for(lambda: True, process, log, START_SECONDS)
+            # Seldom: each look takes time from what is measured.
+            wait_for(
+                lambda: not worker.remaining(mode),
+                process,
+                log,
+                START_SECONDS + count / 20,
+                pause=0.2,
+            )
     return worker.seconds(mode)
 
 
