@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue import java
 from pyspark_pgqueue.errors import PipelineError
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
@@ -29,9 +28,9 @@ HELP = {
 }
 JOBS = tuple(HELP)
 
-#: Exit codes besides 0: a job that failed or was refused; wrong arguments, as argparse has it;
-#: lake and database differ; and Ctrl-C or SIGTERM.
-FAILED, USAGE, DIFFERS, INTERRUPTED = 1, 2, 3, 130
+#: Exit codes besides 0 and argparse's 2: a job that failed or was refused; lake and database
+#: differ; and Ctrl-C or SIGTERM.
+FAILED, DIFFERS, INTERRUPTED = 1, 3, 130
 
 
 def arguments(job: str, parser: Any) -> None:
@@ -77,8 +76,7 @@ def run(
 
 
 def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None], bar: Bar) -> int:
-    # First, since the modules of the jobs need what it looks for.
-    java.check()
+    # First, since the modules of the jobs need the packages that it checks for.
     spark = local_session(
         f"pgqueue {job}",
         cores=options.pop("cores", None),

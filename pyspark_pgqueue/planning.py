@@ -74,11 +74,12 @@ class Guard:
 
     def check(self, marks: Iterable[Mark]) -> None:
         """Raise DataLost when one of the marks says so."""
+        planned = None if self.planned is None else dict(self.planned)
         for mark in map(Mark._make, marks):
-            if self.planned is None:
+            if planned is None:
                 if self.start.may_lack(mark.below_xid):
                     raise DataLost(mark.queue, dropped=mark.dropped)
-            elif dict(self.planned).get(mark.queue_id) != mark.version and (
+            elif planned.get(mark.queue_id) != mark.version and (
                 self.start.since == EARLIEST or self.start.may_lack(mark.below_xid)
             ):
                 raise DataLost.while_reading(mark.queue, dropped=mark.dropped)
