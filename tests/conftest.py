@@ -17,7 +17,7 @@ from django.core.management.sql import sql_flush
 from django.db import connections, transaction
 from django.test import override_settings
 
-from django_pgqueue import queue
+from django_pgqueue import handlers, queue
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import Actor, databases, execute
 
@@ -48,6 +48,13 @@ _COMMITTING = {"committed", "committed_orders", "transactional_db", "actors"}
 def _commits(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("django_db")
     return bool(marker and marker.kwargs.get("transaction"))
+
+
+@pytest.fixture
+def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty registry of handlers, until the end of the test."""
+    handlers.autodiscover()  # or it would register the others during the test
+    monkeypatch.setattr(handlers, "_handlers", {})
 
 
 @pytest.fixture(scope="session", autouse=True)

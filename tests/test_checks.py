@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, connections
 
 import tests.app
-from django_pgqueue import consumer, handlers
+from django_pgqueue import consumer
 from django_pgqueue.conf import settings as ours
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
@@ -50,13 +50,6 @@ def said(check_id: str, *, databases: list[str] | None = None) -> checks.CheckMe
         if message.id == f"django_pgqueue.{check_id}"
     ]
     return message
-
-
-@pytest.fixture
-def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty registry, which is restored after the test."""
-    handlers.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(handlers, "_handlers", {})
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
-from django_pgqueue import handlers
 from tests.app import models as shop_models
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,13 +113,11 @@ async def _awaited(waiting: Any) -> None:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
+def shop(monkeypatch: pytest.MonkeyPatch, own_handlers: None, db: None) -> None:
     """The project that the guides speak of: an app with orders, no queue, no consumer yet."""
     app = ModuleType("shop")
     monkeypatch.setitem(sys.modules, "shop", app)
     monkeypatch.setitem(sys.modules, "shop.models", shop_models)
-    handlers.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(handlers, "_handlers", {})
     with connection.cursor() as cursor:
         cursor.execute("ALTER SEQUENCE pgqueue_message_id_seq RESTART")
 

@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
 from django.db import connection, transaction
 
-from django_pgqueue import consumer, handlers, queue
+from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Nack, Retry
 from django_pgqueue.conf import settings as ours
 from django_pgqueue.errors import (
@@ -314,12 +314,6 @@ MISTAKES = [
         id="runconsumer of a queue without a handler",
     ),
 ]
-
-
-@pytest.fixture
-def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(handlers, "_handlers", {})
 
 
 @pytest.mark.parametrize(("make", "error", "words"), MISTAKES)

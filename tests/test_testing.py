@@ -13,20 +13,12 @@ from django.db import connections
 from django.test import TestCase, TransactionTestCase
 
 from django_pgqueue import consumer, queue
-from django_pgqueue import handlers as registry
 from django_pgqueue.acks import Discard, Nack, Reject, Retry
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.testing import drain, make_queues, make_tables
 from tests.app.models import Order
-
-
-@pytest.fixture
-def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty registry, which is restored after the test."""
-    registry.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(registry, "_handlers", {})
 
 
 def place(message: Message) -> None:

@@ -10,7 +10,7 @@ import django
 import pytest
 from django.db import transaction
 
-from django_pgqueue import consumer, handlers, queue
+from django_pgqueue import consumer, queue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.testing import drain
@@ -22,12 +22,6 @@ from django_pgqueue.testing.messages import (
 from django_pgqueue.testing.travelling import travel
 
 HOUR = dt.timedelta(hours=1)
-
-
-@pytest.fixture
-def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(handlers, "_handlers", {})
 
 
 def test_a_message_is_found_by_what_it_is(orders: BoundQueue) -> None:

@@ -61,7 +61,7 @@ def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
     body = text.partition("<tbody>")[2].partition("</tbody>")[0]
     return [
         [
-            html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+            _plain(cell)
             for cell in re.findall(r'<t[hd] class="field-[^>]*>(.*?)</t[hd]>', row, re.DOTALL)
         ]
         for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)

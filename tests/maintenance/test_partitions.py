@@ -11,10 +11,10 @@ from django_pgqueue.maintenance.partitions import (
     AHEAD,
     Partition,
     create_partition,
-    find_partitions,
 )
 from django_pgqueue.models import ArchivedMessage, Message, Queue
 from tests.conftest import run_sql
+from tests.maintenance.partitions import partitions
 
 pytestmark = pytest.mark.django_db
 
@@ -25,11 +25,6 @@ PAST = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
 def make_partition(queue: Queue, start: dt.datetime, end: dt.datetime) -> Partition:
     with connection.cursor() as cursor:
         return create_partition(cursor, queue.pk, start, end, unlogged=queue.unlogged)
-
-
-def partitions(queue: Queue) -> list[Partition]:
-    with connection.cursor() as cursor:
-        return find_partitions(cursor, queue.pk)
 
 
 @pytest.mark.parametrize("unlogged", [False, True])

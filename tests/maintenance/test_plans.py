@@ -13,15 +13,14 @@ from django.db import connections, transaction
 
 from django_pgqueue.maintenance.dropping import lives_in
 from django_pgqueue.maintenance.partitions import (
-    Partition,
     create_partition,
-    find_partitions,
     time_ranges,
 )
 from django_pgqueue.maintenance.round import Round
 from django_pgqueue.models import Message, Queue
 from tests.conftest import run_sql
 from tests.engine.plans.plans import Plan, watched
+from tests.maintenance.partitions import partitions
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(databases=["default", "other"])]
 
@@ -101,17 +100,12 @@ def work(queue: Queue) -> Round:
     return Round(queue, 1, 1, lambda removed: None)
 
 
-def partitions(queue: Queue) -> list[Partition]:
-    with connections[USING].cursor() as cursor:
-        return find_partitions(cursor, queue.pk)
-
-
 def scanned(plans: list[Plan]) -> list[str]:
     return [node.relation for plan in plans for node in plan.scanned]
 
 
 def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue: Queue, db: None) -> None:
-    [old, *_] = partitions(queue)
+    [old, *_] = partitions(queue, USING)
 
     with rolled_back():
         run("SET LOCAL enable_seqscan = off")  # as under the lock
@@ -126,7 +120,7 @@ def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue: Queue
 
 
 def test_a_batch_reads_so_many_pages_wherever_it_is(queue: Queue, db: None) -> None:
-    default = partitions(queue)[-1]
+    default = partitions(queue, USING)[-1]
     page = {"before": dt.datetime.now(dt.timezone.utc) - 7 * DAY, "exported_below": None}
 
     for first, expected in ((0, True), (700, False)):

@@ -18,7 +18,6 @@ from django_pgqueue.maintenance.partitions import (
     AHEAD,
     Partition,
     create_partition,
-    find_partitions,
     time_ranges,
 )
 from django_pgqueue.maintenance.round import Round
@@ -33,6 +32,7 @@ from django_pgqueue.models import (
 )
 from tests.actors import Actor, begin, call, commit, execute
 from tests.conftest import run_sql
+from tests.maintenance.partitions import partitions
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db
@@ -56,11 +56,6 @@ def partition(queue: Queue, days_ago: int) -> Partition:
     start = time_ranges(NOW, DAY)[0][0] - days_ago * DAY
     with connection.cursor() as cursor:
         return create_partition(cursor, queue.pk, start, start + DAY, unlogged=queue.unlogged)
-
-
-def partitions(queue: Queue) -> list[Partition]:
-    with connection.cursor() as cursor:
-        return find_partitions(cursor, queue.pk)
 
 
 def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:

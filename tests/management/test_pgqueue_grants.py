@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections
 
-from django_pgqueue import consumer, handlers, queue
+from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Reject
 from django_pgqueue.models import (
     ArchivedMessage,
@@ -177,12 +177,7 @@ def test_a_consumer_sends_dead_letters_and_no_other_messages_there(role: str, qu
     assert queue("dead").metrics().ready == 1
 
 
-def test_runconsumer_runs_as_a_consumer(
-    role: str, queues: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handlers.autodiscover()
-    monkeypatch.setattr(handlers, "_handlers", {})
-
+def test_runconsumer_runs_as_a_consumer(role: str, queues: None, own_handlers: None) -> None:
     @consumer("orders")
     def charge(message: Message) -> None:
         if message.body == 2:

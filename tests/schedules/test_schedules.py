@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from typing import Any
 
 import django
@@ -23,10 +22,8 @@ DAY = dt.timedelta(days=1)
 
 
 @pytest.fixture
-def declarations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def declarations(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A registry of handlers and schedules of the test's own."""
-    handlers.autodiscover()  # or it would register the others during the test
-    monkeypatch.setattr(handlers, "_handlers", {})
     found: dict[str, Any] = {}
     monkeypatch.setattr(schedules, "_declared", found)
     return found

@@ -12,7 +12,6 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_pgqueue import handlers
 from django_pgqueue.models import Message, Queue
 
 collect_ignore_glob = ["test_*.py"] if django.VERSION < (6, 0) else []
@@ -22,10 +21,8 @@ QUEUES = ["default", "emails"]
 
 
 @pytest.fixture
-def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def configure(own_handlers: None) -> Iterator[Callable[..., None]]:
     """Put our backend in TASKS, with these options: ``configure(retry=NoRetry())``."""
-    handlers.autodiscover()  # or it would register the consumers during the test
-    monkeypatch.setattr(handlers, "_handlers", {})
     changed: list[override_settings] = []
 
     def change(queues: list[str] = QUEUES, **options: Any) -> None:
@@ -41,17 +38,16 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def backend(db: None, configure: Callable[..., None]) -> Any:
     """The backend, its queues in the test's transaction."""
-    from django.tasks import default_task_backend
-
-    configure()
-    for name in QUEUES:
-        Message.objects.create_queue(name)
-    return default_task_backend
+    return _made(configure)
 
 
 @pytest.fixture
 def committed_backend(committed: None, configure: Callable[..., None]) -> Any:
     """The backend, its queues committed, so that a consumer sees them."""
+    return _made(configure)
+
+
+def _made(configure: Callable[..., None]) -> Any:
     from django.tasks import default_task_backend
 
     configure()
