@@ -174,10 +174,10 @@ def by_receipts(
         return Settled([receipt.id for receipt in good])
     left = [receipt for receipt in good if receipt.id not in done]
     before = _settled_before(queue, operation, left, names) if left else []
-    newest = set(good)
+    newest, earlier = set(good), set(before)
     return Settled(
         [receipt.id for receipt in good if receipt.id in done],
-        lost=[r for r in receipts if not (r.id in done and r in newest) and r not in before],
+        lost=[r for r in receipts if not (r.id in done and r in newest) and r not in earlier],
         before=before,
     )
 
