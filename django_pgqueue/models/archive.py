@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import State
@@ -25,9 +26,7 @@ class ArchivedMessage(models.Model):
     enqueued_at = models.DateTimeField()
     first_read_at = models.DateTimeField(null=True)
     last_read_at = models.DateTimeField(null=True)
-    archived_at = models.DateTimeField(
-        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField())
-    )
+    archived_at = models.DateTimeField(db_default=NOW)
     # Ids and times do not follow the order of commits; with the transaction's id a reader can
     # take what is new without a gap.
     archive_xid = models.BigIntegerField(

@@ -7,6 +7,7 @@ from django.db import models
 from django_pgqueue import arguments
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle.attempts import prune
+from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Maintained
 
@@ -52,9 +53,7 @@ class Attempt(models.Model):
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="attempts"
     )
     attempt = models.IntegerField(help_text="Which run of the handler it was, from 1.")
-    at = models.DateTimeField(
-        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField())
-    )
+    at = models.DateTimeField(db_default=NOW)
     process_id = models.IntegerField(null=True, help_text="The consumer process, if one ran it.")
     error_class = models.TextField()
     message = models.TextField()

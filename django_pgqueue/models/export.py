@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from django.db import models
 
+from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["ExportRun", "Lake", "PurgeMark"]
-
-_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
 
 
 class Lake(models.Model):
@@ -28,7 +27,7 @@ class Lake(models.Model):
     system = models.TextField(
         default="", editable=False, help_text="The server whose transactions these are."
     )
-    created_at = models.DateTimeField(db_default=_now, editable=False)
+    created_at = models.DateTimeField(db_default=NOW, editable=False)
 
     class Meta:
         default_permissions = ("view", "change")
@@ -66,7 +65,7 @@ class ExportRun(models.Model):
     checksums = models.JSONField(null=True)
     verified_at = models.DateTimeField(null=True)
     error = models.TextField(default="", blank=True)
-    started_at = models.DateTimeField(db_default=_now)
+    started_at = models.DateTimeField(db_default=NOW)
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -98,7 +97,7 @@ class PurgeMark(models.Model):
     )
     below_xid = models.BigIntegerField()
     dropped = models.TextField(default="", help_text="The queue's name, once it is dropped.")
-    purged_at = models.DateTimeField(db_default=_now)
+    purged_at = models.DateTimeField(db_default=NOW)
 
     class Meta:
         default_permissions = ()

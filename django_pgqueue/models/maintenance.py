@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.db import models
 
-__all__ = ["MaintenanceLease"]
+from django_pgqueue.models.clock import NOW
 
-_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+__all__ = ["MaintenanceLease"]
 
 
 class MaintenanceLease(models.Model):
@@ -19,7 +19,7 @@ class MaintenanceLease(models.Model):
     id = models.SmallIntegerField(primary_key=True, default=1)
     token = models.UUIDField()
     process = models.TextField()
-    since = models.DateTimeField(db_default=_now)
+    since = models.DateTimeField(db_default=NOW)
     until = models.DateTimeField()
 
     class Meta:

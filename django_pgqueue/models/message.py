@@ -24,6 +24,7 @@ from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost, NeverRead
 from django_pgqueue.models import attempt, maintaining, queues, results, topics
+from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.operation import Operation, Twin, on_database, operation
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
@@ -193,7 +194,7 @@ class Message(models.Model):
     # foreign keys need a single column, and id alone is unique.
     id = models.BigAutoField(primary_key=True)
     enqueued_at = models.DateTimeField(
-        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField()),
+        db_default=NOW,
         editable=False,
     )
     scheduled_at = models.DateTimeField(null=True, blank=True)

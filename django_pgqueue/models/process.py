@@ -10,11 +10,10 @@ from typing import Any
 from django.db import models, transaction
 
 from django_pgqueue.engine.leases.batches import rescue
+from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["Process"]
-
-_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
 
 
 class ProcessManager(models.Manager["Process"]):
@@ -31,13 +30,13 @@ class ProcessManager(models.Manager["Process"]):
         return bool(
             self.using(process._state.db)
             .filter(pk=process.pk)
-            .update(heartbeat_at=_now, working_on=working_on, stopping=stopping)
+            .update(heartbeat_at=NOW, working_on=working_on, stopping=stopping)
         )
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
         """The processes with a heartbeat within ``dead_after`` seconds, but those that stop."""
         last = models.ExpressionWrapper(
-            _now - dt.timedelta(seconds=dead_after), output_field=models.DateTimeField()
+            NOW - dt.timedelta(seconds=dead_after), output_field=models.DateTimeField()
         )
         return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
 
@@ -49,7 +48,7 @@ class ProcessManager(models.Manager["Process"]):
         """
         rescued: dict[int, int] = {}
         with transaction.atomic(using=using):
-            last = models.ExpressionWrapper(_now - older_than, output_field=models.DateTimeField())
+            last = models.ExpressionWrapper(NOW - older_than, output_field=models.DateTimeField())
             dead = list(
                 self.using(using)
                 .select_for_update(skip_locked=True)
@@ -78,8 +77,8 @@ class Process(models.Model):
     queues = models.JSONField(default=list)
     working_on = models.JSONField(default=dict)
     stopping = models.BooleanField(default=False)
-    started_at = models.DateTimeField(db_default=_now)
-    heartbeat_at = models.DateTimeField(db_default=_now)
+    started_at = models.DateTimeField(db_default=NOW)
+    heartbeat_at = models.DateTimeField(db_default=NOW)
 
     objects = ProcessManager()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.db import models
 
-__all__ = ["Rollup", "RollupRun"]
+from django_pgqueue.models.clock import NOW
 
-_now = models.Func(function="statement_timestamp", output_field=models.DateTimeField())
+__all__ = ["Rollup", "RollupRun"]
 
 
 class Rollup(models.Model):
@@ -43,7 +43,7 @@ class Rollup(models.Model):
     top_group = models.JSONField(null=True, help_text="The largest group and its count.")
     poison = models.JSONField(default=list, help_text="The messages delivered most often.")
     top_errors = models.JSONField(default=list)
-    computed_at = models.DateTimeField(db_default=_now)
+    computed_at = models.DateTimeField(db_default=NOW)
 
     class Meta:
         default_permissions = ("view",)
@@ -80,7 +80,7 @@ class RollupRun(models.Model):
     removed = models.IntegerField(default=0)
     system = models.TextField(default="", help_text="The server whose transactions these are.")
     started_at = models.DateTimeField()
-    finished_at = models.DateTimeField(db_default=_now)
+    finished_at = models.DateTimeField(db_default=NOW)
 
     class Meta:
         default_permissions = ("view",)

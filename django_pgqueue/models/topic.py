@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
+from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.topics import validate_topic_pattern
 
@@ -21,7 +22,7 @@ class Binding(models.Model):
     )
     queue = models.ForeignKey(Queue, models.CASCADE, related_name="bindings")
     bound_at = models.DateTimeField(
-        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField()),
+        db_default=NOW,
         editable=False,
     )
 
