@@ -16,7 +16,7 @@ from django_pgqueue.engine.statements import render
 from django_pgqueue.errors import TransactionRefused
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 
-__all__ = ["OpenQueue", "is_gone"]
+__all__ = ["OpenQueue", "database_key", "is_gone"]
 
 # PostgreSQL's and our trigger's words for tables that were dropped with their queue.
 _GONE = (UNDEFINED_TABLE, "PQ404")
@@ -88,6 +88,15 @@ class OpenQueue:
             refused = not connection.get_autocommit()
         if refused:
             raise TransactionRefused(operation)
+
+
+def database_key(alias: str) -> tuple[str, str]:
+    """An alias with the database that it stands for, which tests change: for what is remembered.
+
+    Not asked of ``connections[alias]``: to find out whose connection that is takes longer.
+    """
+    known = connections.settings.get(alias) or connections[alias].settings_dict
+    return alias, str(known["NAME"])
 
 
 def is_gone(error: DatabaseError) -> bool:

@@ -15,25 +15,17 @@ from django.utils.functional import cached_property
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.session import OpenQueue, database_key
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
+from django_pgqueue.models.clock import NOW
 
-__all__ = ["Queue", "database_key"]
+__all__ = ["Queue"]
 
 _MOST_REMEMBERED = 10_000
 
 # Seconds for which a drop waits for its locks, with others behind it, and then lets them go first.
 _TRY = (0.1, 0.05)
-
-
-def database_key(alias: str) -> tuple[str, str]:
-    """An alias with the database that it stands for, which tests change: for what is remembered.
-
-    Not asked of ``connections[alias]``: to find out whose connection that is takes longer.
-    """
-    known = connections.settings.get(alias) or connections[alias].settings_dict
-    return alias, str(known["NAME"])
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
@@ -164,7 +156,7 @@ class Queue(models.Model):
     paused = models.BooleanField(default=False, help_text="Consumers leave it alone.")
     notify = models.BooleanField(default=True, help_text="A send wakes waiting consumers.")
     created_at = models.DateTimeField(
-        db_default=models.Func(function="statement_timestamp", output_field=models.DateTimeField()),
+        db_default=NOW,
         editable=False,
     )
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from django.db import connections, models, transaction
 
 from django_pgqueue.engine.send import sending
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.session import OpenQueue, database_key
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models.queue import Queue, database_key
+from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.topic import Binding
 from django_pgqueue.topics import Router, routing_key, topic_pattern
 from django_pgqueue.types import Delay

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.session import OpenQueue, database_key
 
 __all__ = ["Claim", "claim_on"]
 
@@ -87,8 +87,7 @@ _claims: dict[tuple[str, str, int, dt.datetime], Claim] = {}
 
 def claim_on(queue: OpenQueue) -> Claim:
     """This process's claim on a queue."""
-    database = str(queue.connection.settings_dict["NAME"])
-    key = queue.alias, database, queue.id, queue.created_at
+    key = *database_key(queue.alias), queue.id, queue.created_at
     claim = _claims.get(key)
     if claim is None:
         claim = _claims.setdefault(key, Claim())

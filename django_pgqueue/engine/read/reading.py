@@ -108,9 +108,11 @@ def _take(
     ``alone`` says whether the transaction, if there is one, is the operation's own.
     """
     qty, taken = params["qty"], []
+    nested = queue.connection.in_atomic_block
     if alone is None:
-        alone = not queue.connection.in_atomic_block
-    claim = _claim(queue, params)
+        alone = not nested
+    # In a transaction a rollback may bring messages back before the claim.
+    claim = None if nested else _claim(queue, params)
     if claim is not None and (bounds := claim.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not claim.grouped
         began = time.monotonic()
@@ -143,9 +145,8 @@ def _take(
 
 
 def _claim(queue: OpenQueue, params: dict[str, Any]) -> Claim | None:
-    """The claim to read behind. "All" has none, and in a transaction a rollback may bring messages
-    back before it."""
-    if not params["qty"] or params["conditional"] or queue.connection.in_atomic_block:
+    """The claim to read behind, of a read with a limit and without a condition."""
+    if not params["qty"] or params["conditional"]:
         return None
     return claim_on(queue)
 
