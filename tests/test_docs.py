@@ -42,7 +42,6 @@ PURE_MODULES = [
     "django_pgqueue.ddl.times",
     "django_pgqueue.maintenance.bounds",
     "django_pgqueue.maintenance.partitions",
-    "django_pgqueue.maintenance.texts",
     "django_pgqueue.management.base",
     "django_pgqueue.management.diagnosis",
     "django_pgqueue.models.rollup",

@@ -34,7 +34,7 @@ class _Names(dict[str, object]):
 
 @cache
 def load(name: str, package: str = ENGINE) -> str:
-    """The text of a statement as it is written.
+    """The text of a statement as it is written; ``package`` has the file.
 
     >>> "SKIP LOCKED" in load("read/read")
     True
@@ -48,7 +48,6 @@ def render(
     queue_id: int,
     unlogged: bool,
     names: tuple[tuple[str, object], ...] = (),
-    package: str = ENGINE,
 ) -> str:
     """The text of a statement with the names of one queue's tables in place.
 
@@ -58,4 +57,4 @@ def render(
     True
     """
     tables: Mapping[str, object] = ddl.table_names(queue_id, unlogged=unlogged)
-    return load(name, package).format_map(_Names({**tables, **dict(names)}))
+    return load(name).format_map(_Names({**tables, **dict(names)}))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from django_pgqueue.maintenance.texts import text
+from django_pgqueue.engine.statements import load
 
 __all__ = ["hold", "leave"]
 
@@ -29,7 +29,7 @@ def hold(token: UUID, seconds: float, *, using: str) -> bool:
         "seconds": seconds,
     }
     with connections[using].cursor() as cursor:
-        cursor.execute(text("hold"), params)
+        cursor.execute(load("hold", __package__), params)
         return bool(cursor.rowcount)
 
 

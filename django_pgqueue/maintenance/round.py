@@ -12,10 +12,10 @@ from django.db import DatabaseError, connections, transaction
 
 from django_pgqueue import ddl
 from django_pgqueue.ddl.locks import briefly, milliseconds, settings_for
+from django_pgqueue.engine.statements import load
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import Partition, find_partitions
 from django_pgqueue.maintenance.queues import OpenQueue
-from django_pgqueue.maintenance.texts import text
 from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 
 __all__ = ["Round"]
@@ -63,7 +63,7 @@ class Round:
         if partition is not None:
             tables |= {"message": partition.message, "archive": partition.archive}
         with connections[self.queue.alias].cursor() as cursor:
-            cursor.execute(text(name).format_map(tables), params)
+            cursor.execute(load(name, __package__).format_map(tables), params)
             return cursor.fetchall()
 
     def briefly(self, act: Callable[[Any], R]) -> R:
