@@ -17,6 +17,7 @@ from django_pgqueue.types import BatchReceipt, Delay, Receipt
 __all__ = [
     "array",
     "by_receipt",
+    "count",
     "duration",
     "fence",
     "headers_text",
@@ -109,6 +110,13 @@ def key(value: object, name: str) -> str | None:
             f"{name} must be text of 1 to 255 characters without NUL and lone surrogates, or "
             f"None, not {value!r}; write str(...) around an id"
         )
+    return value
+
+
+def count(value: object, name: str) -> int:
+    """A whole number, at least 1, that PostgreSQL's integer holds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INT4:
+        raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
     return value
 
 

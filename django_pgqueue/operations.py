@@ -444,12 +444,6 @@ def _checked(settings: Mapping[str, Any], known: tuple[str, ...], label: str) ->
     return checked
 
 
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
-    return value
-
-
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} must be True or False, not {value!r}")
@@ -464,8 +458,8 @@ def _queue_or_none(name: str, value: object) -> str | None:
 
 
 _CHECKS: dict[str, Any] = {
-    "visibility_timeout": _count,
-    "max_deliveries": _count,
+    "visibility_timeout": lambda name, value: arguments.count(value, name),
+    "max_deliveries": lambda name, value: arguments.count(value, name),
     "dead_letter_queue": _queue_or_none,
     "retention": lambda name, value: arguments.span(value, name),
     "partition_interval": lambda name, value: arguments.span(value, name),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 from django.db import models
 
@@ -57,8 +56,8 @@ def create_queue(
     if not isinstance(notify, bool):
         raise InvalidArgument(f"notify must be True or False, not {notify!r}")
     asked = {
-        "visibility_timeout": _at_least(1, visibility_timeout, "visibility_timeout"),
-        "max_deliveries": _at_least(1, max_deliveries, "max_deliveries"),
+        "visibility_timeout": arguments.count(visibility_timeout, "visibility_timeout"),
+        "max_deliveries": arguments.count(max_deliveries, "max_deliveries"),
         "retention": arguments.span(retention, "retention"),
         "partition_interval": arguments.span(partition_interval, "partition_interval"),
         "dedup_window": arguments.span(dedup_window, "dedup_window"),
@@ -127,9 +126,3 @@ def metrics_all(alias: str) -> list[Metrics]:
     if count <= measuring.FEW:
         return [measuring.metrics(queue.opened) for queue in queues.order_by("name")]
     return measuring.metrics_of_many(alias, count, counts)
-
-
-def _at_least(least: int, value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-        raise InvalidArgument(f"{name} must be a whole number, at least {least}, not {value!r}")
-    return value
