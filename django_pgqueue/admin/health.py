@@ -92,10 +92,6 @@ def holders(alias: str) -> list[Holder]:
 
 def tables(alias: str) -> list[Table]:
     """Live and dead rows of the hot tables, as the statistics know them."""
-    parts = ("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup")
-    names = [
-        ddl.shared_names(unlogged=unlogged)[part] for unlogged in (False, True) for part in parts
-    ]
     return [
         Table(
             name,
@@ -106,7 +102,7 @@ def tables(alias: str) -> list[Table]:
             moment(analyzed),
             dead > DEAD_ROWS and dead > DEAD_SHARE * live,
         )
-        for name, live, dead, size, vacuumed, analyzed in _rows(alias, _TABLES, [names])
+        for name, live, dead, size, vacuumed, analyzed in _rows(alias, _TABLES, [ddl.hot_tables()])
     ]
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from django_pgqueue.ddl.names import PARENTS, own_table, wake_sequence
+
 __all__ = ["KINDS", "copy", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
@@ -148,14 +150,14 @@ def _of(kind: str, base: str) -> str | None:
 def inherit(cursor: Any, queue_id: int) -> None:
     """Give the tables of a new queue the rights that roles have on those of all queues."""
     number = int(queue_id)
-    for parent in ("pgqueue_message", "pgqueue_archive"):
-        copy(cursor, parent, f"{parent}_q{number}")
+    for parent in PARENTS:
+        copy(cursor, parent, own_table(parent, number))
     wakes = {
         ("SELECT, UPDATE" if rights.startswith("INSERT") else "SELECT", role)
         for rights, role, _ in _rights_of_others(cursor, "pgqueue_message")
     }
     for rights, role in sorted(wakes):
-        cursor.execute(f"GRANT {rights} ON SEQUENCE pgqueue_wake_q{number} TO {role}")
+        cursor.execute(f"GRANT {rights} ON SEQUENCE {wake_sequence(number)} TO {role}")
 
 
 def copy(cursor: Any, source: str, target: str) -> None:

@@ -8,14 +8,19 @@ __all__ = [
     "ARCHIVE",
     "MESSAGE",
     "PARENTS",
+    "hot_tables",
     "own_table",
     "own_tables",
     "shared_names",
     "table_names",
+    "wake_sequence",
 ]
 
 #: The tables of messages and of outcomes, which have a partition for each queue.
 PARENTS = MESSAGE, ARCHIVE = "pgqueue_message", "pgqueue_archive"
+
+# The tables of messages in the queue, of all logged or all unlogged queues.
+_HOT = ("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup")
 
 
 def own_table(parent: str, queue_id: int) -> str:
@@ -30,6 +35,11 @@ def own_table(parent: str, queue_id: int) -> str:
 def own_tables(queue_id: int) -> tuple[str, str]:
     """The queue's table of messages, and its table of outcomes."""
     return own_table(MESSAGE, queue_id), own_table(ARCHIVE, queue_id)
+
+
+def wake_sequence(queue_id: int) -> str:
+    """The sequence by which the queue's sends know whether to notify."""
+    return f"pgqueue_wake_q{int(queue_id)}"
 
 
 def shared_names(*, unlogged: bool) -> dict[str, Any]:
@@ -48,6 +58,11 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
     }
 
 
+def hot_tables() -> list[str]:
+    """The narrow tables that all queues share, logged and unlogged."""
+    return [shared_names(unlogged=twin)[part] for twin in (False, True) for part in _HOT]
+
+
 def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
     """The names of one queue's tables in the text of its queries.
 
@@ -61,5 +76,5 @@ def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
         "queue_id": number,
         "message": message,
         "archive": archive,
-        "wake": f"pgqueue_wake_q{number}",
+        "wake": wake_sequence(number),
     }

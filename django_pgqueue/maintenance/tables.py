@@ -6,7 +6,14 @@ import datetime as dt
 from typing import Any
 
 from django_pgqueue.ddl import grants
-from django_pgqueue.ddl.names import ARCHIVE, MESSAGE, PARENTS, own_table, table_names
+from django_pgqueue.ddl.names import (
+    ARCHIVE,
+    MESSAGE,
+    PARENTS,
+    own_table,
+    table_names,
+    wake_sequence,
+)
 from django_pgqueue.ddl.times import server_time
 from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
@@ -37,7 +44,7 @@ def create_tables(
     number = int(queue_id)
     _drop(cursor, number)
     # Logged, whatever the queue is: an unlogged one is unusable on a promoted standby.
-    cursor.execute(f"CREATE SEQUENCE pgqueue_wake_q{number} AS bigint")
+    cursor.execute(f"CREATE SEQUENCE {wake_sequence(number)} AS bigint")
     message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
     if partition_interval is None:
         make_table(cursor, message, MESSAGE, unlogged=unlogged)
@@ -74,7 +81,7 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str, unlogged: bool) -> Non
 def _drop(cursor: Any, queue_id: int) -> None:
     for parent in PARENTS:
         cursor.execute(f"DROP TABLE IF EXISTS {own_table(parent, queue_id)}")
-    cursor.execute(f"DROP SEQUENCE IF EXISTS pgqueue_wake_q{int(queue_id)}")
+    cursor.execute(f"DROP SEQUENCE IF EXISTS {wake_sequence(queue_id)}")
     bounds.drop_function(cursor, queue_id)
 
 

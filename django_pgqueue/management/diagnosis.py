@@ -9,13 +9,12 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
+from django_pgqueue.ddl import hot_tables
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.management.base import age, amount
 from django_pgqueue.models import Message, Process, Queue, Schedule
 
 __all__ = ["Finding", "Limits", "examine"]
-
-HOT = ("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup")
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,6 @@ def _snapshots(alias: str, limits: Limits) -> Iterator[Finding]:
 
 
 def _dead_rows(alias: str, limits: Limits) -> Iterator[Finding]:
-    names = [f"pgqueue_{table}{twin}" for table in HOT for twin in ("", "_unlogged")]
     found = _rows(
         alias,
         """
@@ -136,7 +134,7 @@ def _dead_rows(alias: str, limits: Limits) -> Iterator[Finding]:
                    - greatest(last_autovacuum, last_vacuum))::float AS vacuumed
         FROM pg_stat_user_tables WHERE relname = ANY(%s) ORDER BY n_dead_tup DESC
         """,
-        [names],
+        [hot_tables()],
     )
     bad = [row for row in found if row["dead"] > max(limits.dead_rows, 2 * row["live"])]
     for row in bad:
