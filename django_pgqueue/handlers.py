@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import reduce
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
@@ -115,6 +116,15 @@ class Handler:
     @property
     def label(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @property
+    def run_size(self) -> int:
+        """How many messages one run takes at most."""
+        return self.batch_size if self.batch else 1
+
+    def wrapped(self) -> Callable[[Any, Any], Any]:
+        """The call of the function, within the middleware."""
+        return reduce(lambda inner, around: around(inner), reversed(self.middleware), self.call)
 
     @property
     def has_timeouts(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -100,18 +99,14 @@ class _Run:
         self._handler = handler
         self._policies = policies
         self._in_transaction = handler.locked or handler.ack_policy is AckPolicy.TRANSACTIONAL
-        self._call: Callable[[Any, Context], Any] = reduce(
-            lambda inner, middleware: middleware(inner),
-            reversed(handler.middleware),
-            handler.call,
-        )
+        self._call = handler.wrapped()
 
     def lease(self) -> list[Message]:
         """The next message, or batch of messages."""
         return Message.objects.lease(
             self._subscription.queue,
             vt=self._subscription.vt,
-            qty=self._handler.batch_size if self._handler.batch else 1,
+            qty=self._handler.run_size,
             max_deliveries=self._handler.max_deliveries,
         )
 

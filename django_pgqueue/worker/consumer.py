@@ -66,12 +66,7 @@ class Consumer:
         for subscription in self.subscriptions:
             subscription.process_id = partial(self.presence.worker, subscription.queue.alias)
         self._quarantine = Quarantine(self.subscriptions, self.settler)
-        self.fetcher = Fetcher(
-            self.subscriptions,
-            self._quarantine,
-            worker=self.presence.worker,
-            allowance=self._allowance,
-        )
+        self.fetcher = Fetcher(self.subscriptions, self._quarantine, allowance=self._allowance)
         self._leases = LeaseKeeper(self._executions, self._replace_worker)
         self.maintenance = Maintenance({s.queue.alias for s in self.subscriptions})
         self._workers: list[threading.Thread] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -38,11 +37,7 @@ class Execution:
         self._handler = subscription.handler
         self._policy = subscription.handler.ack_policy
         self._settler = settler
-        self._call: Callable[[Any, Context], Any] = reduce(
-            lambda inner, middleware: middleware(inner),
-            reversed(subscription.handler.middleware),
-            subscription.handler.call,
-        )
+        self._call = subscription.handler.wrapped()
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
         """Run a plain handler, and hand the outcomes on. Never raises."""

@@ -47,7 +47,6 @@ class Fetcher(Loop):
         subscriptions: list[Subscription],
         quarantine: Quarantine,
         *,
-        worker: Callable[[str], int | None],
         allowance: Callable[[], int | None],
     ) -> None:
         super().__init__("fetch", limited=True)
@@ -60,7 +59,6 @@ class Fetcher(Loop):
             schedule.subscription.on_low = self._when_low(schedule)
             schedule.subscription.on_group = self._at_once(schedule)
         self._quarantine = quarantine
-        self._worker = worker
         self._allowance = allowance
         #: While notifications come, the queues need not be looked at as often.
         self.listening = False
@@ -124,7 +122,7 @@ class Fetcher(Loop):
         try:
             messages = subscription.lease(
                 wanted,
-                process_id=self._worker(queue.alias),
+                process_id=subscription.process_id(),
                 # A transactional ack would lock the lease of its whole batch until its commit.
                 batched=handler.ack_policy is not AckPolicy.TRANSACTIONAL,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = ["Options"]
 
@@ -12,7 +12,6 @@ class Options:
     """The options of one process. Times are in seconds, memory in bytes; None means no limit, or
     the handler's own."""
 
-    queues: tuple[str, ...] = field(default=())
     workers: int | None = None
     batch: int | None = None
     drain: bool = False

@@ -39,10 +39,7 @@ class Subscription:
         self.fetch_batch_size = options.batch or handler.fetch_batch_size
         # A queue may have a timeout of zero; a consumer needs a moment to work in.
         self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)
-        self.capacity = max(
-            int(self.fetch_batch_size * handler.overfetch_factor),
-            handler.batch_size if handler.batch else 1,
-        )
+        self.capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
         self.buffer: deque[Message] = deque()
         self.running: dict[int, Running] = {}
         self.available = threading.Condition()

@@ -44,7 +44,7 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         handler = self._subscription.handler
-        size = handler.batch_size if handler.batch else 1
+        size = handler.run_size
         thread = threading.get_ident()
         # They belong to this thread, and stay the same for its life.
         self._connections = connections.all()
@@ -232,7 +232,7 @@ class AsyncWorkers(threading.Thread):
         self, loop: asyncio.AbstractEventLoop, filled: asyncio.Event, theirs: Sequence[Any]
     ) -> None:
         subscription, handler = self._subscription, self._subscription.handler
-        size = handler.batch_size if handler.batch else 1
+        size = handler.run_size
         while not subscription.stopping:
             messages = subscription.take_now(size)
             if messages:

@@ -110,7 +110,6 @@ def test_messages_are_fetched_where_they_can_be(
     fetcher = Fetcher(
         list(reversed(both)),  # it begins with the second
         Quarantine(both, Settler(0)),
-        worker=lambda alias: None,
         allowance=lambda: None,
     )
     down(Message.objects, "lease")

@@ -77,11 +77,11 @@ def test_a_notification_wakes_long_before_the_next_poll(
         assert time.monotonic() - sent < 3
 
 
-def a_fetcher(worker: Callable[[str], int | None], allowance: Callable[[], int | None]) -> Fetcher:
+def a_fetcher(allowance: Callable[[], int | None]) -> Fetcher:
     """For one worker, and patient; nothing but the fetcher itself runs."""
     subscription = subscribed(max_workers=1, max_fetch_interval=30)
     quarantine = Quarantine([subscription], Settler(0))
-    return Fetcher([subscription], quarantine, worker=worker, allowance=allowance)
+    return Fetcher([subscription], quarantine, allowance=allowance)
 
 
 def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:
@@ -91,7 +91,7 @@ def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQ
     def take() -> None:
         taken.extend(subscription.take_now(100))
 
-    fetcher = a_fetcher(lambda alias: None, take)
+    fetcher = a_fetcher(take)
     [schedule] = fetcher._schedules
     subscription = schedule.subscription
     while subscription.room():
@@ -105,7 +105,7 @@ def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQ
 
 def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) -> None:
     orders.send_batch(range(100))
-    fetcher = a_fetcher(lambda alias: None, lambda: None)
+    fetcher = a_fetcher(lambda: None)
     [schedule] = fetcher._schedules
     subscription = schedule.subscription
     fetcher._fetch(schedule)
@@ -123,7 +123,7 @@ def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) 
 
 
 def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
-    fetcher = a_fetcher(lambda alias: None, lambda: None)
+    fetcher = a_fetcher(lambda: None)
 
     class Interrupted(Schedule):
         """The fetch thread ends its planning in the midst of the notification."""
