@@ -61,7 +61,7 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
     ]
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.replay_archivedmessage")
+        return self.may(request, "replay")
 
     @admin.action(description="Send again, as new messages", permissions=["replay"])
     def replay(

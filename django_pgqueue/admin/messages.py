@@ -285,13 +285,13 @@ class MessageAdmin(ReadOnlyAdmin):
     # Actions
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.settle_message")
+        return self.may(request, "settle")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.delete_message")
+        return self.may(request, "delete")
 
     def has_redrive_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.redrive_message")
+        return self.may(request, "redrive")
 
     @admin.action(description="Make readable now", permissions=["settle"])
     def make_readable(

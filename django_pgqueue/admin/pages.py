@@ -171,10 +171,14 @@ class PageAdmin(admin.ModelAdmin):
             },
         )
 
-    @staticmethod
-    def live_only(request: HttpRequest) -> bool:
-        """Whether refresh.js asks: for the live part only, or it would use up messages."""
-        return request.headers.get("X-Requested-With") == "pgqueue"
+    def render_live(
+        self, request: HttpRequest, name: str, context: dict[str, Any]
+    ) -> TemplateResponse:
+        """A page that refreshes itself: all of it, or its live part for refresh.js."""
+        # All of it would use up Django's messages.
+        live = request.headers.get("X-Requested-With") == "pgqueue"
+        template = f"admin/django_pgqueue/{name}{'_live' if live else ''}.html"
+        return self.render_page(request, template, {"is_list": True, "refreshed": True, **context})
 
     def link(self, model: type[models.Model], pk: object, text: object) -> str:
         """A link to the page of an object, or the plain text on a site that has no such page."""

@@ -10,15 +10,14 @@ from typing import Any
 from django.db import OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 
+from django_pgqueue.ddl.locks import milliseconds
 from django_pgqueue.models import Queue
-from django_pgqueue.sqlstates import sqlstate
+from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 
 __all__ = ["SECONDS", "patiently"]
 
 #: How long each statement of a page may take.
 SECONDS = 10.0
-
-_CANCELED = "57014"
 
 
 def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -32,7 +31,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
             with _limited(Queue.objects.database(), SECONDS):
                 return view(self, request, *args, **kwargs)
         except OperationalError as error:
-            if sqlstate(error) != _CANCELED:
+            if sqlstate(error) != QUERY_CANCELED:
                 raise
         response = self.render_page(
             request,
@@ -52,7 +51,7 @@ def _limited(alias: str, seconds: float) -> Iterator[None]:
         cursor.execute(
             "SELECT current_setting('statement_timeout'), "
             "set_config('statement_timeout', %s, true)",
-            [f"{int(seconds * 1000)}ms"],
+            [milliseconds(seconds)],
         )
         usual, _ = cursor.fetchone()
         yield

@@ -81,17 +81,8 @@ class ProcessAdmin(RecordAdmin):
         seen = allowed(request)
         held = self._in_hand(processes, seen)
         rows = [self._row(process, held, seen) for process in processes]
-        return self.render_page(
-            request,
-            f"admin/django_pgqueue/consumers{'_live' if self.live_only(request) else ''}.html",
-            {
-                "title": "Consumers",
-                "is_list": True,
-                "refreshed": True,
-                "rows": rows,
-                **(extra_context or {}),
-            },
-        )
+        context = {"title": "Consumers", "rows": rows, **(extra_context or {})}
+        return self.render_live(request, "consumers", context)
 
     def _row(
         self, process: Process, held: dict[int, Held], seen: dict[int, str] | None
@@ -151,13 +142,11 @@ class ProcessAdmin(RecordAdmin):
         if not self.has_health_permission(request):
             raise PermissionDenied
         alias = Queue.objects.database()
-        return self.render_page(
+        return self.render_live(
             request,
-            f"admin/django_pgqueue/health{'_live' if self.live_only(request) else ''}.html",
+            "health",
             {
                 "title": "Database",
-                "is_list": True,
-                "refreshed": True,
                 "holders": health.holders(alias),
                 "tables": health.tables(alias),
                 "server": health.server(alias),

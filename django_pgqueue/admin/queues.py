@@ -37,7 +37,6 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, Message, Process, PurgeMark, Queue
-from django_pgqueue.types import Metrics
 
 __all__ = ["QueueAdmin"]
 
@@ -47,6 +46,7 @@ QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
 NOT_TYPED = "Nothing was changed: type the name of the queue to confirm."
 
 BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest", "archived"]
+STORAGE = ["kept", "interval", "partitions", "last_removed", "made_at"]
 
 
 class QueueForm(forms.ModelForm):
@@ -122,15 +122,7 @@ class QueueAdmin(PageAdmin):
     form = QueueForm
     change_form_template = "admin/django_pgqueue/queue_form.html"
     delete_confirmation_template = "admin/django_pgqueue/drop.html"
-    list_select_related = ["dead_letter_queue"]
-    readonly_fields = [
-        *BACKLOG,
-        "kept",
-        "interval",
-        "partitions",
-        "last_removed",
-        "made_at",
-    ]
+    readonly_fields = [*BACKLOG, *STORAGE]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
         return self.queues(request)
@@ -188,18 +180,7 @@ class QueueAdmin(PageAdmin):
             # Not to be seen, and not to be lost by saving the rest.
             fieldsets[1][1]["fields"].remove("dead_letter_queue")
         backlog = ("Backlog", {"fields": BACKLOG})
-        storage = (
-            "Storage",
-            {
-                "fields": [
-                    "kept",
-                    "interval",
-                    "partitions",
-                    "last_removed",
-                    "made_at",
-                ]
-            },
-        )
+        storage = ("Storage", {"fields": STORAGE})
         return [fieldsets[0], backlog, *fieldsets[1:], storage]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
@@ -207,15 +188,11 @@ class QueueAdmin(PageAdmin):
         return [*self.readonly_fields, *(["name"] if obj else [])]
 
     def prepare(self, rows: Sequence[Any]) -> None:
-        """One queue by itself; several by one measurement of all, whose cost is not theirs."""
-        measured: dict[str, Metrics] = {}
-        if len(rows) > 1:
-            measured = {each.queue_name: each for each in Message.objects.metrics_all()}
-        elif rows:
-            with suppress(QueueNotFound):  # dropped at this very moment
-                measured = {rows[0].name: Message.objects.metrics(rows[0])}
+        """The backlog of each; None for a queue that was dropped at this very moment."""
         for queue in rows:
-            queue.backlog = measured.get(queue.name)
+            queue.backlog = None
+            with suppress(QueueNotFound):
+                queue.backlog = Message.objects.metrics(queue)
 
     # Cells
 
@@ -241,7 +218,7 @@ class QueueAdmin(PageAdmin):
 
     @admin.display(description="in the queue")
     def length(self, queue: Any) -> str:
-        return self._length(queue)
+        return amount(queue.backlog.length, exact=queue.backlog.exact) if queue.backlog else EMPTY
 
     @admin.display(description="oldest")
     def oldest(self, queue: Any) -> str:
@@ -372,13 +349,11 @@ class QueueAdmin(PageAdmin):
         shown = [row for row in found.rows if words.lower() in row.queue.name.lower()]
         paginator = Paginator(shown, QUEUES_PER_PAGE)
         page = paginator.get_page(request.GET.get("p"))
-        return self.render_page(
+        return self.render_live(
             request,
-            f"admin/django_pgqueue/overview{'_live' if self.live_only(request) else ''}.html",
+            "overview",
             {
                 "title": "Queues",
-                "refreshed": True,
-                "is_list": True,
                 "alerts": [(alert, self._alert_url(alert)) for alert in found.alerts],
                 "rows": [self._cells(row) for row in page],
                 "page": page,
@@ -508,8 +483,4 @@ class QueueAdmin(PageAdmin):
 
     def _measured(self, queue: Queue) -> str:
         self.prepare([queue])
-        return self._length(queue)
-
-    @staticmethod
-    def _length(queue: Any) -> str:
-        return amount(queue.backlog.length, exact=queue.backlog.exact) if queue.backlog else EMPTY
+        return self.length(queue)
