@@ -9,9 +9,13 @@ django_pgqueue.E005     the tables were made without the migrations (asks the da
 django_pgqueue.E006     ``PGQUEUE`` is no dict, or has a value of a wrong type
 django_pgqueue.E007     a ``consumers.py`` has a handler that cannot be used
 django_pgqueue.E008     two handlers consume one queue
+django_pgqueue.E009     a trigger or function of the database is missing or altered (asks, too)
+django_pgqueue.E010     a queue's own table is missing, detached or altered (asks, too)
 django_pgqueue.W001     the routers send the models elsewhere than ``PGQUEUE["DATABASE"]``
 django_pgqueue.W002     a handler's queue does not exist (asks the database)
 django_pgqueue.W003     a queue's deliveries run out before its handler's attempts (asks, too)
+django_pgqueue.W004     consumers cannot LISTEN, behind a pooler in transaction mode (asks, too)
+django_pgqueue.W005     a database's pool has fewer connections than its handlers have workers
 ======================  ========================================================================
 
 Those that ask the database run with ``manage.py check --database default``, and with ``migrate``.
@@ -21,10 +25,12 @@ A database that cannot be reached passes: that is no matter of configuration.
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import psycopg
 from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -34,17 +40,23 @@ from django.db.migrations.loader import MigrationLoader
 
 from django_pgqueue import conf
 from django_pgqueue.conf import DEFAULTS, settings
+from django_pgqueue.ddl import inspection
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import Handler, autodiscover, handlers
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
+from django_pgqueue.worker.connections import pool_shortage, threads_of
+from django_pgqueue.worker.listener import can_listen
 
 __all__ = [
     "check_database_exists",
     "check_deliveries",
     "check_handlers",
     "check_keys",
+    "check_listening",
     "check_made_by_migrations",
+    "check_objects",
+    "check_pools",
     "check_queues_exist",
     "check_routers",
     "check_server_version",
@@ -172,6 +184,77 @@ def check_made_by_migrations(
             id="django_pgqueue.E005",
         )
     ]
+
+
+@register(Tags.database)
+def check_objects(
+    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
+) -> list[CheckMessage]:
+    alias = _asked(databases)
+    if alias is None:
+        return []
+    try:
+        found = inspection.damage(connections[alias])
+    except OperationalError:
+        return []
+    return [
+        Error(
+            f"In database {alias!r} {each}.",
+            hint=each.remedy,
+            id=f"django_pgqueue.{'E010' if each.kind == 'table' else 'E009'}",
+        )
+        for each in found
+    ]
+
+
+@register(Tags.database)
+def check_listening(
+    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
+) -> list[CheckMessage]:
+    messages: list[CheckMessage] = []
+    for alias, _, _ in _consumed(databases):
+        try:
+            if can_listen(alias):
+                continue
+        except psycopg.Error:
+            continue
+        messages.append(
+            Warning(
+                f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
+                f"notifications on: consumers find messages by polling, up to a second later.",
+                hint="Give the processes of runconsumer a direct connection to the server, or "
+                "one in session mode, by a setting of their own. If polling will do, start them "
+                "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
+                id="django_pgqueue.W004",
+            )
+        )
+    return messages
+
+
+@register(Tags.compatibility)
+def check_pools(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    if conf.problem("DATABASE") or check_handlers():
+        return []
+    workers: Counter[str] = Counter()
+    for handler in handlers():
+        alias = Queue.objects.database(handler.using)
+        if alias in connections:
+            workers[alias] += threads_of(handler, handler.workers)
+    messages: list[CheckMessage] = []
+    for alias, count in workers.items():
+        if (shortage := pool_shortage(alias, count)) is not None:
+            size, wanted = shortage
+            messages.append(
+                Warning(
+                    f"The pool of database {alias!r} has {size} connections, and a consumer "
+                    f"process with all handlers has {count} workers there.",
+                    hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool']['max_size'] to {wanted} or "
+                    f"more: a worker that gets no connection gives its message back. Where each "
+                    f"process runs some of the queues only, silence this check.",
+                    id="django_pgqueue.W005",
+                )
+            )
+    return messages
 
 
 @register(Tags.compatibility)

@@ -28,6 +28,7 @@ TRACEBACK_LENGTH     8192       how many characters of a failed attempt's traceb
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -63,12 +64,25 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_words(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+
+
+def _are_expressions(value: object) -> bool:
+    try:
+        return _is_words(value) and all(re.compile(each) for each in value)  # type: ignore[attr-defined]
+    except re.error:
+        return False
+
+
+def _is_name(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
 #: By key: whether a value is good, and what it must be.
 _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "DATABASE": (
-        lambda value: value is None or isinstance(value, str),
-        "an alias of DATABASES, or None",
-    ),
+    "DATABASE": (_is_name, "an alias of DATABASES, or None"),
+    "ATTEMPTS_KEPT": (_is_count, "a whole number, zero or more"),
     "CACHE_SECONDS": (_is_seconds, "a number of seconds, zero or more"),
     "COPY_THRESHOLD": (_is_count, "a whole number, zero or more"),
     "EXACT_COUNT_LIMIT": (_is_count, "a whole number, zero or more"),
@@ -77,7 +91,12 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
         lambda value: value is None or _is_seconds(value),
         "a number of seconds, zero or more, or None",
     ),
+    "MASK": (_are_expressions, "a list of regular expressions"),
     "PREPARE_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
+    "QUEUES_FOR": (_is_name, "the dotted name of a function, or None"),
+    "MASKED_KEYS": (_is_words, "a list of words"),
+    "OVERVIEW_TOKEN": (_is_name, "text, or None"),
+    "TRACEBACK_LENGTH": (_is_count, "a whole number, zero or more"),
 }
 
 

@@ -114,6 +114,11 @@ class Handler:
         return inspect.iscoroutinefunction(self.function)
 
     @property
+    def workers(self) -> int:
+        """How many runs go on at a time in one process, unless ``runconsumer --workers`` says."""
+        return self.max_workers or (100 if self.is_async else 4)
+
+    @property
     def label(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 

@@ -12,12 +12,18 @@ import pytest
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, connections
+from django.db.migrations.recorder import MigrationRecorder
 
 import tests.app
 from django_pgqueue import consumer
 from django_pgqueue.conf import settings as ours
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.retries import Constant
+from django_pgqueue.worker import listener
+from tests.acceptance.test_transactions import pgbouncer
+from tests.conftest import run_sql
+
+__all__ = ["pgbouncer"]
 
 ROUTER = "django_pgqueue.routers.QueueRouter"
 
@@ -203,6 +209,13 @@ def test_w001_has_nothing_against_the_default_database(settings: Any) -> None:
         ({"EXACT_COUNT_LIMIT": True}, "must be a whole number, zero or more, not True"),
         ({"LOCK_SECONDS": -1}, "The default is 30.0"),
         ({"MAINTENANCE_SECONDS": "never"}, "zero or more, or None"),
+        ({"ATTEMPTS_KEPT": -1}, "PGQUEUE['ATTEMPTS_KEPT'] must be a whole number, zero or more"),
+        ({"TRACEBACK_LENGTH": None}, "PGQUEUE['TRACEBACK_LENGTH'] must be a whole number"),
+        ({"MASK": r"sk_\w+"}, "PGQUEUE['MASK'] must be a list of regular expressions"),
+        ({"MASK": ["("]}, "PGQUEUE['MASK'] must be a list of regular expressions"),
+        ({"MASKED_KEYS": "pin"}, "PGQUEUE['MASKED_KEYS'] must be a list of words"),
+        ({"QUEUES_FOR": len}, "must be the dotted name of a function, or None"),
+        ({"OVERVIEW_TOKEN": 7}, "PGQUEUE['OVERVIEW_TOKEN'] must be text, or None"),
     ],
 )
 def test_e006_says_what_a_value_must_be(settings: Any, value: Any, says: str) -> None:
@@ -294,6 +307,166 @@ def test_w002_waits_for_migrations_that_will_make_the_queue(
 
     @consumer("github")
     def listen(message: Any) -> None: ...
+
+    assert found(databases=["default"]) == []
+
+
+@pytest.mark.skipif(connections.settings["default"].get("OPTIONS", {}).get("pool"), reason="pooled")
+def test_w005_compares_the_pool_with_the_workers(
+    own_handlers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @consumer("orders", max_workers=6)
+    def charge(message: Any) -> None: ...
+
+    @consumer("mails")
+    async def post(message: Any) -> None: ...
+
+    options = connections.settings["default"].setdefault("OPTIONS", {})
+    monkeypatch.setitem(options, "pool", {"min_size": 2, "max_size": 10})
+
+    message = said("W005")
+
+    assert "has 10 connections" in message.msg
+    assert "has 7 workers" in message.msg
+    assert "['max_size'] to 11 or more" in (message.hint or "")
+    monkeypatch.setitem(options, "pool", {"max_size": 11})
+    assert found() == []
+
+
+@pytest.mark.django_db
+def test_w004_warns_of_a_pooler_in_transaction_mode(
+    own_handlers: None, pgbouncer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Message.objects.create_queue("orders")
+
+    @consumer("orders")
+    def charge(message: Any) -> None: ...
+
+    assert found(databases=["default"]) == []
+    names = {"host": "HOST", "port": "PORT", "user": "USER", "dbname": "NAME"}
+    pooled = {name: pgbouncer[key] for name, key in names.items()}
+    monkeypatch.setattr(listener, "parameters", lambda alias: pooled)
+
+    message = said("W004", databases=["default"])
+
+    assert "which passes no notifications on" in message.msg
+    assert "--no-listen" in (message.hint or "")
+
+
+# Objects of the database
+
+
+@pytest.fixture
+def kinds(db: None, own_handlers: None) -> None:
+    """A queue of each kind of storage."""
+    for name, options in {
+        "plain": {},
+        "fast": {"unlogged": True},
+        "daily": {"partition_interval": 86400},
+    }.items():
+        Message.objects.create_queue(name, **options)
+
+
+def own(name: str, parent: str = "message") -> str:
+    return f"pgqueue_{parent}_q{Queue.objects.get(name=name).pk}"
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        ("DROP TRIGGER pgqueue_message_inserted ON {plain}", "inserted of {plain} is missing"),
+        ("DROP TRIGGER pgqueue_message_inserted ON {daily}", "inserted of {daily} is missing"),
+        (
+            "DROP TRIGGER pgqueue_message_inserted ON {daily}_default",
+            "inserted of {daily}_default is missing",
+        ),
+        (
+            "DROP TRIGGER pgqueue_message_inserted_unlogged ON pgqueue_message",
+            "pgqueue_message_inserted_unlogged of pgqueue_message is missing",
+        ),
+        (
+            "ALTER TABLE pgqueue_ready DISABLE TRIGGER pgqueue_members_gone",
+            "pgqueue_members_gone of pgqueue_ready is disabled",
+        ),
+        (
+            "DROP TRIGGER pgqueue_message_inserted ON {fast}; CREATE TRIGGER "
+            "pgqueue_message_inserted AFTER INSERT ON {fast} REFERENCING NEW TABLE AS inserted "
+            "FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_message_inserted('{number}')",
+            "pgqueue_message_inserted of {fast} is altered",
+        ),
+    ],
+)
+def test_e009_finds_a_trigger_that_is_not_the_migrations_and_its_hint_mends_it(
+    kinds: None, harm: str, says: str
+) -> None:
+    names = {name: own(name) for name in ("plain", "fast", "daily")}
+    names["number"] = names["fast"].rpartition("q")[2]
+    run_sql(harm.format(**names))
+
+    message = said("E009", databases=["default"])
+
+    assert says.format(**names) in message.msg
+    run_sql(str(message.hint))
+    assert found(databases=["default"]) == []
+
+
+def test_e009_finds_functions_that_were_dropped_or_altered(kinds: None) -> None:
+    run_sql("DROP FUNCTION pgqueue_claim_keys")
+    run_sql(
+        "CREATE OR REPLACE FUNCTION pgqueue_wake(queue_number integer) RETURNS boolean "
+        "LANGUAGE sql AS 'SELECT true'"
+    )
+
+    errors = list(checks.run_checks(databases=["default"]))
+
+    assert {each.id for each in errors} == {"django_pgqueue.E009"}
+    assert sorted(each.msg for each in errors) == [
+        "In database 'default' function pgqueue_claim_keys is missing.",
+        "In database 'default' function pgqueue_wake is altered.",
+    ]
+    assert "sqlmigrate" in (errors[0].hint or "")
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (
+            "ALTER TABLE pgqueue_message DETACH PARTITION {plain}",
+            "{plain} of queue 'plain' is no partition of pgqueue_message",
+        ),
+        ("ALTER TABLE {fast} SET LOGGED", "{fast} of queue 'fast' is not unlogged"),
+    ],
+)
+def test_e010_finds_an_altered_table_of_a_queue_and_its_hint_mends_it(
+    kinds: None, harm: str, says: str
+) -> None:
+    names = {name: own(name) for name in ("plain", "fast")}
+    run_sql(harm.format(**names))
+
+    message = said("E010", databases=["default"])
+
+    assert says.format(**names) in message.msg
+    run_sql(str(message.hint))
+    assert found(databases=["default"]) == []
+
+
+def test_e010_finds_a_table_that_is_gone(kinds: None) -> None:
+    run_sql(f"DROP TABLE {own('daily', 'archive')}")
+
+    message = said("E010", databases=["default"])
+
+    assert f"{own('daily', 'archive')} of queue 'daily' is missing" in message.msg
+    assert "delete the queue and make it anew" in (message.hint or "")
+
+
+@pytest.mark.parametrize("state", ["older", "newer"])
+def test_objects_are_compared_with_this_releases_migrations_only(kinds: None, state: str) -> None:
+    run_sql("DROP FUNCTION pgqueue_claim_keys")
+    recorder = MigrationRecorder(connection)
+    if state == "older":
+        recorder.record_unapplied("django_pgqueue", "0004_attempts_and_schedules")
+    else:
+        recorder.record_applied("django_pgqueue", "9999_of_the_next_release")
 
     assert found(databases=["default"]) == []
 

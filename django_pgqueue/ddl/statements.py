@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.migrations import RunSQL
 
-__all__ = ["RunPostgreSQL", "run", "run_twice"]
+__all__ = ["RunPostgreSQL", "made", "run", "run_twice"]
 
 
 class RunPostgreSQL(RunSQL):
@@ -49,6 +49,20 @@ def run_twice(name: str) -> RunPostgreSQL:
     """The same for a file that is run once for each set of the live tables."""
     forward, reverse = _read(name)
     return RunPostgreSQL(_for_both(forward), _for_both(reverse))
+
+
+def made(schema: str) -> str:
+    """All that the files make, as the migrations run them in that schema.
+
+    >>> "CREATE TRIGGER pgqueue_members_gone" in made("public")
+    True
+    """
+    found = []
+    for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".sql"):
+            forward, _ = _read(file.name.removesuffix(".sql"))
+            found.append(_for_both(forward) if "{twin}" in forward else forward)
+    return "\n".join(found).replace("{schema}", schema)
 
 
 def _read(name: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from django_pgqueue.ddl.names import MESSAGE, own_table, own_tables
 from django_pgqueue.ddl.times import EPOCH, as_microseconds, moment
+from django_pgqueue.ddl.triggers import send_trigger
 
 __all__ = [
     "AHEAD",
@@ -130,12 +131,7 @@ def add_send_trigger(cursor: Any, table: str, queue_id: int, *, unlogged: bool) 
 
     A statement fires the triggers of the table it names, and of no other: each needs its own.
     """
-    twin = "_unlogged" if unlogged else ""
-    cursor.execute(
-        f"CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON {table} "
-        f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted{twin}('{int(queue_id)}')"
-    )
+    cursor.execute(send_trigger(table, queue_id, unlogged=unlogged))
 
 
 def create_partition(

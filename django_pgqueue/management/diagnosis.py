@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from django_pgqueue.ddl import hot_tables
+from django_pgqueue.ddl import hot_tables, inspection
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.management.base import age, amount
 from django_pgqueue.models import Message, Process, Queue, Schedule
@@ -327,7 +327,16 @@ def _schedules(alias: str, limits: Limits) -> Iterator[Finding]:
         yield Finding("schedules", f"{active.count()}; none is late")
 
 
+def _objects(alias: str, limits: Limits) -> Iterator[Finding]:
+    found = inspection.damage(connections[alias])
+    for each in found:
+        yield Finding("objects", str(each), each.remedy, {"kind": each.kind, "name": each.name})
+    if not found:
+        yield Finding("objects", "triggers, functions and tables are as the migrations made them")
+
+
 CHECKS: dict[str, Check] = {
+    "objects": _objects,
     "snapshot": _snapshots,
     "dead rows": _dead_rows,
     "autovacuum": _autovacuum,

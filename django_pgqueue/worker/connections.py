@@ -18,6 +18,8 @@ from typing import Any
 
 from django.db import close_old_connections, connections
 
+from django_pgqueue.handlers import Handler
+
 __all__ = [
     "Limit",
     "close_old",
@@ -26,13 +28,17 @@ __all__ = [
     "give_back_pooled",
     "limited",
     "parameters",
+    "pool_shortage",
     "pool_size",
+    "threads_of",
     "uses_pools",
 ]
 
 # Arguments of psycopg or of a pool, which libpq does not know.
 _NOT_FOR_LIBPQ = ("cursor_factory", "context", "prepare_threshold", "pool")
 _LONGEST_NAME = 63
+#: The settler, the heartbeat, the keeper of leases and the fetcher of a process.
+_LOOPS = 4
 #: psycopg_pool's default of min_size, which is also its default of max_size.
 _POOL_SIZE = 4
 _LOOK_EVERY = 0.1
@@ -88,6 +94,18 @@ def pool_size(alias: str) -> int | None:
         return None
     options = pool if isinstance(pool, dict) else {}
     return int(options.get("max_size") or options.get("min_size", _POOL_SIZE))
+
+
+def threads_of(handler: Handler, workers: int) -> int:
+    """How many threads run a handler; async ones share one with an event loop."""
+    return 1 if handler.is_async else workers
+
+
+def pool_shortage(alias: str, workers: int) -> tuple[int, int] | None:
+    """The size of a database's pool and the connections that a process with so many workers wants,
+    where these are more."""
+    size, wanted = pool_size(alias), workers + _LOOPS
+    return None if size is None or size >= wanted else (size, wanted)
 
 
 def uses_pools() -> bool:

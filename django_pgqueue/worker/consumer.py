@@ -16,7 +16,7 @@ from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.worker.connections import give_back_pooled, limited, pool_size
+from django_pgqueue.worker.connections import give_back_pooled, limited, pool_shortage, threads_of
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.fetcher import Fetcher
@@ -175,13 +175,14 @@ class Consumer:
 
     def _warn_of_small_pools(self) -> None:
         for alias in {s.queue.alias for s in self.subscriptions}:
-            size = pool_size(alias)
-            mine = [s for s in self.subscriptions if s.queue.alias == alias]
-            workers = sum(1 if s.handler.is_async else s.workers for s in mine)
-            if size is not None and size < workers + len(self.loops):
-                signals.pool_too_small.send_robust(
-                    alias, size=size, workers=workers, wanted=workers + len(self.loops)
-                )
+            workers = sum(
+                threads_of(s.handler, s.workers)
+                for s in self.subscriptions
+                if s.queue.alias == alias
+            )
+            if (shortage := pool_shortage(alias, workers)) is not None:
+                size, wanted = shortage
+                signals.pool_too_small.send_robust(alias, size=size, workers=workers, wanted=wanted)
 
     def _notified(self, name: str | None) -> None:
         self.fetcher.notified(name)

@@ -12,7 +12,7 @@ from django_pgqueue import signals
 from django_pgqueue.wake import CHANNEL
 from django_pgqueue.worker.connections import limited, parameters
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "can_listen"]
 
 #: How often a quiet connection is asked whether it is still there, in seconds.
 _PROBE = 10.0
@@ -57,7 +57,7 @@ class Listener(threading.Thread):
         backoff = 0.0
         while not self._stopping.wait(backoff):
             try:
-                with self._connect() as connection:
+                with _connect(self._alias) as connection:
                     backoff = 0.0
                     self._listen(connection)
             except Refused as reason:
@@ -71,14 +71,9 @@ class Listener(threading.Thread):
             finally:
                 self._heard(self._alias, False)
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            **{"connect_timeout": 10, **parameters(self._alias)}, autocommit=True
-        )
-
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         with limited(connection):
-            if self._is_shared(connection):
+            if _is_shared(self._alias, connection):
                 raise Refused("a pooler in transaction mode passes no notifications on")
             try:
                 connection.execute(f"LISTEN {CHANNEL}")
@@ -99,22 +94,34 @@ class Listener(threading.Thread):
                 with limited(connection):
                     connection.execute("SELECT 1")
 
-    def _is_shared(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether other clients get this connection's backend between its transactions.
 
-        To LISTEN on such a backend would be worse than useless: it hears for another client, and
-        its pooler logs each notification as one that it cannot pass on.
-        """
-        if _backend(connection) == connection.info.backend_pid:
-            return False  # no pooler in between
-        with self._connect() as other, limited(connection, other):
-            for _look in range(_LOOKS):
-                mine = _backend(connection)
-                with other.transaction():
-                    # A pooler gives out the backend that was used last.
-                    if _backend(other) == mine or _backend(connection) != mine:
-                        return True
-        return False
+def can_listen(alias: str) -> bool:
+    """Whether a consumer hears of new messages on this database: not behind a pooler in transaction
+    mode. Raises what psycopg does when there is no connection."""
+    with _connect(alias) as connection:
+        return not _is_shared(alias, connection)
+
+
+def _connect(alias: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(**{"connect_timeout": 10, **parameters(alias)}, autocommit=True)
+
+
+def _is_shared(alias: str, connection: psycopg.Connection[Any]) -> bool:
+    """Whether other clients get this connection's backend between its transactions.
+
+    To LISTEN on such a backend would be worse than useless: it hears for another client, and its
+    pooler logs each notification as one that it cannot pass on.
+    """
+    if _backend(connection) == connection.info.backend_pid:
+        return False  # no pooler in between
+    with _connect(alias) as other, limited(connection, other):
+        for _look in range(_LOOKS):
+            mine = _backend(connection)
+            with other.transaction():
+                # A pooler gives out the backend that was used last.
+                if _backend(other) == mine or _backend(connection) != mine:
+                    return True
+    return False
 
 
 def _backend(connection: psycopg.Connection[Any]) -> int:

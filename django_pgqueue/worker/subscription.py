@@ -35,7 +35,7 @@ class Subscription:
     def __init__(self, handler: Handler, queue: Queue, options: Options) -> None:
         self.handler = handler
         self.queue = queue
-        self.workers = options.workers or handler.max_workers or (100 if handler.is_async else 4)
+        self.workers = options.workers or handler.workers
         self.fetch_batch_size = options.batch or handler.fetch_batch_size
         # A queue may have a timeout of zero; a consumer needs a moment to work in.
         self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)

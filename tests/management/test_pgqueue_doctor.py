@@ -39,6 +39,16 @@ def test_a_healthy_database(orders: BoundQueue) -> None:
     ]
 
 
+def test_a_trigger_that_is_gone(orders: BoundQueue, sql: Any) -> None:
+    table = f"pgqueue_message_q{Queue.objects.get(name='orders').pk}"
+    sql(f"DROP TRIGGER pgqueue_message_inserted ON {table}")
+
+    [found] = findings("objects")
+
+    assert found.text == f"trigger pgqueue_message_inserted of {table} is missing"
+    assert found.action.startswith("CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON")
+
+
 def test_json_for_scripts(orders: BoundQueue) -> None:
     orders.send(1)
 

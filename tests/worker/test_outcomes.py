@@ -16,7 +16,7 @@ from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry
 from django_pgqueue.types import Receipt, Settled
-from django_pgqueue.worker import consumer as consumer_module
+from django_pgqueue.worker import connections as connections_module
 from django_pgqueue.worker import execution
 from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
@@ -581,7 +581,7 @@ def test_a_handler_that_never_ran_costs_neither_delivery_nor_attempt(
 def test_a_pool_that_is_smaller_than_the_workers_is_warned_of(
     committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(consumer_module, "pool_size", lambda alias: 2)
+    monkeypatch.setattr(connections_module, "pool_size", lambda alias: 2)
 
     drain(nothing, max_workers=8)
 
