@@ -24,7 +24,7 @@ OFTEN = cursors.THRESHOLD + 2
 
 @pytest.fixture(autouse=True)
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A connection on which nothing is prepared yet, and a second that does not end."""
+    """A connection on which nothing is prepared yet, and ten seconds that do not end."""
     monkeypatch.setattr(session, "dated", lambda text: text)
     connection.close()
     yield
@@ -67,14 +67,14 @@ def test_the_same_comes_of_it_prepared(committed_orders: BoundQueue) -> None:
     assert len(prepared()) >= 4
 
 
-def test_a_plan_is_used_for_a_second_at_most(
+def test_a_plan_is_used_for_ten_seconds_at_most(
     committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     at = time.monotonic()
     monkeypatch.setattr(cursors.time, "monotonic", lambda: at)
     send(committed_orders)
-    monkeypatch.setattr(cursors.time, "monotonic", lambda: at + 1)
+    monkeypatch.setattr(cursors.time, "monotonic", lambda: at + cursors.PLAN_SECONDS)
     send(committed_orders)
 
     assert len(prepared()) == 2
@@ -97,7 +97,7 @@ def test_a_plan_of_an_empty_table_is_no_trap(
 
     explained = run_sql(
         "SELECT count(*) FROM pg_prepared_statements WHERE generic_plans > 0 AND statement LIKE %s",
-        [f"%-- {int(time.monotonic())}"],
+        [f"%-- {int(time.monotonic() // cursors.PLAN_SECONDS)}"],
     )
     assert explained == [(0,)]
     assert committed_orders.archive(message) == [message.id]
