@@ -1,14 +1,16 @@
 """Every event, as a Django signal. Listeners run in the thread where it happened.
 
-A listener that raises is logged by Django and stops nothing else; one of ``retention_due`` that
-raises has refused. ``sender`` is the queue's name for what happens to messages, and the consumer
-process for what happens to it.
+A listener that raises is logged by Django and stops nothing else; but one of ``messages_sent`` that
+raises fails the send, and one of ``retention_due`` has refused. ``sender`` is the queue's name for
+what happens to messages, and the consumer process for what happens to it.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments
 ======================  ==========================================  =============================
 messages_sending        messages are about to be sent; what is put  headers, count
                         in the dict goes with each of them
+messages_sent           messages were written, in the sender's      ids
+                        transaction
 messages_fetched        messages were leased together               count, seconds
 message_started         a handler is about to run                   message
 message_finished        a handler returned or raised                message, seconds, error
@@ -63,12 +65,14 @@ __all__ = [
     "messages_released",
     "messages_retried",
     "messages_sending",
+    "messages_sent",
     "pool_too_small",
     "queue_maintained",
     "retention_due",
 ]
 
 messages_sending = Signal()
+messages_sent = Signal()
 messages_fetched = Signal()
 message_started = Signal()
 message_finished = Signal()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import django
 import pytest
 from django.apps import apps
 from django.core.management import call_command
@@ -17,7 +20,7 @@ from django_pgqueue.acks import Discard, Nack, Reject, Retry
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
-from django_pgqueue.testing import drain, make_queues, make_tables
+from django_pgqueue.testing import drain, eager, factories, make_queues, make_tables
 from tests.app.models import Order
 
 
@@ -410,6 +413,102 @@ def test_the_consumer_of_the_queue_is_found(db: None) -> None:
     assert drain("github") == []
     with pytest.raises(InvalidArgument, match="unknown"):
         drain("unknown")
+
+
+# Eager mode
+
+
+def test_in_eager_mode_a_message_is_handled_as_soon_as_it_is_sent(
+    orders: BoundQueue, own_handlers: None, pgqueue: Callable[..., None]
+) -> None:
+    queue("mails").create()
+    queue("unheard").create()
+    handled: list[Any] = []
+
+    @consumer("mails")
+    def mail(message: Message) -> None:
+        handled.append(("mail", message.body))
+
+    @consumer("orders")
+    def charge(message: Message) -> None:
+        queue("mails").send(message.body)
+        handled.append(("charge", message.body))
+
+    pgqueue(COPY_THRESHOLD=2)
+    with eager():
+        orders.send(1)
+        assert handled == [("charge", 1), ("mail", 1)]
+        orders.send_batch([2, 3])
+        assert len(handled) == 6
+        orders.send("later", delay=60)
+        queue("unheard").send(1)
+    orders.send("after")
+
+    assert len(handled) == 6
+    assert orders.metrics().length == 2
+    assert queue("unheard").metrics().length == 1
+
+
+def test_in_eager_mode_an_error_reaches_the_sender(orders: BoundQueue, own_handlers: None) -> None:
+    @consumer("orders", retry=NoRetry())
+    def charge(message: Message) -> None:
+        raise OSError("the bank is closed")
+
+    with eager(), pytest.raises(OSError, match="the bank is closed"):
+        orders.send(1)
+    with eager(policies=True):
+        orders.send(2)
+
+    assert [row.body for row in Message.objects.filter(pk__in=failed())] == [2]
+
+
+def failed() -> list[int]:
+    return list(ArchivedMessage.objects.filter(state="FAILED").values_list("pk", flat=True))
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+def test_in_eager_mode_tasks_run_when_they_are_enqueued(
+    db: None, own_handlers: None, settings: Any
+) -> None:
+    from django_pgqueue.tasks import running
+    from tests.tasks.sample import add
+
+    settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+    queue("default").create()
+    running.register()
+
+    with eager():
+        result = add.enqueue(1, two=2)
+    result.refresh()
+
+    assert result.return_value == 3
+
+
+# Factories
+
+
+def test_factories_make_queues_messages_and_schedules(db: None) -> None:
+    message = factories.MessageFactory(queue__name="orders", body={"order": 7})
+    done = factories.MessageFactory(queue=message.queue, archived=True)
+    nightly = factories.ScheduleFactory(queue=message.queue, cron="0 4 * * *")
+    hourly = factories.ScheduleFactory(queue__name="orders")
+
+    assert [each.body for each in queue("orders").peek(qty=10)] == [{"order": 7}]
+    assert ArchivedMessage.objects.get().pk == done.pk
+    assert (nightly.interval, hourly.cron) == (None, "")
+    assert hourly.queue == message.queue
+    assert len(factories.MessageFactory.sent(3, queue=message.queue)) == 3
+    assert queue("orders").metrics().length == 4
+
+
+def test_without_factory_boy_the_factories_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "factory", None)
+    monkeypatch.delitem(sys.modules, "django_pgqueue.testing.factories")
+
+    with pytest.raises(ImportError, match="pip install factory-boy"):
+        importlib.import_module("django_pgqueue.testing.factories")
 
 
 # Databases made without migrations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_pgqueue.testing.draining import drain, make_queues, make_tables
+from django_pgqueue.testing.draining import drain, eager, make_queues, make_tables
 from django_pgqueue.testing.messages import assert_enqueued, assert_not_enqueued, captured_messages
 from django_pgqueue.testing.travelling import travel
 
@@ -11,6 +11,7 @@ __all__ = [
     "assert_not_enqueued",
     "captured_messages",
     "drain",
+    "eager",
     "make_queues",
     "make_tables",
     "travel",

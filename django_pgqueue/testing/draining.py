@@ -7,7 +7,9 @@ with the test's transaction; a handler is a plain function of a message.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -20,6 +22,7 @@ from django.db.migrations.state import ProjectState
 from django.test import override_settings
 from django.utils import timezone
 
+from django_pgqueue import signals
 from django_pgqueue.acks import Ack, AckPolicy, Discard, Outcome, Reject, Retry
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
@@ -31,7 +34,7 @@ from django_pgqueue.worker.outcomes import outcome_of, outcomes_of
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["drain", "make_queues", "make_tables"]
+__all__ = ["drain", "eager", "make_queues", "make_tables", "replace_plain_tables"]
 
 
 def drain(
@@ -78,6 +81,45 @@ def drain(
         run.handle(messages)
         handled += messages
     return handled
+
+
+@contextmanager
+def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]:
+    """Have each message handled as soon as it is sent, in the sender's thread and transaction.
+
+    For queues that have a ``@consumer``, or tasks; the others keep their messages. What a handler
+    sends is handled right after it. As in :func:`drain` an error of a handler reaches the sender,
+    unless ``policies`` are to decide; messages with a delay stay. Sends by the ORM and plain SQL
+    are not seen: :func:`drain` handles those.
+
+    >>> with eager():
+    ...     place_order(7)
+    """
+    autodiscover()
+    alias = Queue.objects.database(using)
+    pending: deque[str] = deque()
+    handling = False
+
+    def handle(sender: str, **kwargs: Any) -> None:
+        nonlocal handling
+        pending.append(sender)
+        if handling:
+            return
+        handling = True
+        try:
+            while pending:
+                name = pending.popleft()
+                if any(handler.queue.lower() == name.lower() for handler in handlers()):
+                    drain(name, policies=policies, using=alias)
+        finally:
+            handling = False
+            pending.clear()
+
+    signals.messages_sent.connect(handle)
+    try:
+        yield
+    finally:
+        signals.messages_sent.disconnect(handle)
 
 
 def _handler(queue: str, function: Callable[..., Any] | None) -> Handler:
@@ -226,16 +268,11 @@ def make_tables(using: str | None = None) -> None:
 
     For ``pytest --no-migrations`` and ``TEST["MIGRATE"] = False``: Django makes plain tables from
     the models then, and the queues' are partitioned. It replaces those and calls
-    :func:`make_queues`. Tables that migrations made are left as they are, with what is in them, so
-    that the same fixture serves runs with migrations::
-
-        @pytest.fixture(scope="session")
-        def django_db_setup(django_db_setup, django_db_blocker):
-            with django_db_blocker.unblock():
-                make_tables()
+    :func:`make_queues`. Tables that migrations made are left as they are, with what is in them.
+    The pytest plugin calls it; with Django's own runner, a runner's ``setup_databases`` does.
     """
     alias = Queue.objects.database(using)
-    if _made_by_migrations(alias):
+    if _kind_of_table(alias) == "p":
         return
     models = [m for m in apps.get_app_config("django_pgqueue").get_models() if m._meta.managed]
     tables = ", ".join(connections[alias].ops.quote_name(m._meta.db_table) for m in models)
@@ -269,13 +306,28 @@ def make_queues(using: str | None = None) -> None:
     Queue.objects.forget_all()
 
 
-def _made_by_migrations(alias: str) -> bool:
+def replace_plain_tables() -> None:
+    """Call :func:`make_tables` for each test database in which Django made plain tables."""
+    for connection in connections.all():
+        creation: Any = connection.creation
+        if (
+            connection.vendor == "postgresql"
+            # Not the databases that no test uses: those are the real ones still.
+            and connection.settings_dict["NAME"] == creation._get_test_db_name()
+            and _kind_of_table(connection.alias) == "r"
+        ):
+            make_tables(connection.alias)
+
+
+def _kind_of_table(alias: str) -> str | None:
+    """``p`` for the partitioned table of messages that migrations make, ``r`` for a plain one."""
     with connections[alias].cursor() as cursor:
         cursor.execute(
-            "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)",
+            "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
             [Message._meta.db_table],
         )
-        return cursor.fetchone() == (True,)
+        row = cursor.fetchone()
+    return None if row is None else str(row[0])
 
 
 def _migration_modules() -> dict[str, str]:

@@ -74,6 +74,8 @@ def send(
         [(pk,)] = queue.run("send/send", params)
     else:
         [(pk,)] = queue.run("send/send_once", {**params, "dedup_key": key, **_window(queue)})
+    if signals.messages_sent.receivers:
+        signals.messages_sent.send(queue.name, ids=[pk])
     return int(pk)
 
 
@@ -119,10 +121,20 @@ def send_batch(
         ),
     }
     params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+    ids = _write(queue, bodies, columns, params)
+    if signals.messages_sent.receivers:
+        signals.messages_sent.send(queue.name, ids=ids)
+    return ids
+
+
+def _write(
+    queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
+) -> list[int]:
+    """The messages in one statement, or by COPY."""
     if not _all_none(columns["dedup_keys"]):
         columns["bodies"] = [arguments.json_text(body) for body in bodies]
         return _copy_once(queue, columns, params)
-    if count < settings.COPY_THRESHOLD:
+    if len(bodies) < settings.COPY_THRESHOLD:
         array = str(arguments.json_text(bodies))
         if len(array) < _LONGEST_ARRAY:
             groups = columns["groups"]

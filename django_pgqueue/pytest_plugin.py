@@ -1,0 +1,97 @@
+"""A pytest plugin for projects that test with pytest-django: see ``docs/testing.md``.
+
+pytest loads it by itself where the package is installed, before Django is set up: so what needs
+Django is imported at its first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+__all__ = [
+    "assert_enqueued",
+    "assert_not_enqueued",
+    "captured_messages",
+    "drain",
+    "eager",
+    "make_queue",
+    "travel",
+]
+
+
+def _testing() -> Any:
+    return import_module("django_pgqueue.testing")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """Make the queues' tables where ``--no-migrations`` had Django make plain ones."""
+    result = yield
+    if fixturedef.argname == "django_db_setup":
+        apps = import_module("django.apps").apps
+        if apps.is_installed("django_pgqueue"):
+            with request.getfixturevalue("django_db_blocker").unblock():
+                import_module("django_pgqueue.testing.draining").replace_plain_tables()
+    return result
+
+
+@pytest.fixture
+def make_queue(db: None) -> Iterator[Callable[..., Any]]:
+    """Make a queue for this test: ``orders = make_queue("orders", max_deliveries=3)``."""
+    models = import_module("django_pgqueue.models")
+    made = []
+
+    def make(name: str, *, using: str | None = None, **settings: Any) -> Any:
+        queue = models.queue(name, using=using)
+        made.append(queue.create(**settings))
+        return queue
+
+    yield make
+    connections = import_module("django.db").connections
+    for queue in reversed(made):
+        # A rollback takes the others.
+        if not connections[queue.alias].in_atomic_block:
+            models.Queue.objects.using(queue.alias).filter(pk=queue.pk).delete()
+
+
+@pytest.fixture
+def eager(db: None) -> Iterator[None]:
+    """Each message is handled as soon as it is sent, until the end of the test."""
+    with _testing().eager():
+        yield
+
+
+@pytest.fixture
+def drain(db: None) -> Any:
+    """:func:`django_pgqueue.testing.drain`"""
+    return _testing().drain
+
+
+@pytest.fixture
+def travel(db: None) -> Any:
+    """:func:`django_pgqueue.testing.travel`"""
+    return _testing().travel
+
+
+@pytest.fixture
+def assert_enqueued(db: None) -> Any:
+    """:func:`django_pgqueue.testing.assert_enqueued`"""
+    return _testing().assert_enqueued
+
+
+@pytest.fixture
+def assert_not_enqueued(db: None) -> Any:
+    """:func:`django_pgqueue.testing.assert_not_enqueued`"""
+    return _testing().assert_not_enqueued
+
+
+@pytest.fixture
+def captured_messages(db: None) -> Any:
+    """:func:`django_pgqueue.testing.captured_messages`"""
+    return _testing().captured_messages
