@@ -35,6 +35,8 @@ retention_due           archived messages of a queue are about      queue, befor
                         datetime keeps what was archived since
 queue_maintained        a round of maintenance is over              queue, maintained
 maintenance_failed      a consumer could not maintain a queue       queue, error
+operation_ended         an operation on many messages is done, or   operation
+                        failed; sent in its last transaction
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       it was asked to stop                        consumer, reason
 consumer_stopped        it has stopped                              consumer
@@ -66,6 +68,7 @@ __all__ = [
     "messages_retried",
     "messages_sending",
     "messages_sent",
+    "operation_ended",
     "pool_too_small",
     "queue_maintained",
     "retention_due",
@@ -91,6 +94,7 @@ pool_too_small = Signal()
 retention_due = Signal()
 queue_maintained = Signal()
 maintenance_failed = Signal()
+operation_ended = Signal()
 consumer_started = Signal()
 consumer_stopping = Signal()
 consumer_stopped = Signal()

@@ -49,6 +49,7 @@ _ANALYST = dict.fromkeys(
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
+        *("operation", "operation_part"),
     ),
     "SELECT",
 )
@@ -59,6 +60,8 @@ _OPERATOR = {
     "queue": "SELECT, UPDATE",
     "binding": _KEPT,
     "schedule": _KEPT,
+    **dict.fromkeys(("operation", "operation_part"), _KEPT),
+    **dict.fromkeys(("operation_id_seq", "operation_part_id_seq"), "USAGE"),
     "message_id_seq": "SELECT, USAGE",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.bound import BoundQueue, queue
+from django_pgqueue.models.bulk import Operation, OperationPart
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
 from django_pgqueue.models.maintenance import MaintenanceLease
@@ -27,6 +28,8 @@ __all__ = [
     "MaintenanceLease",
     "Message",
     "Missed",
+    "Operation",
+    "OperationPart",
     "Process",
     "PurgeMark",
     "Queue",

@@ -1,4 +1,5 @@
-"""The maintenance loop: one consumer process in each database maintains its queues."""
+"""The maintenance loop: one consumer process in each database maintains its queues, and goes on
+with the operations that were begun in the admin."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.maintenance import lease, maintain
 from django_pgqueue.maintenance.retention import is_lost
-from django_pgqueue.models import Queue
+from django_pgqueue.models import Operation, Queue
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 
@@ -78,11 +79,15 @@ class Maintenance(Loop):
             self._began = True
             return min(self._every, self._term / 3)
         failures = Failures()
+        waits = [self._every, self._term / 3]
         for alias in self._aliases:
             with failures.of(alias), contextlib.suppress(_Stopped):
                 self._maintain_database(alias)
+                if self._held_at.get(alias) is not None:
+                    wait = Operation.objects.drive(using=alias)
+                    waits += [] if wait is None else [wait]
         failures.end()
-        return min(self._every, self._term / 3)
+        return min(waits)
 
     def leave(self) -> None:
         """Let another process have the lease at once."""

@@ -2,6 +2,7 @@
 WITH held AS (
     DELETE FROM {deferred}
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+      AND (%(in_flight)s::boolean OR state <> 'PROCESSING' OR vt <= statement_timestamp())
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 ),
 {settle/place},
@@ -17,7 +18,8 @@ gone AS (
     SELECT * FROM held UNION ALL SELECT * FROM unread UNION ALL SELECT * FROM queued
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                       attempts, state)
-SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, %(state)s
+                       attempts, state, error)
+SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts, %(state)s,
+       %(reason)s::text
 FROM gone
 RETURNING id

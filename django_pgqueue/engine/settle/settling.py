@@ -31,12 +31,15 @@ class Received(Protocol):
 Target = Receipt | int | Received
 
 
-def archive(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:
+def archive(
+    queue: OpenQueue, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
+) -> Settled:
     """Done: move messages from the queue to the archive, as COMPLETED.
 
     Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
     archived. Of the others, ``.before`` has the receipts that an earlier call archived, whose
-    answer was lost, and ``.lost`` the rest.
+    answer was lost, and ``.lost`` the rest. ``in_flight=False`` leaves alone messages given by id
+    that a consumer holds; they are in ``.lost``.
 
     >>> [message] = queue("orders").read()
     >>> queue("orders").archive(message)
@@ -44,11 +47,17 @@ def archive(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Set
 
     Raises QueueNotFound, InvalidArgument.
     """
-    params = {"ran": 0, "results": None, "state": State.COMPLETED.value}
-    return _settle(queue, "archive", receipts_or_ids, params)
+    params = {"ran": 0, "results": None, "state": State.COMPLETED.value, "reason": None}
+    return _settle(queue, "archive", receipts_or_ids, params, in_flight)
 
 
-def cancel(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:
+def cancel(
+    queue: OpenQueue,
+    receipts_or_ids: Target | Iterable[Target],
+    *,
+    reason: str | None = None,
+    in_flight: bool = True,
+) -> Settled:
     """Call messages off: move them to the archive as CANCELLED, whatever state they are in.
 
     A message that waits is not read any more. A consumer that has one loses its lease: the
@@ -58,6 +67,10 @@ def cancel(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Sett
 
     Returns the ids that were cancelled; ids that are not in the queue (any more) are in ``.lost``.
 
+    Arguments:
+        reason: kept in the archive as the error; None: nothing.
+        in_flight: False leaves alone messages that a consumer holds; they are in ``.lost``.
+
     >>> queue("orders").cancel([7, 8])
     [7, 8]
 
@@ -65,11 +78,18 @@ def cancel(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Sett
     """
     receipts, ids = arguments.targets(receipts_or_ids)
     every = list(dict.fromkeys([*(receipt.id for receipt in receipts), *ids]))
-    params = {"ran": 0, "results": None, "state": State.CANCELLED.value}
-    return _settle(queue, "archive", every, params)
+    params = {
+        "ran": 0,
+        "results": None,
+        "state": State.CANCELLED.value,
+        "reason": arguments.text(reason, "reason"),
+    }
+    return _settle(queue, "archive", every, params, in_flight)
 
 
-def delete(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Settled:
+def delete(
+    queue: OpenQueue, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
+) -> Settled:
     """Delete messages from the queue for good, bodies too. The archive is not touched.
 
     Arguments and result are as for :func:`archive`.
@@ -79,18 +99,20 @@ def delete(queue: OpenQueue, receipts_or_ids: Target | Iterable[Target]) -> Sett
 
     Raises QueueNotFound, InvalidArgument.
     """
-    return _settle(queue, "delete", receipts_or_ids, {})
+    return _settle(queue, "delete", receipts_or_ids, {}, in_flight)
 
 
 def set_vt(
     queue: OpenQueue,
     receipts_or_ids: Target | Iterable[Target],
     vt: float | dt.timedelta | dt.datetime,
+    *,
+    in_flight: bool = True,
 ) -> Settled:
     """Make messages readable ``vt`` from now (seconds, timedelta or an aware datetime).
 
     Counted from now and not from the old timeout; counts no delivery. Longer extends a lease, zero
-    gives the message back at once. Messages and result are as for :func:`archive`.
+    gives the message back at once. Messages, result and ``in_flight`` are as for :func:`archive`.
 
     >>> queue("orders").set_vt(message, 120)
     [1]
@@ -101,7 +123,7 @@ def set_vt(
     if moment == {"at": None, "after": None}:
         arguments.duration(vt)
         moment["after"] = dt.timedelta(0)
-    return _settle(queue, "set_vt", receipts_or_ids, moment)
+    return _settle(queue, "set_vt", receipts_or_ids, moment, in_flight)
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
@@ -203,6 +225,7 @@ def _settle(
     operation: str,
     receipts_or_ids: Target | Iterable[Target],
     params: dict[str, Any],
+    in_flight: bool,
 ) -> Settled:
     receipts, ids = arguments.targets(receipts_or_ids)
     settled = by_receipts(queue, operation, receipts, params) if receipts else Settled()
@@ -214,7 +237,7 @@ def _settle(
     # finds nothing in the old place. A second look finds it in the new one.
     for _attempt in range(2):
         if missing:
-            values = {**params, "ids": arguments.array(missing)}
+            values = {**params, "ids": arguments.array(missing), "in_flight": bool(in_flight)}
             found = {pk for (pk,) in queue.run(f"settle/{operation}_by_id", values)}
             done += sorted(found)
             missing = [pk for pk in missing if pk not in found]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from django_pgqueue.management.base import QueueCommand, amount, seconds, table
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Operation
 from django_pgqueue.types import Maintained
 
 
 class Command(QueueCommand):
     help = (
         "Remove archived messages whose queue's retention is over, and make partitions by time "
-        "ahead. A message that is not archived is never touched."
+        "ahead; go on with operations that were begun in the admin. A message that is not "
+        "archived is never touched by retention."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -48,6 +50,8 @@ class Command(QueueCommand):
                 stall=options["stall"],
                 progress=show,
             )
+        while (wait := Operation.objects.drive(using=alias)) is not None:
+            time.sleep(wait)
         self.answer(options, [each.as_dict() for each in done], [*_lines(done), *_advice(done)])
         failed = [each for each in done if each.error]
         if failed:
