@@ -82,6 +82,7 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         cores=options.pop("cores", None),
         memory=options.pop("memory", "1g"),
     )
+    import_module("pyspark_pgqueue.executors").check(spark)
     function = getattr(import_module(f"pyspark_pgqueue.{_MODULES.get(job, job)}"), job)
     if job in {"export", "rollup"}:
         options["tell"] = bar.say

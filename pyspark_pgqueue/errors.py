@@ -2,6 +2,7 @@
 
 * PipelineError
   x SparkMissing          PySpark or Java is not there
+  x ExecutorsLack         executors have no package, driver or path that they need
   x InvalidOption         an option, a column or a schema that the data source cannot work with
   x DataLost              messages were purged before a stream, or while a read, had them
   x ServerChanged         a checkpoint or a lake belongs to another server, or to its future
@@ -19,6 +20,7 @@ from typing import Any
 
 __all__ = [
     "DataLost",
+    "ExecutorsLack",
     "InvalidOption",
     "JobRunning",
     "LakeDiffers",
@@ -41,6 +43,10 @@ class PipelineError(Exception):
 
 class SparkMissing(PipelineError):
     """PySpark or a Java runtime is missing; the message says what to install."""
+
+
+class ExecutorsLack(PipelineError):
+    """The machines of a cluster lack this package, its drivers, or a path of the driver's disk."""
 
 
 class InvalidOption(PipelineError, ValueError):

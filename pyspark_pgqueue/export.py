@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue import arrow, lake, planning
+from pyspark_pgqueue import arrow, executors, lake, planning
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import Options
@@ -94,8 +94,8 @@ def export(
     Raises JobRunning when the lake is being exported to, and ServerChanged.
     """
     started = time.monotonic()
-    lake.check_session(spark)
     lake.open_at(path)  # or it is refused
+    executors.check(spark, path)
     with planning.connect(url) as connection:
         if anew:
             _delete_lake(connection, path)
@@ -262,7 +262,7 @@ def _export_run(
         return lake.write(path, number, place, arrow.batches(url, task))
 
     try:
-        parts = lake.on_executors(spark, write, tasks, progress)
+        parts = executors.on_executors(spark, write, tasks, progress)
     except Exception as error:
         connection.execute(
             "UPDATE pgqueue_export_run SET error = %s WHERE id = %s", [str(error)[:2000], run.id]
@@ -382,7 +382,7 @@ def _compact(
     def merge(place: int, work: tuple[str, list[str]]) -> list[lake.File]:
         return lake.merge(path, run, place, *work)
 
-    parts = lake.on_executors(spark, merge, crowded, progress)
+    parts = executors.on_executors(spark, merge, crowded, progress)
     written = [file for files in parts for file in files]
     _publish(connection, run, path, written, [place for _, places in crowded for place in places])
     return len(crowded)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,13 @@ from pyarrow import fs, parquet
 
 from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
-from pyspark_pgqueue.progress import Progress, quiet, watched
 
 __all__ = [
     "COLUMNS",
     "DATA",
-    "check_session",
     "delete",
     "discard",
     "files_in",
-    "on_executors",
     "publish",
     "read",
     "write",
@@ -212,31 +209,3 @@ def merge(path: str, run: int, number: int, directory: str, places: Sequence[str
 
 def _exists(filesystem: fs.FileSystem, place: str) -> bool:
     return filesystem.get_file_info(place).type != fs.FileType.NotFound
-
-
-def check_session(spark: Any) -> None:
-    """Refuse a session of Spark Connect, which has no RDDs, before anything is noted of a run."""
-    if not hasattr(spark, "sparkContext"):
-        raise InvalidOption(
-            "An export needs a classic session: Spark Connect cannot run a function on executors. "
-            "Run it by manage.py pgqueue_export or spark-submit. Reading, streaming and writing "
-            "work over Spark Connect."
-        )
-
-
-def on_executors(
-    spark: Any,
-    function: Callable[[int, Any], Any],
-    payloads: Sequence[Any],
-    progress: Progress = quiet,
-) -> list[Any]:
-    """Call a function with each payload's number and the payload, a task each.
-
-    What a failed or a superseded attempt returned never arrives here. An RDD, since mapInArrow
-    would need pandas.
-    """
-    if not payloads:
-        return []
-    tasks = spark.sparkContext.parallelize(list(enumerate(payloads)), len(payloads))
-    with watched(spark, "tasks", len(payloads), progress):
-        return list(tasks.map(lambda task: function(*task)).collect())

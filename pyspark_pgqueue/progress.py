@@ -80,6 +80,10 @@ def watched(spark: Any, what: str, total: int, progress: Progress) -> Iterator[N
     if progress is quiet:
         yield
         return
+    if not hasattr(spark, "sparkContext"):
+        with _told_by_connect(spark, what, total, progress):
+            yield
+        return
     context, group, over = spark.sparkContext, uuid.uuid4().hex, threading.Event()
     context.setJobGroup(group, what)
 
@@ -106,6 +110,19 @@ def watched(spark: Any, what: str, total: int, progress: Progress) -> Iterator[N
         watching.join()
         for name in ("spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(name, None)
+    progress(what, total, total)
+
+
+@contextmanager
+def _told_by_connect(spark: Any, what: str, total: int, progress: Progress) -> Iterator[None]:
+    def tell(stages: Any, *_: Any, **__: Any) -> None:
+        progress(what, min(sum(stage.num_completed_tasks for stage in stages or ()), total), total)
+
+    spark.registerProgressHandler(tell)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(tell)
     progress(what, total, total)
 
 

@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
+from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.options import Options
 
 __all__ = ["BatchWriter", "StreamWriter", "sweep"]
@@ -74,7 +75,7 @@ class Staged(WriterCommitMessage):
     app_id: str | None
 
 
-class _Writer:
+class _Writer(Landing):
     """What the batch and the streaming writer share."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_pgqueue import arrow, bodies, columns, filters, planning
 from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.sink import BatchWriter, StreamWriter
@@ -75,7 +76,7 @@ class PgQueueDataSource(DataSource):
         return StreamWriter(Options.parse(self.options), schema, overwrite)
 
 
-class Reader(DataSourceReader):
+class Reader(Landing, DataSourceReader):
     """A batch read of the archive, or a peek at live messages."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -23,13 +23,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_pgqueue import arrow, columns, planning
 from pyspark_pgqueue.errors import DataLost, ServerChanged
+from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.options import Options
 
 __all__ = ["ArchiveStream"]
 
 
-class ArchiveStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver as long as the query; only ``read`` runs on executors."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -16,6 +16,7 @@ import pytest
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.round import Round
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
+from pyspark_pgqueue import executors
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
 from pyspark_pgqueue.export import LOCK, Summary
@@ -144,14 +145,14 @@ def test_run_that_died_while_writing_is_done_again_over_the_same_span(
     spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archived = finish("orders", 20)
-    on_executors = files.on_executors
+    on_executors = executors.on_executors
 
     def die_after(*arguments: Any) -> Any:
         on_executors(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "on_executors", die_after)
+        patch.setattr(executors, "on_executors", die_after)
         with pytest.raises(KeyboardInterrupt):
             export(spark, url, lake)
     finish("orders", 5)

@@ -15,6 +15,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_pgqueue.models import ArchivedMessage, ExportRun, Message, Rollup
+from pyspark_pgqueue import executors
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue import replay as replaying
 from pyspark_pgqueue import rollup as rolling
@@ -101,7 +102,7 @@ def test_interrupted_export_leaves_nothing_half_published(
 ) -> None:
     finish("orders", 12)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "on_executors", interrupt)
+        patch.setattr(executors, "on_executors", interrupt)
         assert job("export", lake) == 130
     assert "Interrupted." in capsys.readouterr().err
     assert published(lake) == []
