@@ -11,6 +11,7 @@ planning            asks the database how to cut a read into tasks
 bodies              bodies as structs in place of JSON text
 arrow               carries rows, as Arrow batches through ADBC
 source, stream      the data source ``pgqueue``: batch and streaming reads
+leases, consume     a queue as a stream, by the queue's own statements
 sink                batch and streaming writes, each row once
 lake                files of a lake: their places, and their publication at once
 export, rollup,     the jobs

@@ -1,4 +1,4 @@
-"""What can be read: the columns of an archived and of a live message.
+"""What can be read: the columns of an archived, a live and a consumed message.
 
 ``a`` is the archive (or the live view), ``m`` the message, ``{queue}`` the queue's name.
 """
@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from pyspark_pgqueue.errors import InvalidOption
 
-__all__ = ["ARCHIVE", "JSON", "LIVE", "Column", "ddl", "needs_message", "select", "stored"]
+__all__ = [
+    "ARCHIVE",
+    "CONSUMED",
+    "JSON",
+    "LIVE",
+    "Column",
+    "ddl",
+    "needs_message",
+    "select",
+    "stored",
+]
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,15 @@ LIVE = {
     "group_key": Column("string", "a.group_key"),
     "vt": Column("timestamp", "a.vt"),
     "process_id": Column("int", "a.process_id"),
+}
+
+#: Of messages that a stream takes out of a queue.
+CONSUMED = {
+    "id": Column("bigint", "m.id"),
+    "queue": Column("string", "{queue}"),
+    **_MESSAGE,
+    "enqueued_at": Column("timestamp", "m.enqueued_at"),
+    "read_ct": Column("int", "a.read_ct"),
 }
 
 #: Columns that hold JSON: as text, or in whatever type a schema gives them.

@@ -5,6 +5,8 @@ option                     default              meaning
 =========================  ===================  ==================================================
 url                        $PGQUEUE_URL         how to connect, as libpq takes it
 source                     archive              archive, or live: a peek at what is in the queue
+mode                       read                 read, or consume: a stream that takes messages out
+                                                of queues (needs subscribe or subscribePattern)
 subscribe                  every queue          names of queues, with commas between
 subscribePattern                                a regular expression for whole names
 columns                    all                  names of columns, with commas between
@@ -17,7 +19,11 @@ startingOffsets            earliest             earliest, latest, or an offset a
 endingOffsets              latest               latest, or an offset as JSON (batch only)
 startingTimestamp                               archived at or after: ISO 8601, or milliseconds
 endingTimestamp                                 archived before (batch only)
-maxOffsetsPerTrigger       no limit             rows in one micro-batch
+maxOffsetsPerTrigger       no limit             rows in one micro-batch (consume: 10000)
+maxBytesPerTrigger         no limit             bytes of bodies in one micro-batch, a soft limit
+                                                (consume only)
+visibilityTimeout          the queue's          seconds after which others get the messages of a
+                                                driver that is gone (consume only)
 minPartitions                                   tasks in a batch read, where there is enough to do
 maxRecordsPerPartition     200000               rows in one task, at most; tasks come by fours
 failOnDataLoss             true                 whether to stop where undelivered rows were purged
@@ -40,7 +46,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_pgqueue.columns import ARCHIVE, LIVE, Column
+from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
@@ -49,6 +55,7 @@ __all__ = ["Options"]
 _NAMES = {
     "url",
     "source",
+    "mode",
     "subscribe",
     "subscribePattern",
     "columns",
@@ -60,6 +67,8 @@ _NAMES = {
     "startingTimestamp",
     "endingTimestamp",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "visibilityTimeout",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
@@ -83,6 +92,7 @@ class Options:
 
     url: str
     live: bool = False
+    consume: bool = False
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
     names: tuple[str, ...] = ()
@@ -93,6 +103,8 @@ class Options:
     body_schema: str | None = None
     body_sample: int = 1000
     max_rows: int | None = None
+    max_bytes: int | None = None
+    visibility_timeout: int | None = None
     min_partitions: int = 0
     rows_per_partition: int = 200_000
     fail_on_data_loss: bool = True
@@ -129,6 +141,7 @@ class Options:
         found = cls(
             url=url,
             live=source == "live",
+            consume=_consumes(options),
             subscribe=tuple(_list(options.get("subscribe", ""))),
             pattern=re.compile(pattern).pattern if pattern else None,
             start=_offset(options.get("startingoffsets", "earliest"), "startingOffsets"),
@@ -138,6 +151,8 @@ class Options:
             body_schema=options.get("bodyschema"),
             body_sample=_number(options, "bodySample") or 1000,
             max_rows=_number(options, "maxOffsetsPerTrigger"),
+            max_bytes=_number(options, "maxBytesPerTrigger"),
+            visibility_timeout=_number(options, "visibilityTimeout"),
             min_partitions=_number(options, "minPartitions") or 0,
             rows_per_partition=_number(options, "maxRecordsPerPartition") or 200_000,
             fail_on_data_loss=_flag(options, "failOnDataLoss", True),
@@ -156,12 +171,37 @@ class Options:
 
     @property
     def columns(self) -> dict[str, Column]:
-        return LIVE if self.live else ARCHIVE
+        return CONSUMED if self.consume else LIVE if self.live else ARCHIVE
 
     def with_names(self, names: Iterable[str], headers: bool = True) -> Options:
         """The columns that are read when no schema says otherwise."""
         wanted = tuple(names) or tuple(n for n in self.columns if headers or n != "headers")
         return Options(**{**self.__dict__, "names": wanted})
+
+
+# What says nothing about messages that are taken as they come, and what is said of them alone.
+_OF_A_LOG = (
+    "source",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "replicaTimeout",
+)
+_OF_A_QUEUE = ("maxBytesPerTrigger", "visibilityTimeout")
+
+
+def _consumes(options: Mapping[str, str]) -> bool:
+    mode = options.get("mode", "read")
+    if mode not in {"read", "consume"}:
+        raise InvalidOption(f"mode is read or consume, not {mode!r}")
+    consumes = mode == "consume"
+    for name in _OF_A_LOG if consumes else _OF_A_QUEUE:
+        if name.lower() in options:
+            raise InvalidOption(f"{name} has no meaning with mode={mode}: leave it out.")
+    if consumes and not (options.get("subscribe") or options.get("subscribepattern")):
+        raise InvalidOption("Say which queues to consume: subscribe, or subscribePattern.")
+    return consumes
 
 
 def _list(text: str) -> list[str]:

@@ -3,9 +3,8 @@
 >>> spark.read.format("pgqueue").option("url", url).option("subscribe", "orders").load()
 
 It reads the archive with its messages' bodies, or peeks at what is in the queue, as batches;
-streams the archive; and writes into queues, each row once. See :mod:`.options` for the options.
-A stream that takes messages out of a queue is not offered: a delivery is a lease, and cannot be
-given again as a micro-batch must be. Consume with ``runconsumer``, and stream what it archived.
+streams the archive, or takes messages out of a queue as a stream; and writes into queues, each row
+once. See :mod:`.options` for the options.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_pgqueue import arrow, bodies, columns, filters, planning
+from pyspark_pgqueue.consume import QueueStream
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset
@@ -52,22 +52,26 @@ class PgQueueDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.parse(self.options)
         _check(schema, options)
+        if options.consume:
+            raise InvalidOption(
+                "A batch read cannot consume: nothing would tell when its messages are done. Use "
+                "readStream, with trigger(availableNow=True) for what is there now."
+            )
         # Spark refuses a reader that can push filters unless pushing is on, and says nowhere
         # whether it is. It plans in a worker of its own when it is.
         caller = sys._getframe(1).f_code.co_filename
         pushes = caller.endswith(PUSHING_WORKER) if options.pushdown is None else options.pushdown
         return (PushingReader if pushes else Reader)(options, schema)
 
-    def streamReader(self, schema: StructType) -> ArchiveStream:
+    def streamReader(self, schema: StructType) -> ArchiveStream | QueueStream:
         options = Options.parse(self.options)
         _check(schema, options)
         if options.live:
             raise InvalidOption(
-                "A queue cannot be streamed: a delivery is a lease and no log that can be read "
-                "again. Stream the archive (source=archive), peek at the queue in batch, or "
-                "consume it with manage.py runconsumer."
+                "A peek is no stream. mode=consume takes messages out of the queue; without "
+                "source=live, the archive is streamed."
             )
-        return ArchiveStream(options, schema)
+        return QueueStream(options, schema) if options.consume else ArchiveStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(Options.parse(self.options), schema, overwrite)

@@ -132,14 +132,6 @@ def test_batch_that_comes_again_brings_the_same_rows(stream: Stream, finish: Fin
     assert len(stream.ids) == len(set(stream.ids)) == 25
 
 
-def test_stream_of_the_queue_itself_is_refused(spark: Any, url: str) -> None:
-    frame = spark.readStream.format("pgqueue").options(url=url, source="live").load()
-    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
-
-    with pytest.raises(Exception, match="A queue cannot be streamed"):
-        query.awaitTermination(60)
-
-
 def test_offset_moves_only_when_there_are_rows(source: ArchiveStream, finish: Finish) -> None:
     start = source.initialOffset()
     finish("orders", 5)

@@ -1,0 +1,1 @@
+../../../django_pgqueue/engine/groups/set_back.sql

@@ -1,0 +1,1 @@
+../../../django_pgqueue/engine/settle/dead_letter.sql

@@ -1,0 +1,1 @@
+../../../django_pgqueue/engine/settle/set_vt.sql

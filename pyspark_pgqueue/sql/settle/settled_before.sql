@@ -1,0 +1,1 @@
+../../../django_pgqueue/engine/settle/settled_before.sql

@@ -1,0 +1,407 @@
+"""A queue as a stream: every message at least once, and once where the sink knows its batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from django_pgqueue.models import ArchivedMessage, Message
+from pyspark_pgqueue.consume import Batch, QueueStream
+from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
+from pyspark_pgqueue.options import Options
+
+Rows = list[Any]
+
+
+class Query:
+    """A stream of orders that notes the rows of each micro-batch, as a sink which knows them by
+    number does. It can fail then, as a driver that dies before Spark notes that it is done."""
+
+    def __init__(self, spark: Any, url: str, checkpoint: Path) -> None:
+        self.spark, self.url, self.checkpoint = spark, url, checkpoint
+        self.batches: dict[int, Rows] = {}
+        self.fails_in: int | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        return [row.n for number in sorted(self.batches) for row in self.batches[number]]
+
+    def start(self, trigger: dict[str, Any], **options: str) -> Any:
+        def note(frame: Any, number: int) -> None:
+            rows = frame.selectExpr("*", "int(get_json_object(body, '$.n')) AS n").collect()
+            self.batches[number] = rows
+            if number == self.fails_in:
+                raise RuntimeError("the driver died")
+
+        options = {"subscribe": "orders", "mode": "consume", **options}
+        return (
+            self.spark.readStream.format("pgqueue")
+            .options(url=self.url, **options)
+            .load()
+            .writeStream.foreachBatch(note)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def run(self, **options: str) -> Any:
+        query = self.start({"availableNow": True}, **options)
+        assert query.awaitTermination(120)
+        return query
+
+
+@pytest.fixture
+def query(spark: Any, url: str, tmp_path: Path) -> Query:
+    return Query(spark, url, tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def send(url: str) -> Callable[..., None]:
+    """Send bodies with the numbers from the first to before the last."""
+
+    def send_numbers(first: int, last: int, **options: Any) -> None:
+        Message.objects.create_queue("orders")
+        Message.objects.send_batch("orders", [{"n": n} for n in range(first, last)], **options)
+
+    return send_numbers
+
+
+@pytest.fixture
+def stream(url: str) -> Iterator[Callable[..., QueueStream]]:
+    """The reader as it lives on the driver, without Spark around it."""
+    made: list[QueueStream] = []
+
+    def make(**options: str) -> QueueStream:
+        given = {"url": url, "mode": "consume", "subscribe": "orders", **options}
+        made.append(QueueStream(Options.parse(given), StructType.fromDDL("id bigint")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def left() -> int:
+    return Message.objects.metrics("orders").length
+
+
+def taken(offset: dict[str, Any]) -> list[int]:
+    return [receipt.id for each in Batch.parse(offset).deliveries for receipt in each]
+
+
+def test_messages_are_archived_when_their_batch_is_committed(
+    query: Query, send: Callable[..., None]
+) -> None:
+    send(0, 30)
+
+    query.run()
+
+    assert sorted(query.numbers) == list(range(30))
+    assert (left(), ArchivedMessage.objects.filter(state="COMPLETED").count()) == (0, 30)
+
+
+def test_stream_goes_on_with_what_was_sent_since(query: Query, send: Callable[..., None]) -> None:
+    send(0, 5)
+    query.run()
+    send(5, 8)
+
+    query.run()
+
+    assert sorted(query.numbers) == list(range(8))
+
+
+def test_batch_that_was_not_committed_comes_again_with_the_same_rows(
+    query: Query, send: Callable[..., None]
+) -> None:
+    send(0, 20)
+    query.fails_in = 1
+    with pytest.raises(Exception, match="the driver died"):
+        query.run(maxOffsetsPerTrigger="8")
+    before = query.batches[1]
+    send(20, 25)
+    query.fails_in = None
+
+    query.run(maxOffsetsPerTrigger="8")
+
+    assert query.batches[1] == before
+    assert sorted(query.numbers) == list(range(25))
+
+
+def test_batch_comes_again_though_its_leases_ran_out_and_others_took_its_messages(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 4)
+    first = stream()
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(10))
+    first.stop()
+    messages = Message.objects.filter(id__in=taken(end))
+    Message.objects.set_vt("orders", [message.id for message in messages], 0)
+    others = Message.objects.read("orders", qty=2)
+    Message.objects.archive("orders", others[:1])
+
+    again = stream()
+    [partition] = again.partitions(start, end)
+
+    assert [row for batch in again.read(partition) for row in batch.column("id").to_pylist()] == (
+        taken(end)
+    )
+    with pytest.warns(UserWarning, match="2 messages of batch 1 were delivered to other consumers"):
+        again.commit(end)
+    assert again.reportLatestOffset()["redelivered"] == 2
+    # The one that another consumer holds is still its own.
+    assert left() == 1
+    assert Message.objects.archive("orders", others[1:]) == [others[1].id]
+
+
+def test_messages_of_a_driver_that_is_gone_come_back(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 3)
+    gone = stream(visibilityTimeout="1")
+    gone.latestOffset(gone.initialOffset(), ReadMaxRows(10))
+    assert Message.objects.read("orders", qty=10) == []
+
+    gone.stop()
+
+    messages = Message.objects.read_with_poll("orders", qty=10, max_poll_seconds=20)
+    assert len(messages) == 3
+    assert {message.read_ct for message in messages} == {2}
+
+
+def test_leases_are_extended_while_a_batch_is_in_work(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 3)
+    working = stream(visibilityTimeout="2")
+
+    end = working.latestOffset(working.initialOffset(), ReadMaxRows(10))
+
+    assert Message.objects.read_with_poll("orders", qty=10, max_poll_seconds=4) == []
+    working.commit(end)
+    assert (left(), working.reportLatestOffset()["redelivered"]) == (0, 0)
+
+
+def test_acknowledging_twice_changes_nothing(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 3)
+    first = stream()
+    end = first.latestOffset(first.initialOffset(), ReadMaxRows(10))
+    first.commit(end)
+    send(3, 5)
+
+    # As after a restart: Spark knows that the batch is done, and asks for the next.
+    again = stream()
+    following = again.latestOffset(end, ReadMaxRows(10))
+
+    assert (Batch.parse(following).number, len(taken(following))) == (2, 2)
+    assert ArchivedMessage.objects.count() == 3
+    assert again.reportLatestOffset()["redelivered"] == 0
+
+
+def test_batch_is_asked_for_twice_and_leased_once(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 3)
+    one = stream()
+    start = one.initialOffset()
+
+    assert one.latestOffset(start, ReadMaxRows(2)) == one.latestOffset(start, ReadMaxRows(2))
+
+
+def test_batches_are_no_larger_than_asked_for(query: Query, send: Callable[..., None]) -> None:
+    send(0, 25)
+
+    query.run(maxOffsetsPerTrigger="10")
+
+    assert [len(rows) for rows in query.batches.values() if rows] == [10, 10, 5]
+
+
+def test_batch_ends_when_its_bodies_have_enough_bytes(
+    stream: Callable[..., QueueStream], url: str
+) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", ["x" * 998] * 100)
+    small = stream(maxBytesPerTrigger="20000")
+
+    end = small.latestOffset(small.initialOffset(), small.getDefaultReadLimit())
+
+    # Its size is known when a message is leased.
+    assert 20 <= len(taken(end)) <= 21
+
+
+def test_available_now_ends_while_messages_are_sent(
+    query: Query, send: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(0, 10)
+    start = query.start({"availableNow": True}, maxOffsetsPerTrigger="4")
+    sent = 10
+    while start.isActive:
+        send(sent, sent + 1)
+        sent += 1
+
+    assert start.exception() is None
+    assert set(range(10)) <= set(query.numbers)
+    assert len(query.numbers) == len(set(query.numbers))
+
+
+def test_groups_keep_their_order_across_batches_and_tasks(
+    query: Query, send: Callable[..., None]
+) -> None:
+    Message.objects.create_queue("orders")
+    for n in range(40):
+        Message.objects.send("orders", {"n": n}, group=f"customer {n % 3}")
+
+    query.run(maxOffsetsPerTrigger="15", minPartitions="2")
+
+    for group in range(3):
+        of_group = [n for n in query.numbers if n % 3 == group]
+        assert of_group == sorted(of_group)
+    assert sorted(query.numbers) == list(range(40))
+    assert len(query.batches) < 10
+
+
+def test_group_waits_while_another_consumer_has_its_head(
+    stream: Callable[..., QueueStream], url: str
+) -> None:
+    Message.objects.create_queue("orders")
+    first = Message.objects.send("orders", 1, group="a")
+    second = Message.objects.send("orders", 2, group="a")
+    [held] = Message.objects.read("orders")
+    one = stream()
+    start = one.initialOffset()
+
+    assert one.latestOffset(start, ReadMaxRows(10)) == start
+    Message.objects.archive("orders", held)
+    one._looked_at = float("-inf")
+
+    assert held.id == first
+    assert taken(one.latestOffset(start, ReadMaxRows(10))) == [second]
+
+
+def test_message_whose_deliveries_ran_out_is_dead_lettered(
+    stream: Callable[..., QueueStream], url: str
+) -> None:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", max_deliveries=1, dead_letter_queue="dead")
+    Message.objects.send("orders", {"n": 1})
+    Message.objects.read("orders", vt=0)
+    one = stream()
+
+    start = one.initialOffset()
+    assert one.latestOffset(start, ReadMaxRows(10)) == start
+
+    [dead] = Message.objects.read("dead")
+    assert dead.headers["x-dead-letter"]["reason"] == "max_deliveries"
+
+
+def test_paused_queue_is_left_alone(stream: Callable[..., QueueStream], url: str) -> None:
+    queue = Message.objects.create_queue("orders")
+    queue.paused = True
+    queue.save()
+    Message.objects.send("orders", 1)
+    one = stream()
+    start = one.initialOffset()
+
+    assert one.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_each_queue_has_its_share_of_a_batch(stream: Callable[..., QueueStream], url: str) -> None:
+    for name in ("orders", "mails"):
+        Message.objects.create_queue(name, unlogged=name == "mails")
+        Message.objects.send_batch(name, list(range(10)))
+    both = stream(subscribe="orders,mails")
+
+    end = both.latestOffset(both.initialOffset(), ReadMaxRows(12))
+
+    assert [each.count for each in Batch.parse(end).deliveries] == [6, 6]
+
+
+def test_progress_tells_the_backlog(query: Query, send: Callable[..., None]) -> None:
+    send(0, 12)
+
+    done = query.run(maxOffsetsPerTrigger="5")
+
+    told = json.loads(done.recentProgress[0].sources[0].latestOffset)
+    assert 0 < told["lagMessages"] <= 12
+    assert told["lagSeconds"] >= 0
+
+
+def test_dropped_queue_is_data_lost(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 3)
+    one = stream()
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(10))
+    Message.objects.drop_queue("orders")
+
+    with pytest.raises(DataLost, match="failOnDataLoss=false"):
+        one.partitions(start, end)
+    with pytest.warns(UserWarning, match="was dropped"):
+        assert stream(failOnDataLoss="false").partitions(start, end) == []
+
+
+def test_checkpoint_of_another_server_or_stream_is_refused(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 1)
+
+    with pytest.raises(ServerChanged, match="another server"):
+        stream().latestOffset({"n": 4, "taken": [], "sys": "1"}, ReadMaxRows(1))
+    with pytest.raises(InvalidOption, match="needs a checkpoint of its own"):
+        stream().latestOffset({"s": "1:1:", "sys": "1"}, ReadMaxRows(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"subscribe": ""}, "Say which queues to consume"),
+        ({"mode": "take"}, "mode is read or consume"),
+        ({"startingOffsets": "earliest"}, "startingOffsets has no meaning with mode=consume"),
+        ({"mode": "read", "maxBytesPerTrigger": "9"}, "maxBytesPerTrigger has no meaning"),
+    ],
+)
+def test_options_that_mean_nothing_together_are_refused(
+    url: str, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        Options.parse({"url": url, "mode": "consume", "subscribe": "orders", **options})
+
+
+def test_batch_read_of_a_queue_that_is_consumed_is_refused(
+    read: Callable[..., Any], send: Callable[..., None]
+) -> None:
+    send(0, 1)
+
+    with pytest.raises(Exception, match="A batch read cannot consume"):
+        read(subscribe="orders", mode="consume").collect()
+
+
+def test_typed_bodies_work_as_in_a_read(
+    spark: Any, url: str, send: Callable[..., None], tmp_path: Path
+) -> None:
+    send(0, 3)
+    found: list[int] = []
+    frame = spark.readStream.format("pgqueue").options(
+        url=url, subscribe="orders", mode="consume", bodySchema="n int"
+    )
+
+    query = (
+        frame.load()
+        .select("body.*")
+        .writeStream.foreachBatch(lambda rows, _: found.extend(row.n for row in rows.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+
+    assert sorted(found) == [0, 1, 2]
