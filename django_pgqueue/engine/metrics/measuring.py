@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.db import connections
@@ -13,11 +13,9 @@ from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.statements import load
 from django_pgqueue.types import Metrics
 
-__all__ = ["FEW", "metrics", "metrics_of_many"]
+__all__ = ["metrics", "metrics_of_all"]
 
-#: Up to that many queues are measured one by one; more of them in one statement, with closer
-#: limits.
-FEW = 20
+#: Of many queues, how many messages of each are counted at least.
 LEAST_COUNTED = 100
 #: Of ready messages that the statistics know to be more than are counted.
 ENOUGH = 25
@@ -37,20 +35,20 @@ def metrics(queue: OpenQueue) -> Metrics:
     return _metrics(queue.name, row, limit, limit)
 
 
-def metrics_of_many(alias: str, count: int, storage: Iterable[bool]) -> list[Metrics]:
+def metrics_of_all(alias: str, storage: Collection[bool]) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, by name, in a statement or two.
 
-    Counts are estimated earlier, archived messages come from statistics that lag by seconds, and
-    ages are those of the messages counted and of the last in line.
+    The more queues there are, the earlier counts are estimated. Archived messages come from
+    statistics that lag by seconds; ages are those of the messages counted and of the last in line.
 
     Arguments:
-        count: how many queues there are.
-        storage: the kinds of queues there are: unlogged or not.
+        storage: for each queue whether it is unlogged.
     """
-    limit = max(LEAST_COUNTED, int(settings.EXACT_COUNT_LIMIT) // count)
+    exact = int(settings.EXACT_COUNT_LIMIT)
+    limit = min(exact, max(LEAST_COUNTED, exact // max(len(storage), 1)))
     _flush_statistics(alias)
     rows: list[tuple[Any, ...]] = []
-    for unlogged in storage:
+    for unlogged in set(storage):
         sql = load("metrics/metrics_all").format_map(ddl.shared_names(unlogged=unlogged))
         with connections[alias].cursor() as cursor:
             cursor.execute(sql, {"limit": limit + 1, "enough": ENOUGH + 1})

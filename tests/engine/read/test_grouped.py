@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_pgqueue.engine.metrics.measuring import FEW
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Metrics
@@ -502,9 +501,7 @@ def test_metrics_count_the_delayed_first_of_a_group_that_was_never_read_as_delay
 
 
 def many_metrics() -> dict[str, Metrics]:
-    """Metrics of all queues in one statement, as there are many."""
-    for number in range(FEW):
-        Message.objects.create_queue(f"queue-{number}")
+    """Metrics of all queues in one statement."""
     return {metrics.queue_name: metrics for metrics in Message.objects.metrics_all()}
 
 
