@@ -9,6 +9,8 @@ ATTEMPTS_KEPT        20         of how many failed attempts of a message the err
 CACHE_SECONDS        5.0        how long a process uses a queue's settings before it asks again
 COPY_THRESHOLD       500        from how many messages on ``send_batch`` goes by COPY
 EXACT_COUNT_LIMIT    10000      up to how many rows ``metrics`` counts one by one
+HISTORY_SECONDS      10.0       how often consumers write what they did, for the admin's history;
+                                None: no history is kept
 LOCK_SECONDS         30.0       how long ``drop_queue`` and ``repartition`` try to get their locks
 MAINTENANCE_SECONDS  60.0       how often at most consumers do maintenance (retention); None:
                                 not at all, where ``manage.py pgqueue_maintain`` does
@@ -44,6 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "CACHE_SECONDS": 5.0,
     "COPY_THRESHOLD": 500,
     "EXACT_COUNT_LIMIT": 10_000,
+    "HISTORY_SECONDS": 10.0,
     "LOCK_SECONDS": 30.0,
     "MAINTENANCE_SECONDS": 60.0,
     "MASK": (),
@@ -58,6 +61,10 @@ DEFAULTS: dict[str, Any] = {
 def _is_seconds(value: object) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def _is_seconds_or_none(value: object) -> bool:
+    return value is None or _is_seconds(value)
 
 
 def _is_count(value: object) -> bool:
@@ -86,11 +93,9 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "CACHE_SECONDS": (_is_seconds, "a number of seconds, zero or more"),
     "COPY_THRESHOLD": (_is_count, "a whole number, zero or more"),
     "EXACT_COUNT_LIMIT": (_is_count, "a whole number, zero or more"),
+    "HISTORY_SECONDS": (_is_seconds_or_none, "a number of seconds, zero or more, or None"),
     "LOCK_SECONDS": (_is_seconds, "a number of seconds, zero or more"),
-    "MAINTENANCE_SECONDS": (
-        lambda value: value is None or _is_seconds(value),
-        "a number of seconds, zero or more, or None",
-    ),
+    "MAINTENANCE_SECONDS": (_is_seconds_or_none, "a number of seconds, zero or more, or None"),
     "MASK": (_are_expressions, "a list of regular expressions"),
     "PREPARE_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
     "QUEUES_FOR": (_is_name, "the dotted name of a function, or None"),

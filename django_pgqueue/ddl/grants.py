@@ -39,6 +39,7 @@ _CONSUMER = {
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,
+    "history": "SELECT, INSERT, UPDATE",
     "attempt": "SELECT, INSERT, DELETE",
     "attempt_id_seq": "USAGE",
     "schedule": "SELECT, INSERT, UPDATE",
@@ -49,7 +50,7 @@ _ANALYST = dict.fromkeys(
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
-        *("operation", "operation_part"),
+        *("operation", "operation_part", "history"),
     ),
     "SELECT",
 )

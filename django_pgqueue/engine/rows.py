@@ -38,6 +38,8 @@ class Delivery(NamedTuple):
     attempts: int
     vt: int
     first_read_at: int | None
+    #: Of a message that was put off until then; only where the statement says so.
+    scheduled_at: dt.datetime | None = None
     #: The messages it was leased with as one row, if it was.
     batch: Batch | None = None
 

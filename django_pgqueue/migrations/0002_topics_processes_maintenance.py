@@ -1,8 +1,9 @@
-"""Topics, consumer processes and maintenance: what runs around the queues.
+"""Topics, consumer processes, maintenance and history: what runs around the queues.
 
 ``pgqueue_binding`` says which queues get what is published under which keys. ``pgqueue_process``
 has a row and a heartbeat for each running consumer. ``pgqueue_maintenance`` has one row at most: the
-process that maintains partitions and retention, and until when.
+process that maintains partitions and retention, and until when. ``pgqueue_history`` tells what
+happened to each queue in each minute of the last hours, and in each hour before.
 """
 
 from __future__ import annotations
@@ -114,6 +115,106 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_maintenance",
                 "default_permissions": (),
                 "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.CreateModel(
+            name="History",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "queue_id",
+                        "bucket",
+                        "seconds",
+                        "process_id",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("bucket", models.DateTimeField(help_text="When the span begins.")),
+                ("seconds", models.IntegerField(help_text="How long the span is: 60 or 3600.")),
+                ("process_id", models.IntegerField(default=0)),
+                ("completed", models.BigIntegerField(default=0)),
+                (
+                    "retried",
+                    models.BigIntegerField(
+                        default=0, help_text="Failed attempts, to be tried again."
+                    ),
+                ),
+                (
+                    "failed",
+                    models.BigIntegerField(default=0, help_text="To the archive, as FAILED."),
+                ),
+                (
+                    "dead_lettered",
+                    models.BigIntegerField(default=0, help_text="To the dead-letter queue."),
+                ),
+                (
+                    "lost",
+                    models.BigIntegerField(
+                        default=0, help_text="Leases that ran out in a consumer's hands."
+                    ),
+                ),
+                (
+                    "busy",
+                    models.FloatField(default=0, help_text="Run times of handlers, added up."),
+                ),
+                (
+                    "waits",
+                    models.JSONField(
+                        default=dict,
+                        help_text="From when a message could be read to its first delivery.",
+                    ),
+                ),
+                (
+                    "runs",
+                    models.JSONField(default=dict, help_text="Run times of handlers, by message."),
+                ),
+                (
+                    "sent",
+                    models.BigIntegerField(
+                        default=0, help_text="Messages that came since the last look."
+                    ),
+                ),
+                (
+                    "depth",
+                    models.BigIntegerField(
+                        help_text="The most messages found in the queue.", null=True
+                    ),
+                ),
+                (
+                    "oldest",
+                    models.FloatField(
+                        help_text="The longest wait found of a message in it.", null=True
+                    ),
+                ),
+                (
+                    "total",
+                    models.BigIntegerField(
+                        help_text="All messages that ever came, at the look.", null=True
+                    ),
+                ),
+                (
+                    "queue",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="history",
+                        to="django_pgqueue.queue",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_history",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket")
+                ],
+                "required_db_vendor": "postgresql",
+                "verbose_name_plural": "history",
             },
         ),
     ]

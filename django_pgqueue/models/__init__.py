@@ -7,6 +7,7 @@ from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.bound import BoundQueue, queue
 from django_pgqueue.models.bulk import Operation, OperationPart
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
+from django_pgqueue.models.history import History
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
 from django_pgqueue.models.maintenance import MaintenanceLease
 from django_pgqueue.models.message import Message
@@ -23,6 +24,7 @@ __all__ = [
     "BoundQueue",
     "Deferred",
     "ExportRun",
+    "History",
     "Lake",
     "LiveMessage",
     "MaintenanceLease",

@@ -6,12 +6,13 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 
 from django_pgqueue import maintenance, signals
+from django_pgqueue.conf import settings
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Maintained
 
-__all__ = ["maintain", "maintain_all", "repartition"]
+__all__ = ["keep_history", "maintain", "maintain_all", "repartition"]
 
 #: A consumer without a heartbeat for this long is gone, whatever its settings say.
 DEAD_AFTER = dt.timedelta(minutes=10)
@@ -37,7 +38,8 @@ def maintain_all(
 ) -> list[Maintained]:
     """``maintain`` every queue, by name, or those listed.
 
-    Also gives back the messages of consumers without a heartbeat for ten minutes. A queue that
+    Also gives back the messages of consumers without a heartbeat for ten minutes and, with all
+    queues, keeps their history (``PGQUEUE["HISTORY_SECONDS"]``). A queue that
     fails does not keep the others from their turn: its ``error`` says why.
 
     Arguments:
@@ -59,7 +61,17 @@ def maintain_all(
     )
     for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
         signals.leases_rescued.send_robust("maintain", count=count, worker=process)
-    return maintenance.maintain_all(chosen, patience=patience, stall=stall, progress=progress)
+    done = maintenance.maintain_all(chosen, patience=patience, stall=stall, progress=progress)
+    if queues is None:
+        keep_history(alias)
+    return done
+
+
+def keep_history(alias: str) -> None:
+    """Note what every queue holds, and keep the history small; nothing when none is kept."""
+    if settings.HISTORY_SECONDS is not None:
+        storage = Queue.objects.using(alias).order_by().values_list("unlogged", flat=True)
+        maintenance.keep_history(alias, list(storage))
 
 
 def repartition(

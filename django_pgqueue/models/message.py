@@ -280,6 +280,17 @@ class Message(models.Model):
         return None if first is None else moment(first, self._read_from.connection)
 
     @property
+    def waited(self) -> float | None:
+        """For how many seconds it could have been read before its first delivery, which this is;
+        None at a later one."""
+        if self.read_ct != 1 or self._first_read_at is None:
+            return None
+        since = self.enqueued_at
+        if (scheduled := self.__dict__.get("scheduled_at")) is not None:
+            since = max(since, scheduled)
+        return self._first_read_at / 1_000_000 - since.timestamp()
+
+    @property
     def receipt(self) -> Receipt:
         """Settles this delivery, and no other one."""
         batch = self.batch
@@ -379,6 +390,7 @@ class Message(models.Model):
             attempts,
             vt,
             first_read_at,
+            scheduled_at,
             batch,
         ) in found:
             message = cls.__new__(cls)
@@ -398,5 +410,7 @@ class Message(models.Model):
                 "queue_id": queue_id,
                 "_read_from": queue,
             }
+            if scheduled_at is not None:
+                message.__dict__["scheduled_at"] = scheduled_at
             messages.append(message)
         return messages

@@ -16,6 +16,7 @@ from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.maintenance import lease, maintain
 from django_pgqueue.maintenance.retention import is_lost
 from django_pgqueue.models import Operation, Queue
+from django_pgqueue.models.maintaining import keep_history
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 
@@ -25,6 +26,8 @@ __all__ = ["Maintenance", "pause"]
 _TERM = 30.0
 #: Seconds between two rounds of a queue at most.
 _LONGEST_PAUSE = 3600.0
+#: Seconds between two looks at all queues for their history.
+_LOOK = 60.0
 
 
 def pause(queue: Queue, least: float) -> float:
@@ -65,6 +68,7 @@ class Maintenance(Loop):
         self._began = False
         self._held_at: dict[str, float] = {}
         self._rounds: dict[tuple[str, int], float] = {}
+        self._looks: dict[str, float] = {}
         #: By database: until when this process leaves the lease to others, after a round failed.
         self._aside: dict[str, float] = {}
 
@@ -105,6 +109,21 @@ class Maintenance(Loop):
                 self._keep(alias)
                 self._maintain(queue)
                 self._rounds[alias, queue.pk] = time.monotonic()
+        self._keep(alias)
+        self._keep_history(alias)
+
+    def _keep_history(self, alias: str) -> None:
+        if time.monotonic() < self._looks.get(alias, 0.0):
+            return
+        wait = min(self._every, _LOOK)
+        self._looks[alias] = time.monotonic() + wait
+        try:
+            keep_history(alias)
+        except Error as error:
+            signals.database_failed.send_robust(
+                self.name, operation="history", error=error, wait=wait
+            )
+            connections[alias].close()
 
     def _maintain(self, queue: Queue) -> None:
         alias = queue.alias

@@ -1,4 +1,5 @@
-"""The presence loop: writes this process's heartbeat, and reaps the rows of dead processes."""
+"""The presence loop: writes this process's heartbeat and its history, and reaps the rows of dead
+processes."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from django.db import connections
 from django_pgqueue import __version__, signals
 from django_pgqueue.models import Process
 from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.history import Recorder
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
 
@@ -33,15 +35,17 @@ class Presence(Loop):
         self._heartbeat = heartbeat
         self._dead_after = dt.timedelta(seconds=dead_after)
         self._processes: dict[str, Process] = {}
+        self._recorders: dict[str, Recorder] = {}
         self.leaving = False
 
     def register(self) -> None:
         """Make the rows, before anything is fetched."""
         for alias in {s.queue.alias for s in self._subscriptions}:
-            names = [s.name for s in self._subscriptions if s.queue.alias == alias]
+            mine = [s for s in self._subscriptions if s.queue.alias == alias]
             self._processes[alias] = Process.objects.register(
-                names, version=__version__, using=alias
+                [s.name for s in mine], version=__version__, using=alias
             )
+            self._recorders[alias] = Recorder(alias, mine)
 
     def worker(self, alias: str) -> int | None:
         """The id of this process's row, which marks its leases in that database."""
@@ -53,6 +57,7 @@ class Presence(Loop):
         for alias in list(self._processes):
             with failures.of(alias):
                 self._beat(alias)
+                self._recorders[alias].write(self._processes[alias].pk)
         failures.end()
         return self._heartbeat
 
@@ -75,6 +80,7 @@ class Presence(Loop):
         failures = Failures()
         for alias, process in self._processes.items():
             with failures.of(alias):
+                self._recorders[alias].write(process.pk, now=True)
                 Process.objects.using(alias).filter(pk=process.pk).delete()
         failures.end()
         connections.close_all()

@@ -6,12 +6,14 @@ import contextlib
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django_pgqueue import signals
+from django_pgqueue.conf import settings
 from django_pgqueue.handlers import Handler
+from django_pgqueue.histograms import bucket
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
@@ -67,6 +69,8 @@ class Subscription:
         #: Messages that failed at a read: they had been delivered as often as allowed.
         self.exhausted = 0
         self._counting = threading.Lock()
+        #: Waits and run times, by ``(kind, bucket)``; None where no history is kept.
+        self._times: Counter[Any] | None = None if settings.HISTORY_SECONDS is None else Counter()
 
     @property
     def name(self) -> str:
@@ -82,6 +86,14 @@ class Subscription:
             "failed": self.failed + self.exhausted,
             "lost": self.lost,
         }
+
+    def tally(self) -> Counter[Any]:
+        """Everything counted so far, for the history: outcomes, waits, run times."""
+        with self._counting:
+            counts = Counter(self._times)
+        for name in ("completed", "retried", "failed", "exhausted", "lost"):
+            counts[name] = getattr(self, name)
+        return counts
 
     def lease(self, qty: int, **options: Any) -> list[Message]:
         """Lease up to ``qty`` messages; ``options`` are those of Message.objects.lease()."""
@@ -151,7 +163,18 @@ class Subscription:
         self.pace = each if self.pace is None else self.pace * 0.9 + each * 0.1
         startable = self.workers + int(self.workers * HORIZON / max(self.pace, 1e-6))
         self.target = min(self.capacity, startable)
+        if self._times is not None:
+            self._time(running.messages, seconds, self._times)
         return seconds
+
+    def _time(self, messages: Sequence[Message], seconds: float, times: Counter[Any]) -> None:
+        """Count how long the messages of a run waited for their first delivery, and took."""
+        with self._counting:
+            times["busy"] += seconds  # type: ignore[assignment]
+            times["runs", bucket(seconds)] += len(messages)
+            for message in messages:
+                if (waited := message.waited) is not None:
+                    times["waits", bucket(waited)] += 1
 
     def take_all(self) -> list[Message]:
         """Take back everything that no handler has started on."""

@@ -32,7 +32,9 @@ def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
     for delivery in found:
         ids.setdefault(delivery.priority, []).append(delivery.id)
     batches = {priority: Batch(min(each), len(each)) for priority, each in ids.items()}
-    return [Delivery._make((*r, batches[d.priority])) for r, d in zip(rows, found, strict=True)]
+    return [
+        Delivery._make((*r, None, batches[d.priority])) for r, d in zip(rows, found, strict=True)
+    ]
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:

@@ -115,19 +115,19 @@ SELECT NULL::text, t.id, t.read_ct,
        (extract(epoch FROM statement_timestamp()) * 1000000::numeric)::bigint,
        m.body, m.headers, t.enqueued_at, t.priority, t.group_key, t.attempts,
        (extract(epoch FROM t.vt) * 1000000::numeric)::bigint,
-       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint
+       (extract(epoch FROM t.first_read_at) * 1000000::numeric)::bigint, m.scheduled_at
 FROM taken t CROSS JOIN LATERAL (
-    SELECT body, headers FROM {message} m
+    SELECT body, headers, scheduled_at FROM {message} m
     WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,
        (extract(epoch FROM last_read_at) * 1000000::numeric)::bigint,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM due WHERE exhausted OR blocked
 UNION ALL
 SELECT 'exhausted', id, 1, (extract(epoch FROM read_at) * 1000000::numeric)::bigint,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM unfolded WHERE chosen AND exhausted
 UNION ALL
-SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 'recheck', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM recheck

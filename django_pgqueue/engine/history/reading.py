@@ -1,0 +1,118 @@
+"""What happened to queues lately: for the overview, all of them in a statement or two."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from django.db import connections
+
+from django_pgqueue.engine.statements import load
+from django_pgqueue.histograms import quantile
+
+__all__ = ["SLOTS", "Counts", "Recent", "Times", "recent", "times"]
+
+#: An hour has so many slots of two minutes.
+SLOTS = 30
+#: So many slots tell what goes in and out a minute.
+RATE = 3
+
+
+class Counts(NamedTuple):
+    """Messages that came and attempts that ended in a span of time."""
+
+    sent: int = 0
+    completed: int = 0
+    retried: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+
+    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]
+        return Counts(*map(sum, zip(self, other, strict=True)))
+
+    @property
+    def ended(self) -> int:
+        """Messages that left the queue."""
+        return self.completed + self.failed + self.dead_lettered
+
+    @property
+    def bad(self) -> int:
+        """Attempts that failed, those to be tried again too."""
+        return self.retried + self.failed + self.dead_lettered
+
+    @property
+    def share(self) -> float:
+        """The part of all attempts that failed.
+
+        >>> Counts(completed=9, retried=1).share
+        0.1
+        """
+        return self.bad / self.attempts if self.attempts else 0.0
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that ended, well or not."""
+        return self.completed + self.bad
+
+
+@dataclass
+class Recent:
+    """The last hour of a queue: ``slots`` of two minutes, the oldest first."""
+
+    slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
+
+    @property
+    def hour(self) -> Counts:
+        return sum(self.slots, Counts())
+
+    @property
+    def now(self) -> Counts:
+        """The present minute and the one before."""
+        return self.slots[-1]
+
+    def add(self, past: float, counts: Counts) -> None:
+        """Add what happened this many seconds ago."""
+        self.slots[-1 - min(int(past / 120), SLOTS - 1)] += counts
+
+    def per_minute(self, second: int) -> tuple[float, float]:
+        """Messages in and out a minute, over the last five or six.
+
+        Arguments:
+            second: of the present minute.
+        """
+        counts = sum(self.slots[-RATE:], Counts())
+        minutes = 2 * RATE - 1 + second / 60
+        return counts.sent / minutes, counts.ended / minutes
+
+
+class Times(NamedTuple):
+    """95 % of messages waited, and ran, for no longer than that: in seconds."""
+
+    wait: float | None = None
+    run: float | None = None
+
+
+def recent(alias: str, queues: Sequence[int]) -> dict[int, Recent]:
+    """The last hour of each of these queues in which something happened, by id."""
+    found: dict[int, Recent] = defaultdict(Recent)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("history/recent"), {"queues": list(queues)})
+        for queue_id, slot, *counts in cursor.fetchall():
+            if 0 <= slot < SLOTS:
+                found[queue_id].slots[-1 - slot] = Counts(*counts)
+    return dict(found)
+
+
+def times(alias: str, queues: Sequence[int]) -> dict[int, Times]:
+    """Waits and run times of each of these queues in the last ten minutes, by id."""
+    counts: dict[int, dict[str, dict[str, int]]] = defaultdict(lambda: {"wait": {}, "run": {}})
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("history/times"), {"queues": list(queues)})
+        for queue_id, kind, key, number in cursor.fetchall():
+            counts[queue_id][kind][key] = number
+    return {
+        queue_id: Times(quantile(kinds["wait"], 0.95), quantile(kinds["run"], 0.95))
+        for queue_id, kinds in counts.items()
+    }

@@ -1,0 +1,3 @@
+DELETE FROM pgqueue_history WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM pgqueue_history
+    WHERE seconds = %(seconds)s AND bucket < %(before)s LIMIT (SELECT %(batch)s::bigint)))

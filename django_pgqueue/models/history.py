@@ -1,0 +1,51 @@
+"""The recent history of each queue: what consumers did in each minute, and what they left."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from django_pgqueue.models.queue import Queue
+
+__all__ = ["History"]
+
+
+class History(models.Model):
+    """One queue in one span of time: a minute, or an hour once that is over.
+
+    A consumer process writes rows of its own, with the id of its ``Process``. Maintenance adds
+    ``sent``, ``depth``, ``oldest`` and ``total`` in a row with the id 0, and folds all rows of a
+    minute, and later of an hour, into that one. Times are in seconds; the keys of the histograms
+    are the numbers of :func:`django_pgqueue.histograms.bucket`.
+    """
+
+    pk = models.CompositePrimaryKey("queue_id", "bucket", "seconds", "process_id")
+    queue = models.ForeignKey(
+        Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="history"
+    )
+    bucket = models.DateTimeField(help_text="When the span begins.")
+    seconds = models.IntegerField(help_text="How long the span is: 60 or 3600.")
+    process_id = models.IntegerField(default=0)
+    completed = models.BigIntegerField(default=0)
+    retried = models.BigIntegerField(default=0, help_text="Failed attempts, to be tried again.")
+    failed = models.BigIntegerField(default=0, help_text="To the archive, as FAILED.")
+    dead_lettered = models.BigIntegerField(default=0, help_text="To the dead-letter queue.")
+    lost = models.BigIntegerField(default=0, help_text="Leases that ran out in a consumer's hands.")
+    busy = models.FloatField(default=0, help_text="Run times of handlers, added up.")
+    waits = models.JSONField(
+        default=dict, help_text="From when a message could be read to its first delivery."
+    )
+    runs = models.JSONField(default=dict, help_text="Run times of handlers, by message.")
+    sent = models.BigIntegerField(default=0, help_text="Messages that came since the last look.")
+    depth = models.BigIntegerField(null=True, help_text="The most messages found in the queue.")
+    oldest = models.FloatField(null=True, help_text="The longest wait found of a message in it.")
+    total = models.BigIntegerField(null=True, help_text="All messages that ever came, at the look.")
+
+    class Meta:
+        default_permissions = ()
+        db_table = "pgqueue_history"
+        required_db_vendor = "postgresql"
+        verbose_name_plural = "history"
+        indexes = (models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue_id} {self.bucket:%Y-%m-%d %H:%M}"
