@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import django
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
 
 
@@ -16,6 +16,10 @@ class PgQueueConfig(AppConfig):
         from django_pgqueue import checks, schedules, signals  # noqa: F401  registers them
         from django_pgqueue.models import attempt, fixtures
         from django_pgqueue.observability import logs
+
+        if apps.is_installed("django.contrib.admin"):
+            # Consumers log the end of operations there, also where nothing else loads the admin.
+            from django_pgqueue import admin  # noqa: F401
 
         fixtures.connect()
         logs.connect()

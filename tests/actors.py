@@ -25,6 +25,7 @@ __all__ = [
     "commit",
     "convert_until",
     "databases",
+    "drive",
     "execute",
     "manage",
     "rollback",
@@ -138,6 +139,14 @@ def call(operation: str, *args: Any, **kwargs: Any) -> Any:
     from django_pgqueue.models import Message
 
     return getattr(Message.objects, operation)(*args, **kwargs)
+
+
+def drive() -> None:
+    """Do the steps of operations until none is left."""
+    from django_pgqueue.models import Operation
+
+    while Operation.objects.drive(60, using="default") is not None:
+        pass
 
 
 def execute(statement: str, params: Any = None) -> list[tuple[Any, ...]]:

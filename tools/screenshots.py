@@ -97,7 +97,8 @@ def pages() -> Iterator[tuple[str, str]]:
     """Every page's name and path, with the objects of the scene."""
     from django.urls import reverse
 
-    from django_pgqueue.models import ArchivedMessage, Message, Queue
+    from django_pgqueue.admin.failures import fingerprint
+    from django_pgqueue.models import ArchivedMessage, Message, Operation, Queue
 
     def path(name: str, *args: object, **query: str) -> str:
         return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
@@ -113,8 +114,13 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "messages-delayed", path("message_changelist", state="delayed", queue=str(payments.pk))
     yield "message-dead", path("message_change", dead.pk)
     yield "message", path("message_change", Message.objects.earliest("pk").pk)
-    yield "archive-failed", path("archivedmessage_changelist", state="failed")
-    yield "archived", path("archivedmessage_change", failed.pk)
+    yield "messages-failed", path("message_changelist", state="failed")
+    yield "message-failed", path("message_change", failed.pk)
+    yield "message-resend", path("message_resend", failed.pk)
+    yield "failures", path("message_failures")
+    yield "failure", path("message_failure", fingerprint(failed.error or ""))
+    yield "operations", path("operation_changelist")
+    yield "operation", path("operation_change", Operation.objects.latest("pk").pk)
     yield "charts", path("rollup_charts")
     yield "charts-queue", path("rollup_charts", queue="payments")
     yield "rollups", path("rollup_changelist")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from django_pgqueue.admin.archive import ArchivedMessageAdmin
 from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
+from django_pgqueue.admin.labels import translate_fields
 from django_pgqueue.admin.messages import MessageAdmin
+from django_pgqueue.admin.operations import OperationAdmin
 from django_pgqueue.admin.processes import ProcessAdmin
 from django_pgqueue.admin.queues import QueueAdmin
 from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
@@ -19,9 +21,12 @@ __all__ = [
     "ExportRunAdmin",
     "LakeAdmin",
     "MessageAdmin",
+    "OperationAdmin",
     "ProcessAdmin",
     "QueueAdmin",
     "RollupAdmin",
     "RollupRunAdmin",
     "ScheduleAdmin",
 ]
+
+translate_fields()

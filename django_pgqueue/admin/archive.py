@@ -1,139 +1,41 @@
-"""The archive: how messages ended."""
+"""The archive has no pages of its own: its messages are in the list of all, and on their pages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponseRedirect
+from django.utils.http import urlencode
 
-from django_pgqueue.admin.confirmation import ask, confirmed
 from django_pgqueue.admin.pages import ReadOnlyAdmin
-from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.selection import Selection, counted, listed
-from django_pgqueue.admin.states import ArchiveStateFilter, QueueFilter
-from django_pgqueue.admin.wording import EMPTY, cut, moment, preformatted, pretty_json
-from django_pgqueue.models import ArchivedMessage, Message, Queue
+from django_pgqueue.admin.search import ARCHIVED
+from django_pgqueue.models import ArchivedMessage
 
 __all__ = ["ArchivedMessageAdmin"]
-
-FIRST_LINE = 100
 
 
 @admin.register(ArchivedMessage)
 class ArchivedMessageAdmin(ReadOnlyAdmin):
-    """Outcomes, each with a link to its message."""
+    """Leads to the list of messages and to their pages."""
 
-    list_display = ["id", "in_queue", "ended", "first_line", "read_ct", "ended_at"]
-    list_filter = [ArchiveStateFilter, QueueFilter]
-    actions = ["replay"]
-    readonly_fields = [
-        "in_queue",
-        "sent",
-        "ended",
-        "sent_at",
-        "first_read",
-        "last_read",
-        "ended_at",
-        "pretty_error",
-        "pretty_result",
-        "body",
-        "headers",
-    ]
-    fieldsets = [
-        (None, {"fields": ["sent", "in_queue", "ended"]}),
-        ("Outcome", {"fields": ["pretty_error", "pretty_result"]}),
-        (
-            "Delivery",
-            {
-                "fields": [
-                    "read_ct",
-                    "attempts",
-                    "sent_at",
-                    "first_read",
-                    "last_read",
-                    "ended_at",
-                ]
-            },
-        ),
-        ("Message", {"fields": ["headers", "body"]}),
-    ]
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("django_pgqueue.view_message")
 
-    def has_replay_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "replay")
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        return {}  # the index has the list of messages
 
-    @admin.action(description="Send again, as new messages", permissions=["replay"])
-    def replay(
-        self, request: HttpRequest, queryset: QuerySet[ArchivedMessage]
-    ) -> HttpResponse | None:
-        """Ask, then send what was shown again; the archive stays as it is."""
-        if not confirmed(request):
-            selection = Selection.of(queryset)
-            chosen = selection.by_queue(self.queues(request))
-            return ask(
-                self,
-                request,
-                title="Send archived messages again",
-                question="Send these messages again, as new ones, to the queues they were in?",
-                items=[f"{queue}: {counted(ids)}" for queue, ids in chosen],
-                fields=selection.as_fields("replay"),
-            )
-        selection = Selection.from_text(request.POST.get("selection", ""))
-        sent = 0
-        for queue, ids in selection.by_queue(self.queues(request)):
-            number = Message.objects.replay(queue, ids=ids)
-            self.log_change(request, queue, f"{number:,} sent again: {listed(ids)}")
-            sent += number
-        self.message_user(request, f"{sent:,} sent again.", messages.SUCCESS)
-        return None
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseRedirect:
+        query = {"state": ARCHIVED, **request.GET.dict()}
+        return HttpResponseRedirect(f"{self.url('message_changelist')}?{urlencode(query)}")
 
-    @admin.display(description="queue")
-    def in_queue(self, archived: ArchivedMessage) -> str:
-        return self.link(Queue, archived.queue_id, archived.queue)
-
-    @admin.display(description="state")
-    def ended(self, archived: ArchivedMessage) -> str:
-        return str(Place[archived.state])
-
-    @admin.display(description="sent at")
-    def sent_at(self, archived: ArchivedMessage) -> str:
-        return moment(archived.enqueued_at)
-
-    @admin.display(description="first read at")
-    def first_read(self, archived: ArchivedMessage) -> str:
-        return moment(archived.first_read_at)
-
-    @admin.display(description="last read at")
-    def last_read(self, archived: ArchivedMessage) -> str:
-        return moment(archived.last_read_at)
-
-    @admin.display(description="archived at")
-    def ended_at(self, archived: ArchivedMessage) -> str:
-        return moment(archived.archived_at)
-
-    @admin.display(description="message")
-    def sent(self, archived: ArchivedMessage) -> str:
-        return self.link(Message, archived.pk, f"message {archived.pk}")
-
-    @admin.display(description="error")
-    def first_line(self, archived: ArchivedMessage) -> str:
-        """The error itself; the traceback comes after it, and may be cut."""
-        line, *_ = (archived.error or "").strip().splitlines() or [EMPTY]
-        return cut(line, FIRST_LINE)
-
-    @admin.display(description="error")
-    def pretty_error(self, archived: ArchivedMessage) -> str:
-        return preformatted(archived.error)
-
-    @admin.display(description="result")
-    def pretty_result(self, archived: ArchivedMessage) -> str:
-        return pretty_json(archived.result)
-
-    @admin.display(description="headers")
-    def headers(self, archived: Any) -> str:
-        return pretty_json(archived.contents.headers)
-
-    @admin.display(description="body")
-    def body(self, archived: Any) -> str:
-        return str(archived.contents.body)
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponseRedirect:
+        return HttpResponseRedirect(self.url("message_change", object_id))

@@ -9,6 +9,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
@@ -42,7 +44,9 @@ class LakeForm(forms.ModelForm):
         if queues in (None, ""):
             return []
         if not isinstance(queues, list) or not all(isinstance(name, str) for name in queues):
-            raise forms.ValidationError('Write a list of names, like ["orders", "mails"].')
+            raise forms.ValidationError(
+                _("Write a list of names, like %s.") % '["orders", "mails"]'
+            )
         return queues
 
 
@@ -59,11 +63,11 @@ class LakeAdmin(PageAdmin):
     fields = ["path", "queues", "holds_retention", "exported_below", "made_at"]
     readonly_fields = ["path", "exported_below", "made_at"]
 
-    @admin.display(description="queues")
+    @admin.display(description=gettext_lazy("queues"))
     def takes(self, lake: Lake) -> str:
-        return ", ".join(map(str, lake.queues)) or "all"
+        return ", ".join(map(str, lake.queues)) or _("all")
 
-    @admin.display(description="created at")
+    @admin.display(description=gettext_lazy("created at"))
     def made_at(self, lake: Lake) -> str:
         return moment(lake.created_at)
 
@@ -93,20 +97,20 @@ class ExportRunAdmin(RecordAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
         return super().get_queryset(request).filter(lake__in=_lakes_for(request))
 
-    @admin.display(description="size")
+    @admin.display(description=gettext_lazy("size"))
     def size(self, run: ExportRun) -> str:
         return str(filesizeformat(run.bytes))
 
-    @admin.display(description="started at")
+    @admin.display(description=gettext_lazy("started at"))
     def began(self, run: ExportRun) -> str:
         return moment(run.started_at)
 
-    @admin.display(description="verified at")
+    @admin.display(description=gettext_lazy("verified at"))
     def verified(self, run: ExportRun) -> str:
         return moment(run.verified_at)
 
-    @admin.display(description="took")
+    @admin.display(description=gettext_lazy("took"))
     def took(self, run: Any) -> str:
         if run.finished_at is None:
-            return "not finished"
+            return _("not finished")
         return f"{(run.finished_at - run.started_at).total_seconds():.1f} s"

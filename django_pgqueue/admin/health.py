@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from django.db import connections
 from django.db.models import QuerySet
 from django.template.defaultfilters import filesizeformat
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue import ddl
 from django_pgqueue.admin.overview import LONG_TRANSACTION
@@ -19,18 +21,25 @@ __all__ = ["holders", "retention", "server", "tables"]
 #: A table with more dead rows than this, and more for each live one, needs a vacuum.
 DEAD_ROWS, DEAD_SHARE = 10_000, 2.0
 
+KINDS = {
+    "session": gettext_lazy("session"),
+    "prepared": gettext_lazy("prepared transaction"),
+    "slot": gettext_lazy("replication slot"),
+}
+
 _HOLDERS = """
-    SELECT 'session ' || pid AS what, coalesce(usename, '') AS who, coalesce(application_name, ''),
-           coalesce(state, ''), extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
+    SELECT 'session' AS kind, pid::text AS number, coalesce(usename, '') AS who,
+           coalesce(application_name, ''), coalesce(state, ''),
+           extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
     FROM pg_stat_activity
     WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
       AND datname = current_database()
     UNION ALL
-    SELECT 'prepared transaction', owner, gid, 'prepared',
+    SELECT 'prepared', '', owner, gid, 'prepared',
            extract(epoch FROM clock_timestamp() - prepared)::float
     FROM pg_prepared_xacts WHERE database = current_database()
     UNION ALL
-    SELECT 'replication slot', slot_name, coalesce(plugin, slot_type),
+    SELECT 'slot', '', slot_name, coalesce(plugin, slot_type),
            CASE WHEN active THEN 'active' ELSE 'inactive' END, NULL
     FROM pg_replication_slots WHERE xmin IS NOT NULL OR catalog_xmin IS NOT NULL
     ORDER BY seconds DESC NULLS LAST
@@ -79,14 +88,14 @@ def holders(alias: str) -> list[Holder]:
     """The oldest transactions, prepared ones and replication slots, without their statements."""
     return [
         Holder(
-            what,
+            f"{KINDS[kind]} {number}".strip(),
             visible(who),
             visible(application),
             state,
             age(seconds),
             seconds is None or seconds > LONG_TRANSACTION,
         )
-        for what, who, application, state, seconds in _rows(alias, _HOLDERS)
+        for kind, number, who, application, state, seconds in _rows(alias, _HOLDERS)
     ]
 
 
@@ -111,9 +120,13 @@ def server(alias: str) -> list[tuple[str, str, bool]]:
     [(version, notifications, sessions, most, size)] = _rows(alias, _SERVER)
     return [
         ("PostgreSQL", version, False),
-        ("Notification queue in use", f"{notifications:.1%}", notifications > 0.5),
-        ("Connections", f"{sessions} of {most}", sessions > 0.9 * most),
-        ("Size of the database", str(filesizeformat(size)), False),
+        (_("Notification queue in use"), f"{notifications:.1%}", notifications > 0.5),
+        (
+            _("Connections"),
+            _("%(number)s of %(most)s") % {"number": sessions, "most": most},
+            sessions > 0.9 * most,
+        ),
+        (_("Size of the database"), str(filesizeformat(size)), False),
     ]
 
 

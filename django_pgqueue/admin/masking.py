@@ -7,7 +7,7 @@ from typing import Any
 
 from django_pgqueue.conf import settings
 
-__all__ = ["MASK", "mask", "mask_text"]
+__all__ = ["MASK", "mask", "mask_text", "unmasked"]
 
 MASK = "•••"
 
@@ -26,6 +26,27 @@ def mask(value: Any) -> Any:
     if isinstance(value, list):
         return [mask(inner) for inner in value]
     return value
+
+
+def unmasked(edited: Any, original: Any) -> Any:
+    """The same JSON with the original's values where the edited one still has the mask.
+
+    >>> unmasked({"user": "bob", "password": "•••"}, {"user": "ann", "password": "x"})
+    {'user': 'bob', 'password': 'x'}
+    """
+    if isinstance(edited, dict):
+        known = original if isinstance(original, dict) else {}
+        return {
+            key: known[key] if inner == MASK and key in known else unmasked(inner, known.get(key))
+            for key, inner in edited.items()
+        }
+    if isinstance(edited, list):
+        rest = original if isinstance(original, list) else []
+        return [
+            unmasked(inner, rest[place] if place < len(rest) else None)
+            for place, inner in enumerate(edited)
+        ]
+    return edited
 
 
 def mask_text(text: str) -> str:

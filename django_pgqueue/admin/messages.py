@@ -1,27 +1,44 @@
-"""Messages, wherever they stand: to read, and to settle by hand."""
+"""Messages, in the queue and in the archive: to find, to read, and to settle by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Case, F, Func, IntegerField, QuerySet, TextField, When
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast, Left
 from django.db.models.lookups import LessThanOrEqual
-from django.http import HttpRequest, HttpResponse
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
+from django.shortcuts import get_object_or_404
 from django.template.defaultfilters import filesizeformat
+from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
+from django.utils.safestring import mark_safe
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import places
-from django_pgqueue.admin.confirmation import ask, confirmed
-from django_pgqueue.admin.masking import mask_text
-from django_pgqueue.admin.pages import CappedPaginator, PageList, ReadOnlyAdmin
-from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.selection import Selection, counted, listed
-from django_pgqueue.admin.states import MessageStateFilter, QueueFilter, among
+from django_pgqueue.admin import failures, places
+from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.masking import mask, mask_text
+from django_pgqueue.admin.operations import HELD, WORDS, Job, may, perform
+from django_pgqueue.admin.pages import CAP, ReadOnlyAdmin
+from django_pgqueue.admin.patience import patiently
+from django_pgqueue.admin.places import LIVE, Place
+from django_pgqueue.admin.resend import ResendForm
+from django_pgqueue.admin.search import Found, Search
 from django_pgqueue.admin.timeline import dead_letter, drawn, steps
 from django_pgqueue.admin.wording import (
     EMPTY,
@@ -31,63 +48,34 @@ from django_pgqueue.admin.wording import (
     pretty_json,
     visible,
 )
-from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import ArchivedMessage, Message, Queue
-from django_pgqueue.types import Settled
+from django_pgqueue.errors import PgQueueError
+from django_pgqueue.models import ArchivedMessage, Attempt, Message, Process, Queue
+from django_pgqueue.models.bulk import Kind
 
 __all__ = ["MessageAdmin"]
 
 PREVIEW = 80
-#: Bodies that take more bytes in the database are not read for a list.
-SMALL = 8192
+FIRST_LINE = 300
+#: Bodies that take more bytes in the database are not read for a list, nor for an export.
+SMALL, EXPORTED = 8192, 100_000
+#: How many messages an export has at most, and how many are read at a time.
+MOST_EXPORTED, CHUNK = 10_000, 200
 
-
-class FoundPaginator(CappedPaginator):
-    """Pages of the messages that a state filter found, in the order in which it did."""
-
-    found: list[tuple[int, int]]
-
-    @property
-    def count(self) -> int:
-        return len(self.found)
-
-    def page(self, number: Any) -> Any:
-        number = self.validate_number(number)
-        first = (number - 1) * self.per_page
-        part = self.found[first : first + self.per_page]
-        return self._get_page(in_order(among(self.object_list, part), part), number, self)
-
-
-def in_order(rows: QuerySet[Message], found: list[tuple[int, int]]) -> list[Message]:
-    line = {pk: place for place, (_, pk) in enumerate(found)}
-    return sorted(rows, key=lambda message: line[message.pk])
-
-
-class MessageList(PageList):
-    """Messages, in the order of the state filter where there is one."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        found = getattr(request, "pgqueue_found", None)
-        if found is not None and not self.query and isinstance(self.result_list, QuerySet):
-            self.result_list = in_order(self.result_list, found)
+ACTIONS = {
+    "make_readable": Kind.READABLE,
+    "redrive": Kind.REDRIVE,
+    "archive_selected": Kind.ARCHIVE,
+    "delete_for_good": Kind.DELETE,
+    "replay": Kind.REPLAY,
+    "discard": Kind.DISCARD,
+}
+FILTERS = {"state", "queue", "group", "attempts", "older", "newer", "q", "after", "export"}
 
 
 @admin.register(Message)
 class MessageAdmin(ReadOnlyAdmin):
     """All messages, queued or archived."""
 
-    list_display = [
-        "id",
-        "in_queue",
-        "state",
-        "deliveries",
-        "readable_at",
-        "sent_at",
-        "preview",
-    ]
-    list_filter = [MessageStateFilter, QueueFilter]
-    actions = ["make_readable", "redrive", "archive_selected", "delete_for_good"]
     readonly_fields = [
         "in_queue",
         "state",
@@ -97,43 +85,229 @@ class MessageAdmin(ReadOnlyAdmin):
         "came_from",
         "outcome",
         "error",
+        "result",
+        "failed_attempts",
         "group",
         "around",
         "dedup",
         "pretty_headers",
         "pretty_body",
+        "log",
     ]
+    change_form_template = "admin/django_pgqueue/message.html"
     fieldsets = [
         (None, {"fields": ["in_queue", "state", "deliveries", "attempts", "life", "outcome"]}),
-        ("Failure", {"fields": ["came_from", "error"]}),
+        (gettext_lazy("Failure"), {"fields": ["came_from", "error", "failed_attempts"]}),
         (
-            "Message",
-            {"fields": ["pretty_body", "pretty_headers", "priority", "group", "around", "dedup"]},
+            gettext_lazy("Message"),
+            {
+                "fields": [
+                    "pretty_body",
+                    "pretty_headers",
+                    "result",
+                    "priority",
+                    "group",
+                    "around",
+                    "dedup",
+                    "log",
+                ]
+            },
         ),
     ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Without the failure, where there was none."""
-        fieldsets = super().get_fieldsets(request, obj)
-        failed = obj is None or obj.died is not None or getattr(obj.outcome, "error", None)
-        return [each for each in fieldsets if failed or each[0] != "Failure"]
+        """Without what the message does not have."""
+        if obj is None:
+            return self.fieldsets
+        failed = obj.died or getattr(obj.outcome, "error", None) or obj.failed
+        absent = {
+            *([] if obj.died else ["came_from"]),
+            *([] if obj.failed else ["failed_attempts"]),
+            *([] if getattr(obj.outcome, "result", None) is not None else ["result"]),
+            *([] if obj.group_key else ["around"]),
+            *([] if obj.logged else ["log"]),
+        }
+        return [
+            (name, {"fields": [each for each in options["fields"] if each not in absent]})
+            for place, (name, options) in enumerate(self.fieldsets)
+            if failed or place != 1
+        ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         # Bodies can be large: a list shows their beginnings, asked for once it is known which.
         return super().get_queryset(request).defer("body", "headers")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return MessageList
+    # The list
 
-    def get_paginator(
-        self, request: HttpRequest, queryset: Any, per_page: int, *args: Any, **kwargs: Any
+    @patiently
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        found = getattr(request, "pgqueue_found", None)
-        if found is None or request.GET.get("q"):
-            return super().get_paginator(request, queryset, per_page, *args, **kwargs)
-        paginator = FoundPaginator(queryset, per_page)
-        paginator.found = found
-        return paginator
+        """Messages that a search finds, a page at a time, in the order in which they are read."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        if set(request.GET) - FILTERS or "\x00" in "".join(request.GET.dict().values()):
+            raise SuspiciousOperation("an address with filters that the list does not have")
+        if request.method == "POST":
+            return self._act(request)
+        using = Queue.objects.database()
+        search = Search.of(request.GET.dict(), allowed(request))
+        if "export" in request.GET:
+            found = search.find(MOST_EXPORTED, using=using)
+            return self._export(found, using)
+        found = search.find(
+            self.list_per_page + 1, Found.from_text(request.GET.get("after", "")), using=using
+        )
+        rows = self._rows(request, found[: self.list_per_page])
+        count = search.count(CAP + 1, using=using)
+        return self.render_page(
+            request,
+            "admin/django_pgqueue/messages.html",
+            {
+                "title": _("Messages"),
+                "is_list": True,
+                "tabs": self._tabs(request, search),
+                "columns": self._columns(rows),
+                "rows": [(row.pk, self._cells(row, rows)) for row in rows],
+                "count": f"{CAP:,}+" if count > CAP else f"{count:,}",
+                "number": count,
+                "wrong": search.wrong,
+                "given": request.GET,
+                "queues": list(self.queues(request).order_by("name").values_list("pk", "name")),
+                "in_place": search.place is not None or search.archived,
+                "actions": self._actions(request, search),
+                "held": search.place not in (Place.COMPLETED, Place.FAILED, Place.CANCELLED),
+                "can_take_all": search.place is not None,
+                "most_exported": f"{MOST_EXPORTED:,}",
+                "export": self._address(request, export="jsonl"),
+                "first": self._address(request) if "after" in request.GET else "",
+                "next": (
+                    self._address(request, after=found[self.list_per_page - 1].as_text())
+                    if len(found) > self.list_per_page
+                    else ""
+                ),
+                **(extra_context or {}),
+            },
+        )
+
+    def _address(self, request: HttpRequest, **changed: str) -> str:
+        """This list, without its page, and with something changed."""
+        given = {k: v for k, v in request.GET.dict().items() if v and k not in ("after", "export")}
+        return f"?{urlencode({k: v for k, v in {**given, **changed}.items() if v})}"
+
+    def _tabs(self, request: HttpRequest, search: Search) -> list[tuple[str, str, bool]]:
+        tabs = [
+            (_("All"), "", search.place is None and not search.archived),
+            *((place.label, place.value, place is search.place) for place in LIVE),
+            (_("Archived"), "archived", search.archived),
+            *((place.label, place.value, place is search.place) for place in places.ENDED),
+        ]
+        return [
+            (name[:1].upper() + name[1:], self._address(request, state=value), here)
+            for name, value, here in tabs
+        ]
+
+    def _rows(self, request: HttpRequest, found: Sequence[Found]) -> list[Any]:
+        ids = RawSQL("SELECT unnest(%s::bigint[])", [[each.pk for each in found]])
+        rows = list(
+            self.get_queryset(request).filter(
+                pk__in=ids, queue_id__in={each.queue_id for each in found}
+            )
+        )
+        line = {each.pk: place for place, each in enumerate(found)}
+        rows.sort(key=lambda message: line[message.pk])
+        self.prepare(rows)
+        return rows
+
+    def _columns(self, rows: Sequence[Any]) -> list[str]:
+        columns = [_("id"), _("queue"), _("state"), _("deliveries"), _("readable or ended at")]
+        columns += [_("sent at"), _("body")]
+        return [*columns, _("error")] if any(row.first_line for row in rows) else columns
+
+    def _cells(self, row: Any, rows: Sequence[Any]) -> list[tuple[str, str]]:
+        cells = [
+            ("id", self.link(Message, row.pk, row.pk)),
+            ("in_queue", self.in_queue(row)),
+            ("state", self.state(row)),
+            ("deliveries", f"{self.deliveries(row):,}"),
+            ("readable_at", self.readable_at(row)),
+            ("sent_at", self.sent_at(row)),
+            ("preview", self.preview(row)),
+        ]
+        if any(each.first_line for each in rows):
+            cells.append(("first_line", cut(row.first_line or EMPTY, 100)))
+        return cells
+
+    def _export(self, found: Sequence[Found], using: str) -> StreamingHttpResponse:
+        """As JSON lines, read a part at a time, without secrets and without very large bodies."""
+
+        def lines() -> Iterator[str]:
+            for first in range(0, len(found), CHUNK):
+                chunk = found[first : first + CHUNK]
+                size = Func(F("body"), function="pg_column_size", output_field=IntegerField())
+                rows = Message.objects.using(using).filter(
+                    pk__in=[each.pk for each in chunk],
+                    queue_id__in={each.queue_id for each in chunk},
+                )
+                outcomes = ArchivedMessage.objects.using(using).in_bulk([each.pk for each in chunk])
+                told = {
+                    row["id"]: row
+                    for row in rows.annotate(
+                        size=size,
+                        small=Case(When(LessThanOrEqual(size, EXPORTED), then=F("body"))),
+                    ).values(
+                        *("id", "queue__name", "enqueued_at", "scheduled_at", "priority"),
+                        *("group_key", "dedup_key", "headers", "size", "small"),
+                    )
+                }
+                for each in chunk:
+                    row = told.get(each.pk)
+                    if row is not None:
+                        yield _line(row, outcomes.get(each.pk)) + "\n"
+
+        response = StreamingHttpResponse(lines(), content_type="application/x-ndjson")
+        response["Content-Disposition"] = 'attachment; filename="messages.jsonl"'
+        return response
+
+    # Actions
+
+    def _actions(self, request: HttpRequest, search: Search) -> list[tuple[str, str]]:
+        """Those that the user may, and that messages in this state may need."""
+        of_archive = search.archived or search.place in places.ENDED
+        return [
+            (name, WORDS[kind].title)
+            for name, kind in ACTIONS.items()
+            if may(request, kind)
+            and (kind.is_of_archive == of_archive or (search.place is None and not search.archived))
+        ]
+
+    def _act(self, request: HttpRequest) -> HttpResponse:
+        """An action on the chosen messages, or on all that the list finds."""
+        back = request.get_full_path()
+        kind = ACTIONS.get(request.POST.get("action", ""))
+        if kind is None:
+            self.message_user(request, _("Choose an action."), messages.WARNING)
+            return HttpResponseRedirect(back)
+        fields = {"action": request.POST["action"]}
+        seen = allowed(request)
+        if "query" in request.POST:
+            search = Search.from_text(request.POST["query"], seen)
+        elif request.POST.get("select_across") == "1":
+            search = Search.of(request.GET.dict(), seen)
+        else:
+            chosen = " ".join(request.POST.getlist("_selected_action"))
+            search = Search.of({"q": chosen}, seen)
+            if not chosen or search.ids is None:
+                self.message_user(request, _("Choose messages first."), messages.WARNING)
+                return HttpResponseRedirect(back)
+        return perform(
+            self,
+            request,
+            [Job(kind, search)],
+            back=back,
+            fields={**fields, "query": search.as_text()},
+            ask=request.POST.get("select_across") == "1",
+        )
 
     def prepare(self, rows: Sequence[Message]) -> None:
         """Where each message stands, and how its body begins.
@@ -158,33 +332,90 @@ class MessageAdmin(ReadOnlyAdmin):
             When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
             output_field=TextField(),
         )
-        bodies = {
-            pk: (text, stored)
-            for pk, text, stored in Message.objects.using(using)
+        of_headers = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
+        died_of = RawSQL("left(headers #>> '{x-dead-letter,error}', %s)", [FIRST_LINE])
+        why = Case(
+            When(LessThanOrEqual(of_headers, EXPORTED), then=died_of), output_field=TextField()
+        )
+        told = {
+            pk: rest
+            for pk, *rest in Message.objects.using(using)
             .filter(**of_queues)
-            .values_list("pk", beginning, size)
+            .values_list("pk", beginning, size, why)
         }
         for message in rows:
             message.standing = standing.get(message.pk)  # type: ignore[attr-defined]
             message.outcome = outcomes.get(message.pk)  # type: ignore[attr-defined]
-            message.beginning = bodies.get(message.pk, (None, None))  # type: ignore[attr-defined]
+            *beginnings, died_of_it = told.get(message.pk, (None, None, None))
+            message.beginning = beginnings  # type: ignore[attr-defined]
+            error = getattr(outcomes.get(message.pk), "error", None) or died_of_it or ""
+            message.first_line = (error.strip().splitlines() or [""])[0]  # type: ignore[attr-defined]
+
+    # One message
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
         found = super().get_object(request, object_id, from_field)
         if found is not None:
+            using = found._state.db
             found.died = dead_letter(found.contents.headers)
             found.sources = self.queues(request)
+            found.failed = Attempt.objects.of(found.pk, using=using)
+            found.processes = Process.objects.using(using).in_bulk(
+                {each.process_id for each in found.failed if each.process_id}
+            )
+            logged = ContentType.objects.get_for_model(Message)
+            entries = LogEntry.objects.filter(content_type_id=logged.pk, object_id=str(found.pk))
+            found.logged = list(entries.select_related("user").order_by("-action_time")[:20])
         return found
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        found = None
+        if request.method == "GET" and object_id.isdecimal() and self.has_view_permission(request):
+            found = self.get_object(request, object_id)
+        return super().change_view(
+            request, object_id, form_url, {**self._offers(request, found), **(extra_context or {})}
+        )
+
+    def _offers(self, request: HttpRequest, message: Any) -> dict[str, Any]:
+        """The actions that this message may need, and the failures like its own."""
+        if message is None:
+            return {}
+        live = message.standing is not None
+        kinds = [
+            (name, kind)
+            for name, kind in ACTIONS.items()
+            if kind.is_of_archive is not live
+            and (kind is not Kind.REDRIVE or message.died is not None)
+            and may(request, kind)
+        ]
+        group = None
+        why = message.died.error if message.died and live else None
+        if why or getattr(message.outcome, "state", "") == Place.FAILED.name:
+            group = failures.fingerprint(why or message.outcome.error or "")
+        return {
+            "offers": [(name, WORDS[kind].title) for name, kind in kinds],
+            "offers_held": live and any(kind in HELD for _name, kind in kinds),
+            "query": urlencode({"q": message.pk, "queue": message.queue_id}),
+            "group_url": group and self.url("message_failure", group),
+            "group_offers": failures.offers(request) if group else [],
+            "may_resend": self.has_send_permission(request),
+        }
 
     # Cells
 
-    @admin.display(description="timeline")
+    @admin.display(description=gettext_lazy("timeline"))
     def life(self, message: Any) -> str:
         return drawn(list(steps(message, message.standing, message.outcome, message.died)))
 
-    @admin.display(description="dead letter from")
+    @admin.display(description=gettext_lazy("dead letter from"))
     def came_from(self, message: Any) -> str:
         if message.died is None or message.died.source is None:
             return EMPTY
@@ -195,10 +426,10 @@ class MessageAdmin(ReadOnlyAdmin):
         return format_html(
             "{}{}",
             self.link(Queue, source.pk, source),
-            f", for the {times}. time" if times > 1 else "",
+            _(", for the %s. time") % times if times > 1 else "",
         )
 
-    @admin.display(description="in its group")
+    @admin.display(description=gettext_lazy("in its group"))
     def around(self, message: Any) -> str:
         """The messages of its group before and after it."""
         if message.group_key is None or message.standing is None:
@@ -213,205 +444,202 @@ class MessageAdmin(ReadOnlyAdmin):
             return format_html_join(", ", "{}", links) or EMPTY
 
         return format_html(
-            "before it: {}; after it: {}{}", linked(before), linked(after), ", …" * found.more
+            _("before it: {}; after it: {}{}"), linked(before), linked(after), ", …" * found.more
         )
 
-    @admin.display(description="queue")
+    @admin.display(description=gettext_lazy("queue"))
     def in_queue(self, message: Message) -> str:
         return self.link(Queue, message.queue_id, message.queue)
 
-    @admin.display(description="state")
+    @admin.display(description=gettext_lazy("state"))
     def state(self, message: Any) -> str:
         if message.standing:
             return str(message.standing.place)
         return str(Place[message.outcome.state]) if message.outcome else EMPTY
 
-    @admin.display(description="deliveries")
+    @admin.display(description=gettext_lazy("deliveries"))
     def deliveries(self, message: Any) -> int:
         return getattr(message.standing or message.outcome, "read_ct", 0)
 
-    @admin.display(description="attempts")
+    @admin.display(description=gettext_lazy("attempts"))
     def attempts(self, message: Any) -> int:
         return getattr(message.standing or message.outcome, "attempts", 0)
 
-    @admin.display(description="readable at")
+    @admin.display(description=gettext_lazy("readable at"))
     def readable_at(self, message: Any) -> str:
         if message.standing is None:
-            return EMPTY
+            return moment(message.outcome.archived_at) if message.outcome else EMPTY
         if message.standing.place is Place.WAITING:
             return moment(message.standing.vt)
         return moment(message.standing.vt or message.enqueued_at)
 
-    @admin.display(description="sent at")
+    @admin.display(description=gettext_lazy("sent at"))
     def sent_at(self, message: Message) -> str:
         return moment(message.enqueued_at)
 
-    @admin.display(description="outcome")
+    @admin.display(description=gettext_lazy("outcome"))
     def outcome(self, message: Any) -> str:
         if message.outcome is None:
             return EMPTY
-        return self.link(ArchivedMessage, message.pk, f"{self.state(message)}, in the archive")
+        return _("%(state)s at %(moment)s") % {
+            "state": self.state(message),
+            "moment": moment(message.outcome.archived_at),
+        }
 
-    @admin.display(description="error")
+    @admin.display(description=gettext_lazy("error"))
     def error(self, message: Any) -> str:
         """Why it failed: of a dead letter as its headers tell, else as the archive does."""
         if message.outcome is not None and message.outcome.error:
             return preformatted(message.outcome.error)
         return preformatted(message.died.error if message.died else None)
 
-    @admin.display(description="body")
+    @admin.display(description=gettext_lazy("body"))
     def preview(self, message: Any) -> str:
         text, size = message.beginning
         if text is not None:
             return cut(mask_text(text), PREVIEW)
-        return EMPTY if size is None else f"{filesizeformat(size)} in the database"
+        return EMPTY if size is None else _("%s in the database") % filesizeformat(size)
 
-    @admin.display(description="group")
+    @admin.display(description=gettext_lazy("group"))
     def group(self, message: Message) -> str:
         return visible(message.group_key or EMPTY)
 
-    @admin.display(description="dedup key")
+    @admin.display(description=gettext_lazy("dedup key"))
     def dedup(self, message: Message) -> str:
         return visible(message.dedup_key or EMPTY)
 
-    @admin.display(description="headers")
+    @admin.display(description=gettext_lazy("headers"))
     def pretty_headers(self, message: Any) -> str:
         return pretty_json(message.contents.headers)
 
-    @admin.display(description="body")
+    @admin.display(description=gettext_lazy("body"))
     def pretty_body(self, message: Any) -> str:
         return str(message.contents.body)
 
-    # Actions
+    @admin.display(description=gettext_lazy("result"))
+    def result(self, message: Any) -> str:
+        return pretty_json(message.outcome.result) if message.outcome else EMPTY
 
-    def has_settle_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "settle")
+    @admin.display(description=gettext_lazy("failed attempts"))
+    def failed_attempts(self, message: Any) -> str:
+        """A row each: the worker that ran it, the error, the traceback. The last one is open."""
+        last = message.failed[-1] if message.failed else None
+        rows = format_html_join(
+            "",
+            "<details{}><summary>{} <time>{}</time> {} <b>{}</b>: {}</summary>{}</details>",
+            (
+                (
+                    mark_safe(" open") if each is last else "",
+                    _("Attempt %s") % each.attempt,
+                    moment(each.at),
+                    self._worker(message, each),
+                    visible(each.error_class),
+                    cut(each.message, 200),
+                    preformatted(each.traceback),
+                )
+                for each in message.failed
+            ),
+        )
+        return format_html('<div class="pgqueue-attempts">{}</div>', rows)
 
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "delete")
+    def _worker(self, message: Any, attempt: Attempt) -> str:
+        if attempt.process_id is None:
+            return ""
+        process = message.processes.get(attempt.process_id)
+        return str(process) if process else _("process %s") % attempt.process_id
 
-    def has_redrive_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "redrive")
-
-    @admin.action(description="Make readable now", permissions=["settle"])
-    def make_readable(
-        self, request: HttpRequest, queryset: QuerySet[Message]
-    ) -> HttpResponse | None:
-        return self._act(
-            request,
-            queryset,
-            "made readable",
-            lambda queue, ids: Message.objects.set_vt(queue, ids, 0),
-            title="Make messages readable now",
-            question="Make these messages readable at once, also those in flight?",
+    @admin.display(description=gettext_lazy("log"))
+    def log(self, message: Any) -> str:
+        """Actions of people on it."""
+        return format_html(
+            '<ul class="pgqueue-log">{}</ul>',
+            format_html_join(
+                "",
+                "<li><time>{}</time> {}: {}</li>",
+                (
+                    (moment(each.action_time), each.user, visible(each.get_change_message()))
+                    for each in message.logged
+                ),
+            ),
         )
 
-    @admin.action(description="Archive", permissions=["settle"])
-    def archive_selected(
-        self, request: HttpRequest, queryset: QuerySet[Message]
-    ) -> HttpResponse | None:
-        return self._act(
-            request,
-            queryset,
-            "archived",
-            Message.objects.archive,
-            title="Archive messages",
-            question="Archive these messages as completed, also those in flight?",
-        )
+    # Sending it again
 
-    @admin.action(description="Delete for good", permissions=["discard"])
-    def delete_for_good(
-        self, request: HttpRequest, queryset: QuerySet[Message]
-    ) -> HttpResponse | None:
-        return self._act(
-            request,
-            queryset,
-            "deleted",
-            Message.objects.delete,
-            title="Delete messages for good",
-            question="Delete these messages, with their bodies? Archived ones stay.",
-            final=True,
-        )
+    def has_send_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "send")
 
-    @admin.action(
-        description="Redrive: send dead letters back to their queues", permissions=["redrive"]
-    )
-    def redrive(self, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse | None:
-        return self._act(
-            request,
-            queryset,
-            "redriven",
-            _redriven,
-            title="Redrive dead letters",
-            question="Send these dead letters back to the queues that they came from? "
-            "Those that a consumer holds stay.",
-        )
+    def get_urls(self) -> list[URLPattern]:
+        def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+            return self.admin_site.admin_view(view)
 
-    def _act(
-        self,
-        request: HttpRequest,
-        queryset: QuerySet[Message],
-        done: str,
-        operation: Any,  # a queue and ids to what Settled says of them
-        *,
-        title: str,
-        question: str,
-        final: bool = False,
-    ) -> HttpResponse | None:
-        """Ask where that is due, then do it queue by queue, and say what was found to do.
-
-        All that the list has, or what cannot be undone, is asked about; the answer carries the ids,
-        so that nothing is touched that came after the question.
-        """
-        if confirmed(request):
-            selection = Selection.from_text(request.POST.get("selection", ""))
-        else:
-            selection = Selection.of(queryset)
-            if final or request.POST.get("select_across") == "1":
-                return self._ask(request, selection, title, question)
-        changed: list[int] = []
-        missed: list[object] = []
-        for queue, ids in selection.by_queue(self.queues(request)):
-            settled = operation(queue, ids)
-            changed += settled
-            missed += settled.lost
-            if settled:
-                self.log_change(request, queue, f"{counted(settled)} {done}: {listed(settled)}")
-        if changed:
-            self.message_user(request, f"{counted(changed)} {done}.", messages.SUCCESS)
-        if missed:
-            self.message_user(
-                request,
-                f"{counted(missed)} left alone: no longer where the action finds them.",
-                messages.WARNING,
-            )
-        return None
-
-    def _ask(
-        self, request: HttpRequest, selection: Selection, title: str, question: str
-    ) -> HttpResponse:
-        items = [
-            f"{queue}: {counted(ids)}" for queue, ids in selection.by_queue(self.queues(request))
+        return [
+            path("<int:pk>/resend/", guarded(self.resend), name="django_pgqueue_message_resend"),
+            path("failures/", guarded(self.failures), name="django_pgqueue_message_failures"),
+            path(
+                "failures/<str:fingerprint>/",
+                guarded(self.failure),
+                name="django_pgqueue_message_failure",
+            ),
+            *super().get_urls(),
         ]
-        if len(selection) > 1:
-            items.append(f"{len(selection):,} in all, up to id {selection.highest}")
-        return ask(
-            self,
+
+    def resend(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Edit a message's body and headers, and send them as a new one."""
+        if not (self.has_view_permission(request) and self.has_send_permission(request)):
+            raise PermissionDenied
+        message = get_object_or_404(self.get_queryset(request), pk=pk)
+        form = ResendForm(message, self.queues(request), request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            try:
+                sent = form.send()
+            except PgQueueError as error:
+                form.add_error(None, str(error))
+            else:
+                queue = form.cleaned_data["queue"]
+                self.log_change(request, message, _("Sent as new: message %s.") % sent)
+                self.log_change(request, queue, _("Sent message %s by hand.") % sent)
+                self.message_user(
+                    request, _("Sent to %s as message %s.") % (queue, sent), messages.SUCCESS
+                )
+                return HttpResponseRedirect(self.url("message_change", sent))
+        return self.render_page(
             request,
-            title=title,
-            question=question,
-            items=items,
-            fields=selection.as_fields(request.POST.get("action", "")),
+            "admin/django_pgqueue/resend.html",
+            {
+                "title": _("Edit message %s and send it as new") % pk,
+                "form": form,
+                "back": self.url("message_change", pk),
+            },
         )
 
+    # Failures
 
-def _redriven(queue: Queue, ids: list[int]) -> Settled:
-    """Redrive, and say which messages went."""
-    with suppress(QueueNotFound):  # what came from other queues went back all the same
-        Message.objects.redrive(queue, ids=ids)
-    stayed = set(
-        Message.objects.using(queue.alias)
-        .filter(queue_id=queue.pk, pk__in=ids)
-        .values_list("pk", flat=True)
-    )
-    return Settled([pk for pk in ids if pk not in stayed], lost=[pk for pk in ids if pk in stayed])
+    @patiently
+    def failures(self, request: HttpRequest) -> HttpResponse:
+        """What fails, by error."""
+        return failures.overview(self, request)
+
+    @patiently
+    def failure(self, request: HttpRequest, fingerprint: str) -> HttpResponse:
+        """The messages of one error, and what may be done with all of them."""
+        return failures.group(self, request, fingerprint)
+
+
+def _line(row: dict[str, Any], outcome: ArchivedMessage | None) -> str:
+    told = {
+        "id": row["id"],
+        "queue": row["queue__name"],
+        "state": outcome.state if outcome else None,
+        "enqueued_at": row["enqueued_at"],
+        "scheduled_at": row["scheduled_at"],
+        "archived_at": outcome.archived_at if outcome else None,
+        "priority": row["priority"],
+        "group": row["group_key"],
+        "dedup_key": row["dedup_key"],
+        "headers": mask(row["headers"]),
+        "body": mask(row["small"]),
+        "error": outcome.error if outcome else None,
+    }
+    if row["small"] is None and row["size"]:
+        told["body_left_out"] = row["size"]
+    return json.dumps(told, cls=DjangoJSONEncoder, ensure_ascii=False)

@@ -18,11 +18,12 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.models import ArchivedMessage, Message, Process, Queue, Rollup
+from django_pgqueue.models import Message, Operation, Process, Queue, Rollup
 
 __all__ = [
     "CAP",
@@ -39,8 +40,6 @@ CAP = 10_000
 
 #: How the admin's own templates write the way back.
 CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
-
-_INT8 = 2**63 - 1
 
 
 class CappedPaginator(Paginator[Any] if hasattr(Paginator, "__class_getitem__") else Paginator):  # type: ignore[misc]
@@ -109,12 +108,13 @@ class PageAdmin(admin.ModelAdmin):
     ) -> dict[str, Any]:
         """The context with the ways to our pages, of those that this user may see."""
         pages = [
-            ("Queues", Queue, "queue_changelist"),
-            ("Messages", Message, "message_changelist"),
-            ("Archive", ArchivedMessage, "archivedmessage_changelist"),
-            ("Consumers", Process, "process_changelist"),
-            ("Charts", Rollup, "rollup_charts"),
-            ("Database", Process, "health"),
+            (_("Queues"), Queue, "queue_changelist"),
+            (_("Messages"), Message, "message_changelist"),
+            (_("Failures"), Message, "message_failures"),
+            (_("Operations"), Operation, "operation_changelist"),
+            (_("Consumers"), Process, "process_changelist"),
+            (_("Charts"), Rollup, "rollup_charts"),
+            (_("Database"), Process, "health"),
         ]
         nav = []
         for name, model, page in pages:
@@ -209,17 +209,14 @@ class RecordAdmin(PageAdmin):
 
 
 class ReadOnlyAdmin(RecordAdmin):
-    """Messages and outcomes: newest first, found by id, with the contents of the one shown."""
-
-    ordering = ["-id"]
-    sortable_by = ["id"]
-    search_fields = ["id"]
-    search_help_text = (
-        f"One id or several. The list counts and pages through at most {CAP:,} messages."
-    )
+    """Messages and their outcomes, of the queues that may be seen."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.may(request, "view")
+
+    def may(self, request: HttpRequest, action: str) -> bool:
+        """Whether the user has Django's permission of that name: what actions ask for."""
+        return request.user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}")
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -229,22 +226,8 @@ class ReadOnlyAdmin(RecordAdmin):
             found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
         return found
 
-    def may(self, request: HttpRequest, action: str) -> bool:
-        """Whether the user has Django's permission of that name: what actions ask for."""
-        return request.user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}")
-
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         # Not by a join: the planner might sort everything behind it.
         rows = super().get_queryset(request).prefetch_related("queue")
         seen = allowed(request)
         return rows if seen is None else rows.filter(queue_id__in=list(seen))
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: models.QuerySet[Any], search_term: str
-    ) -> tuple[models.QuerySet[Any], bool]:
-        words = search_term.replace(",", " ").split()
-        if not words:
-            return queryset, False
-        if not all(word.isascii() and word.isdigit() and int(word) <= _INT8 for word in words):
-            return queryset.none(), False
-        return queryset.filter(pk__in=[int(word) for word in words]), False

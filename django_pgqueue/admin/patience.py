@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 
 from django_pgqueue.ddl.locks import milliseconds
 from django_pgqueue.models import Queue
@@ -36,7 +37,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         response = self.render_page(
             request,
             "admin/django_pgqueue/too_slow.html",
-            {"title": "The database took too long", "seconds": f"{SECONDS:g}", "is_list": True},
+            {"title": _("The database took too long"), "seconds": f"{SECONDS:g}", "is_list": True},
         )
         response.status_code = 503
         return response

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue import ddl
 
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from django_pgqueue.models import Message
 
 __all__ = [
+    "ENDED",
     "LIVE",
     "Neighbours",
     "Place",
     "Standing",
-    "found",
     "neighbours",
     "oldest_readable",
+    "source_of",
     "standing",
 ]
 
@@ -47,82 +49,129 @@ class Place(str, Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    @property
+    def label(self) -> str:
+        """Its name for people, in their language."""
+        return str(_LABELS[self])
+
     def __str__(self) -> str:
-        return self.value.replace("_", " ")
+        return self.label
 
 
 #: How many groups without a head are looked at for the oldest message.
 GROUPS = 1000
 
-LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
+_LABELS = {
+    Place.READY: gettext_lazy("ready"),
+    Place.DUE: gettext_lazy("due"),
+    Place.WAITING: gettext_lazy("waiting"),
+    Place.IN_FLIGHT: gettext_lazy("in flight"),
+    Place.DELAYED: gettext_lazy("delayed"),
+    Place.COMPLETED: gettext_lazy("completed"),
+    Place.FAILED: gettext_lazy("failed"),
+    Place.CANCELLED: gettext_lazy("cancelled"),
+}
 
-# The planner must not see the limit: it would go through the rows of other queues for the few it
-# is asked for.
-_LIMIT = "LIMIT (SELECT %(limit)s::bigint)"
+LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
+ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
+
+# A limit is a subquery, which the planner does not see: it would go through the rows of other
+# queues for the few it is asked for.
 
 # The first of each group that has no head yet: the next read brings it up.
-_BEGUN = f"""
-    SELECT first.id, first.enqueued_at, first.later
+_BEGUN = """
+    SELECT first.*
     FROM (SELECT DISTINCT group_key
-          FROM (SELECT group_key FROM {{recheck}} WHERE queue_id = q.id
-                ORDER BY id {_LIMIT}) r) g
-    CROSS JOIN LATERAL (SELECT id, enqueued_at, coalesce(vt > statement_timestamp(), false) AS later
-                        FROM {{waiting}} w
+          FROM (SELECT group_key FROM {recheck} WHERE queue_id = q.id
+                ORDER BY id LIMIT (SELECT %(groups)s::bigint)) r) g
+    CROSS JOIN LATERAL (SELECT w.*, coalesce(vt > statement_timestamp(), false) AS later
+                        FROM {waiting} w
                         WHERE w.queue_id = q.id AND w.group_key = g.group_key
                         ORDER BY id LIMIT 1) first
-    LEFT JOIN LATERAL (SELECT true AS found FROM {{group}} h
+    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
                        WHERE h.queue_id = q.id AND h.group_key = g.group_key OFFSET 0) h ON true
     WHERE h.found IS NULL
 """
 
-# As far as metrics counts them: the first by the time at which they become readable.
-_LATER = f"""
-    SELECT id, state FROM {{deferred}}
-    WHERE queue_id = q.id AND vt > statement_timestamp() ORDER BY vt {_LIMIT}
-"""
+# From after a message on, in the order of an index: of queues after that message's, all of them.
+_AFTER_KEY = """CASE q.id WHEN %(after_queue)s THEN coalesce(%(after_key)s::{type}, '{lowest}')
+                ELSE '{lowest}'::{type} END"""
+_BY_PRIORITY = _AFTER_KEY.format(type="int", lowest="-32768")
+_BY_VT = _AFTER_KEY.format(type="timestamptz", lowest="-infinity")
+_BY_GROUP = _AFTER_KEY.format(type="text", lowest="")
+_AFTER_ID = "CASE q.id WHEN %(after_queue)s THEN %(after_id)s ELSE -9223372036854775808 END"
 
-_PLACES = {
-    Place.READY: f"""
-        (SELECT id FROM {{ready}} WHERE queue_id = q.id ORDER BY -priority, id {_LIMIT})
-        UNION ALL SELECT id FROM ({_BEGUN}) b WHERE NOT b.later""",
-    Place.DUE: f"""
-        (SELECT id FROM {{deferred}}
-         WHERE queue_id = q.id AND vt <= statement_timestamp() ORDER BY vt {_LIMIT})
-        UNION ALL
-        (SELECT unnest(ids) FROM (SELECT ids FROM {{lease}}
-         WHERE queue_id = q.id AND vt <= statement_timestamp() ORDER BY vt {_LIMIT}) l)""",
-    Place.WAITING: f"""
-        SELECT id FROM (SELECT id FROM {{waiting}} WHERE queue_id = q.id
-                        ORDER BY group_key, id {_LIMIT}) w
-        WHERE id <> ALL(ARRAY(SELECT id FROM ({_BEGUN}) b))""",
-    Place.IN_FLIGHT: f"""
-        (SELECT id FROM ({_LATER}) d WHERE state = 'PROCESSING')
-        UNION ALL
-        (SELECT unnest(ids) FROM (SELECT ids FROM {{lease}}
-         WHERE queue_id = q.id AND vt > statement_timestamp() ORDER BY vt {_LIMIT}) l)""",
-    Place.DELAYED: f"""
-        (SELECT id FROM ({_LATER}) d WHERE state <> 'PROCESSING')
-        UNION ALL SELECT id FROM ({_BEGUN}) b WHERE b.later""",
+_READY = f"""
+    SELECT id, -priority AS key, enqueued_at, group_key, 0 AS attempts, '' AS state FROM {{ready}}
+    WHERE queue_id = q.id AND (-priority, id) > ({_BY_PRIORITY}, {_AFTER_ID})
+    ORDER BY -priority, id"""
+
+
+def _deferred(when: str) -> str:
+    return f"""
+    SELECT id, vt AS key, enqueued_at, group_key, attempts, state FROM {{deferred}}
+    WHERE queue_id = q.id AND (vt, id) > ({_BY_VT}, {_AFTER_ID}) AND vt {when}
+    ORDER BY vt, id"""
+
+
+def _leased(when: str) -> str:
+    return f"""
+    SELECT i.id, l.vt AS key, i.enqueued_at, NULL::text AS group_key, 0 AS attempts, '' AS state
+    FROM (SELECT vt, ids, enqueued_ats FROM {{lease}}
+          WHERE queue_id = q.id AND vt >= {_BY_VT} AND vt {when}
+          ORDER BY vt LIMIT (SELECT %(look)s::bigint)) l
+    CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS i (id, enqueued_at)
+    WHERE (l.vt, i.id) > ({_BY_VT}, {_AFTER_ID})
+    ORDER BY l.vt, i.id"""
+
+
+def _begun(key: str, later: str, after: str) -> str:
+    return f"""
+    SELECT id, {key} AS key, enqueued_at, group_key, attempts, '' AS state FROM ({_BEGUN}) b
+    WHERE {later} AND ({key}, id) > ({after}, {_AFTER_ID})
+    ORDER BY key, id"""
+
+
+_WAITING = f"""
+    SELECT id, group_key AS key, enqueued_at, group_key, attempts, '' AS state FROM {{waiting}}
+    WHERE queue_id = q.id AND (group_key, id) > ({_BY_GROUP}, {_AFTER_ID})
+      AND (%(group)s::text IS NULL OR group_key = %(group)s::text)
+      AND id <> ALL(ARRAY(SELECT id FROM ({_BEGUN}) b))
+    ORDER BY group_key, id"""
+
+_PAST, _AHEAD = "<= statement_timestamp()", "> statement_timestamp()"
+
+# By place its rows, and which of them they are; without a choice, all.
+_SOURCES: dict[Place, list[tuple[str, str]]] = {
+    Place.READY: [(_READY, ""), (_begun("-priority", "NOT later", _BY_PRIORITY), "")],
+    Place.DUE: [(_deferred(_PAST), ""), (_leased(_PAST), "")],
+    Place.WAITING: [(_WAITING, "")],
+    Place.IN_FLIGHT: [(_deferred(_AHEAD), "s.state = 'PROCESSING'"), (_leased(_AHEAD), "")],
+    Place.DELAYED: [
+        (_deferred(_AHEAD), "s.state <> 'PROCESSING'"),
+        (_begun("vt", "later", _BY_VT), ""),
+    ],
 }
 
-_OF_QUEUES = "q.unlogged = {unlogged} AND (%(queues)s::int[] IS NULL OR q.id = ANY(%(queues)s))"
 
+def source_of(place: Place, conditions: list[str]) -> str:
+    """The messages of a queue ``q`` that stand in a place: their ids, in the order of ``key``.
 
-def found(
-    place: Place, queues: Iterable[int] | None, limit: int, *, using: str
-) -> list[tuple[int, int]]:
-    """The queue and the id of messages in a place, in the order of its index, up to a limit.
-
-    ``queues`` are ids, None means all.
+    ``conditions`` are on a row ``s`` of it; without any, no more rows are read than ``limit``.
     """
-    sql = (
-        f"SELECT q.id, p.id FROM pgqueue_queue q CROSS JOIN LATERAL ({_PLACES[place]}) p "
-        f"WHERE {_OF_QUEUES} {_LIMIT}"
-    )
-    chosen = None if queues is None else list(queues)
-    return [
-        (queue_id, pk) for queue_id, pk in _of_both(sql, {"limit": limit, "queues": chosen}, using)
-    ][:limit]
+    parts = []
+    for rows, choice in _SOURCES[place]:
+        chosen = [*([choice] if choice else []), *conditions]
+        parts.append(
+            f"(SELECT s.id, s.key FROM ({rows} "
+            f"LIMIT (SELECT %({'look' if chosen else 'limit'})s::bigint)) s "
+            f"WHERE {' AND '.join(chosen) or 'true'} "
+            f"ORDER BY s.key, s.id LIMIT (SELECT %(limit)s::bigint))"
+        )
+    return " UNION ALL ".join(parts)
+
+
+_OF_QUEUES = "q.unlogged = {unlogged} AND (%(queues)s::int[] IS NULL OR q.id = ANY(%(queues)s))"
 
 
 def oldest_readable(queues: Iterable[int], *, using: str) -> dict[int, float]:
@@ -157,7 +206,7 @@ def oldest_readable(queues: Iterable[int], *, using: str) -> dict[int, float]:
                             WHERE NOT b.later) b
         WHERE {_OF_QUEUES} AND coalesce(r.since, d.since, l.since, b.since) IS NOT NULL
     """
-    params = {"queues": list(queues), "limit": GROUPS}
+    params = {"queues": list(queues), "groups": GROUPS}
     return {queue_id: float(seconds) for queue_id, seconds in _of_both(sql, params, using)}
 
 

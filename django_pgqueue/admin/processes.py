@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import health, places
 from django_pgqueue.admin.access import allowed
@@ -81,24 +82,24 @@ class ProcessAdmin(RecordAdmin):
         seen = allowed(request)
         held = self._in_hand(processes, seen)
         rows = [self._row(process, held, seen) for process in processes]
-        context = {"title": "Consumers", "rows": rows, **(extra_context or {})}
+        context = {"title": _("Consumers"), "rows": rows, **(extra_context or {})}
         return self.render_live(request, "consumers", context)
 
     def _row(
         self, process: Process, held: dict[int, Held], seen: dict[int, str] | None
     ) -> Consumer:
         silent = seconds_since(process.heartbeat_at)
-        look, status = "", "running"
+        look, status = "", _("running")
         if silent > DEAD_AFTER:
-            look, status = "bad", "no sign of life"
+            look, status = "bad", _("no sign of life")
         elif process.stopping:
-            look, status = "quiet", "stopping"
+            look, status = "quiet", _("stopping")
         names = set(seen.values()) if seen is not None else set(process.queues)
         return Consumer(
             process,
             look,
             status,
-            f"{age(silent)} ago",
+            _("%s ago") % age(silent),
             moment(process.started_at),
             [name for name in process.queues if name in names],
             [held[pk] for pk in _ids(process) if pk in held],
@@ -146,7 +147,7 @@ class ProcessAdmin(RecordAdmin):
             request,
             "health",
             {
-                "title": "Database",
+                "title": _("Database"),
                 "holders": health.holders(alias),
                 "tables": health.tables(alias),
                 "server": health.server(alias),

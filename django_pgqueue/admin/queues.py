@@ -23,13 +23,15 @@ from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path
 from django.utils.crypto import constant_time_compare
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.confirmation import ask, confirmed
+from django_pgqueue.admin.operations import Job, perform
 from django_pgqueue.admin.overview import Alert, Overview, Row, look, standing_in
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.search import Backlog
 from django_pgqueue.admin.spans import SpanField, span_text
 from django_pgqueue.admin.wording import EMPTY, age, amount, moment
 from django_pgqueue.arguments import validate_queue_name
@@ -37,6 +39,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import QueueBusy, QueueNotFound
 from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, Message, Process, PurgeMark, Queue
+from django_pgqueue.models.bulk import Kind
 
 __all__ = ["QueueAdmin"]
 
@@ -461,26 +464,11 @@ class QueueAdmin(PageAdmin):
         if not self.has_purge_permission(request):
             raise PermissionDenied
         queue = get_object_or_404(self.get_queryset(request), pk=pk)
-        if not confirmed(request, queue.name):
-            if "confirmed" in request.POST:
-                self.message_user(request, NOT_TYPED, messages.ERROR)
-            return ask(
-                self,
-                request,
-                title=f"Purge {queue}",
-                question="Delete every message that waits in this queue or is in flight? "
-                "The archive stays.",
-                items=[f"{queue}: {self._measured(queue)} messages"],
-                fields={},
-                typed=queue.name,
-            )
-        # Before, too: a process that is killed in between has deleted some.
-        self.log_change(request, queue, f"Purge begun: {self._measured(queue)} messages.")
-        purged = Message.objects.purge(queue)
-        self.log_change(request, queue, f"Purged {purged:,} messages.")
-        self.message_user(request, f"Purged {queue}: {purged:,} messages.", messages.SUCCESS)
-        return HttpResponseRedirect(self.url("queue_change", pk))
-
-    def _measured(self, queue: Queue) -> str:
-        self.prepare([queue])
-        return self.length(queue)
+        return perform(
+            self,
+            request,
+            [Job(Kind.PURGE, Backlog(queue.pk))],
+            back=self.url("queue_change", pk),
+            title=_("Purge %s") % queue,
+            typed=queue.name,
+        )

@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
@@ -49,7 +50,7 @@ class RollupAdmin(RecordAdmin):
     ordering = ["-bucket", "queue_name"]
     search_fields = ["queue_name"]
 
-    @admin.display(description="from", ordering="bucket")
+    @admin.display(description=gettext_lazy("from"), ordering="bucket")
     def began(self, rollup: Rollup) -> str:
         return moment(rollup.bucket)
 
@@ -239,14 +240,14 @@ class RollupRunAdmin(RecordAdmin):
 
     list_display = ["id", "seconds", "began", "ended", "buckets", "removed", "finished"]
 
-    @admin.display(description="from")
+    @admin.display(description=gettext_lazy("from"))
     def began(self, run: RollupRun) -> str:
         return moment(run.from_at)
 
-    @admin.display(description="to")
+    @admin.display(description=gettext_lazy("to"))
     def ended(self, run: RollupRun) -> str:
         return moment(run.to_at)
 
-    @admin.display(description="finished at")
+    @admin.display(description=gettext_lazy("finished at"))
     def finished(self, run: RollupRun) -> str:
         return moment(run.finished_at)

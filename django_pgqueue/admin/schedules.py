@@ -7,6 +7,8 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.pages import PageAdmin
@@ -27,9 +29,9 @@ class ScheduleAdmin(PageAdmin):
     readonly_fields = ["next_run", "last_run_at", "error", "is_declared"]
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
-        ("When", {"fields": ["cron", "interval", "time_zone", "missed"]}),
-        ("Message", {"fields": ["body", "priority"]}),
-        ("Runs", {"fields": ["next_run", "last_run_at", "error", "is_declared"]}),
+        (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
+        (gettext_lazy("Message"), {"fields": ["body", "priority"]}),
+        (gettext_lazy("Runs"), {"fields": ["next_run", "last_run_at", "error", "is_declared"]}),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
@@ -42,25 +44,25 @@ class ScheduleAdmin(PageAdmin):
             kwargs["queryset"] = self.queues(request)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
-    @admin.display(description="when")
+    @admin.display(description=gettext_lazy("when"))
     def when(self, schedule: Schedule) -> str:
         if schedule.interval is not None:
-            return f"every {schedule.interval}"
+            return _("every %s") % schedule.interval
         return f"{schedule.cron} {schedule.time_zone}"
 
-    @admin.display(description="next run", ordering="next_run_at")
+    @admin.display(description=gettext_lazy("next run"), ordering="next_run_at")
     def next_run(self, schedule: Schedule) -> Any:
         return None if schedule.paused else schedule.next_run_at
 
-    @admin.display(description="declared in code", boolean=True)
+    @admin.display(description=gettext_lazy("declared in code"), boolean=True)
     def is_declared(self, schedule: Schedule) -> bool:
         return schedule.declared is not None
 
-    @admin.action(description="Pause", permissions=["change"])
+    @admin.action(description=gettext_lazy("Pause"), permissions=["change"])
     def pause(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> None:
         self._set_paused(request, schedules, True)
 
-    @admin.action(description="Go on", permissions=["change"])
+    @admin.action(description=gettext_lazy("Go on"), permissions=["change"])
     def go_on(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> None:
         self._set_paused(request, schedules, False)
 
@@ -72,5 +74,8 @@ class ScheduleAdmin(PageAdmin):
             schedule.paused = paused
             schedule.save()
             changed += 1
-        word = "Paused" if paused else "Resumed"
-        self.message_user(request, f"{word} {changed} schedule{'' if changed == 1 else 's'}.")
+        if paused:
+            told = ngettext("Paused %s schedule.", "Paused %s schedules.", changed)
+        else:
+            told = ngettext("Resumed %s schedule.", "Resumed %s schedules.", changed)
+        self.message_user(request, told % changed)

@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 from django.utils.dateparse import parse_duration
+from django.utils.translation import gettext as _
 
 __all__ = ["SpanField", "span_of", "span_text"]
 
@@ -28,7 +29,9 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
     """
     text = text.strip().lower()
     if _NUMBER.fullmatch(text):
-        raise ValueError(f"Write the unit too: {text}d for days, {text}h for hours or {text}s.")
+        raise ValueError(
+            _("Write the unit too: %(n)sd for days, %(n)sh for hours or %(n)ss.") % {"n": text}
+        )
     try:
         if _WHOLE.fullmatch(text):
             return dt.timedelta(
@@ -38,7 +41,7 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
     except (OverflowError, ValueError):
         length = None
     if length is None:
-        raise ValueError("Write a length of time like 30s, 10min, 2h, 7d or 1d 12h.")
+        raise ValueError(_("Write a length of time like 30s, 10min, 2h, 7d or 1d 12h."))
     return length
 
 
@@ -75,9 +78,9 @@ class SpanField(forms.Field):
         except ValueError as error:
             raise forms.ValidationError(str(error)) from error
         if length < dt.timedelta(seconds=1):
-            raise forms.ValidationError("At least a second.")
+            raise forms.ValidationError(_("At least a second."))
         if length > dt.timedelta(days=365_000):
-            raise forms.ValidationError("Less than a thousand years.")
+            raise forms.ValidationError(_("Less than a thousand years."))
         return length
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.timezone import is_naive, now
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.admin.places import Place, Standing
 from django_pgqueue.admin.wording import lapse, moment, visible
@@ -20,9 +22,9 @@ __all__ = ["DeadLetter", "dead_letter", "drawn", "steps"]
 HEADER = "x-dead-letter"
 
 _ENDS = {
-    State.COMPLETED: "Completed, after running",
-    State.FAILED: "Failed for good, after running",
-    State.CANCELLED: "Cancelled",
+    State.COMPLETED: gettext_lazy("Completed, after running"),
+    State.FAILED: gettext_lazy("Failed for good, after running"),
+    State.CANCELLED: gettext_lazy("Cancelled"),
 }
 
 
@@ -85,35 +87,37 @@ def steps(
     """The history of a message, in order, and its next step."""
     sent = message.enqueued_at
     if died is not None and died.died_at is not None:
-        source = visible(died.source or "its queue")
+        source = visible(died.source or "") or _("its queue")
         if died.sent_at is not None:
-            yield Step(died.sent_at, f"Sent to {source}")
+            yield Step(died.sent_at, _("Sent to %s") % source)
         number = died.deliveries
-        times = f" after {number} deliver{'y' if number == 1 else 'ies'}" if number else ""
+        after = ngettext(" after %s delivery", " after %s deliveries", number or 0)
+        times = after % number if number else ""
         yield Step(
             died.died_at,
-            f"Failed for good in {source}{times}: a dead letter",
+            _("Failed for good in %(queue)s%(times)s: a dead letter")
+            % {"queue": source, "times": times},
             _between(died.sent_at, died.died_at),
         )
         if (_between(died.died_at, sent) or 0) > 0:
-            yield Step(sent, f"Sent to {message.queue}", _between(died.died_at, sent))
+            yield Step(sent, _("Sent to %s") % message.queue, _between(died.died_at, sent))
     else:
-        yield Step(sent, "Sent")
+        yield Step(sent, _("Sent"))
     readable = sent
     if message.scheduled_at is not None and message.scheduled_at > sent:
         readable = message.scheduled_at
-        yield Step(readable, "Delayed until then", _between(sent, readable))
+        yield Step(readable, _("Delayed until then"), _between(sent, readable))
     told: Any = standing or outcome
     first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
     read_ct = getattr(told, "read_ct", 0)
     if first is not None:
-        yield Step(first, "First read, after waiting", _between(readable, first))
+        yield Step(first, _("First read, after waiting"), _between(readable, first))
     if last is not None and read_ct > 1:
-        yield Step(last, f"Read for the {_ordinal(read_ct)} time", _between(first, last))
+        yield Step(last, _("Delivery %s") % read_ct, _between(first, last))
     if outcome is not None and standing is None:
         yield Step(
             outcome.archived_at,
-            _ENDS[State(outcome.state)],
+            str(_ENDS[State(outcome.state)]),
             _between(last, outcome.archived_at),
         )
     elif standing is not None and standing.vt is not None:
@@ -126,13 +130,14 @@ def _next(standing: Standing) -> Step:
     assert vt is not None
     ahead = (vt - _now(vt)).total_seconds()
     if standing.place is Place.IN_FLIGHT:
-        return Step(vt, "In flight: the lease ends then, in", ahead)
+        return Step(vt, _("In flight: the lease ends then, in"), ahead)
     if standing.place is Place.DUE:
-        what = "The lease ran out" if standing.leased else "The delay was over"
-        return Step(vt, f"{what}; readable since", -ahead)
+        if standing.leased:
+            return Step(vt, _("The lease ran out; readable since"), -ahead)
+        return Step(vt, _("The delay was over; readable since"), -ahead)
     if ahead > 0:
-        return Step(vt, "Readable then, in", ahead)
-    return Step(vt, "Waits behind its group since", -ahead)
+        return Step(vt, _("Readable then, in"), ahead)
+    return Step(vt, _("Waits behind its group since"), -ahead)
 
 
 def drawn(found: list[Step]) -> str:
@@ -156,14 +161,3 @@ def _between(first: dt.datetime | None, second: dt.datetime | None) -> float | N
 
 def _now(like: dt.datetime) -> dt.datetime:
     return dt.datetime.now() if is_naive(like) else now()
-
-
-def _ordinal(number: int) -> str:
-    """
-    >>> _ordinal(2), _ordinal(11), _ordinal(23)
-    ('2nd', '11th', '23rd')
-    """
-    ending = (
-        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
-    return f"{number}{ending}"

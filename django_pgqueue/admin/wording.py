@@ -8,6 +8,7 @@ import re
 
 from django.utils.html import format_html
 from django.utils.timezone import is_naive, localtime
+from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.masking import mask
 
@@ -121,5 +122,5 @@ def preformatted(text: str | None, length: int | None = None) -> str:
     left = max(len(text), length or 0) - LONGEST
     shown = visible(text[:LONGEST])
     if left > 0:
-        shown = f"{shown}\n… and {left:,} characters more"
+        shown += "\n" + _("… and %s characters more") % f"{left:,}"
     return format_html('<pre class="pgqueue-text">{}</pre>', shown)

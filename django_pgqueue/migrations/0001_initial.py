@@ -116,6 +116,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "queue",
+                "verbose_name_plural": "queues",
                 "db_table": "pgqueue_queue",
                 "permissions": (
                     ("pause_queue", "Can pause and resume queues"),
@@ -199,9 +201,12 @@ class Migration(migrations.Migration):
                         ),
                     ],
                     options={
+                        "verbose_name": "message",
+                        "verbose_name_plural": "messages",
                         "db_table": "pgqueue_message",
                         "default_permissions": ("view", "delete"),
                         "permissions": (
+                            ("send_message", "Can send messages"),
                             ("settle_message", "Can make messages readable and archive them"),
                             ("redrive_message", "Can redrive dead letters"),
                         ),
@@ -311,8 +316,10 @@ class Migration(migrations.Migration):
                         ),
                     ],
                     options={
+                        "verbose_name": "archived message",
+                        "verbose_name_plural": "archived messages",
                         "db_table": "pgqueue_archive",
-                        "default_permissions": ("view",),
+                        "default_permissions": (),
                         "permissions": (
                             ("replay_archivedmessage", "Can send archived messages again"),
                         ),

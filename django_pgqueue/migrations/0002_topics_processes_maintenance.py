@@ -88,7 +88,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name_plural": "processes",
+                "verbose_name": "consumer process",
+                "verbose_name_plural": "consumer processes",
                 "db_table": "pgqueue_process",
                 "default_permissions": ("view",),
                 "permissions": (("view_health", "Can view the health of the database"),),

@@ -67,6 +67,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "lake",
+                "verbose_name_plural": "lakes",
                 "db_table": "pgqueue_lake",
                 "default_permissions": ("view", "change"),
                 "ordering": ("path",),
@@ -148,6 +150,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "roll-up run",
+                "verbose_name_plural": "roll-up runs",
                 "db_table": "pgqueue_rollup_run",
                 "default_permissions": ("view",),
                 "ordering": ("-id",),
@@ -215,6 +219,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "roll-up",
+                "verbose_name_plural": "roll-ups",
                 "db_table": "pgqueue_rollup",
                 "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
@@ -275,6 +281,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "export run",
+                "verbose_name_plural": "export runs",
                 "db_table": "pgqueue_export_run",
                 "default_permissions": ("view",),
                 "ordering": ("-id",),

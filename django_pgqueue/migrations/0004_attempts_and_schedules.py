@@ -147,6 +147,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
                 "db_table": "pgqueue_schedule",
                 "ordering": ("name",),
                 "required_db_vendor": "postgresql",

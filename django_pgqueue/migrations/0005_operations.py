@@ -97,6 +97,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "operation",
+                "verbose_name_plural": "operations",
                 "db_table": "pgqueue_operation",
                 "ordering": ("-id",),
                 "default_permissions": ("view",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.errors import ImmutableMessage
 from django_pgqueue.models.clock import NOW
@@ -44,7 +45,9 @@ class ArchivedMessage(models.Model):
     result = models.JSONField(null=True)
 
     class Meta:
-        default_permissions = ("view",)
+        verbose_name = gettext_lazy("archived message")
+        verbose_name_plural = gettext_lazy("archived messages")
+        default_permissions = ()
         permissions = (("replay_archivedmessage", "Can send archived messages again"),)
         db_table = "pgqueue_archive"
         required_db_vendor = "postgresql"

@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import DatabaseError, connections, models, transaction
 from django.utils.timezone import now
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue import signals
 from django_pgqueue.ddl.locks import KEPT, milliseconds, set_locally
@@ -154,6 +155,8 @@ class Operation(models.Model):
     objects = OperationManager()
 
     class Meta:
+        verbose_name = gettext_lazy("operation")
+        verbose_name_plural = gettext_lazy("operations")
         default_permissions = ("view",)
         db_table = "pgqueue_operation"
         ordering = ("-id",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
@@ -16,20 +17,29 @@ class Lake(models.Model):
     id = models.AutoField(primary_key=True)
     path = models.TextField(unique=True, editable=False)
     queues = models.JSONField(
-        default=list, blank=True, help_text="Names of the queues it takes; empty: all."
+        default=list,
+        blank=True,
+        help_text="Names of the queues it takes; empty: all.",
     )
     holds_retention = models.BooleanField(
-        default=False, help_text="Retention waits until archived messages are exported here."
+        default=False,
+        help_text="Retention waits until archived messages are exported here.",
     )
     exported_below = models.BigIntegerField(
-        default=0, editable=False, help_text="The transaction before which everything is exported."
+        default=0,
+        editable=False,
+        help_text="The transaction before which everything is exported.",
     )
     system = models.TextField(
-        default="", editable=False, help_text="The server whose transactions these are."
+        default="",
+        editable=False,
+        help_text="The server whose transactions these are.",
     )
     created_at = models.DateTimeField(db_default=NOW, editable=False)
 
     class Meta:
+        verbose_name = gettext_lazy("lake")
+        verbose_name_plural = gettext_lazy("lakes")
         default_permissions = ("view", "change")
         db_table = "pgqueue_lake"
         ordering = ("path",)
@@ -69,6 +79,8 @@ class ExportRun(models.Model):
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
+        verbose_name = gettext_lazy("export run")
+        verbose_name_plural = gettext_lazy("export runs")
         default_permissions = ("view",)
         db_table = "pgqueue_export_run"
         ordering = ("-id",)

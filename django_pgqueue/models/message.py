@@ -11,6 +11,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models, transaction
 from django.db.models.base import ModelState
 from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
@@ -240,8 +241,11 @@ class Message(models.Model):
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta:
+        verbose_name = gettext_lazy("message")
+        verbose_name_plural = gettext_lazy("messages")
         default_permissions = ("view", "delete")
         permissions = (
+            ("send_message", "Can send messages"),
             ("settle_message", "Can make messages readable and archive them"),
             ("redrive_message", "Can redrive dead letters"),
         )

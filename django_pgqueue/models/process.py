@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 from django.db import models, transaction
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models.clock import NOW
@@ -83,11 +84,12 @@ class Process(models.Model):
     objects = ProcessManager()
 
     class Meta:
+        verbose_name = gettext_lazy("consumer process")
+        verbose_name_plural = gettext_lazy("consumer processes")
         default_permissions = ("view",)
         permissions = (("view_health", "Can view the health of the database"),)
         db_table = "pgqueue_process"
         required_db_vendor = "postgresql"
-        verbose_name_plural = "processes"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

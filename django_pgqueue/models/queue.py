@@ -11,6 +11,7 @@ from django.core.validators import MinValueValidator
 from django.db import IntegrityError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
@@ -121,7 +122,8 @@ class Queue(models.Model):
         help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
     )
     visibility_timeout = models.PositiveIntegerField(
-        default=30, help_text="Seconds a message stays hidden from others once it is read."
+        default=30,
+        help_text="Seconds a message stays hidden from others once it is read.",
     )
     max_deliveries = models.PositiveIntegerField(
         default=20,
@@ -134,10 +136,14 @@ class Queue(models.Model):
         null=True,
         blank=True,
         related_name="sources",
-        help_text="Where messages go whose deliveries ran out; empty: the archive, as FAILED.",
+        help_text=gettext_lazy(
+            "Where messages go whose deliveries ran out; empty: the archive, as FAILED."
+        ),
     )
     retention = models.DurationField(
-        null=True, blank=True, help_text="How long archived messages are kept; empty: for ever."
+        null=True,
+        blank=True,
+        help_text="How long archived messages are kept; empty: for ever.",
     )
     partition_interval = models.DurationField(
         null=True,
@@ -146,7 +152,9 @@ class Queue(models.Model):
         help_text="The time in one partition; empty: one partition for all.",
     )
     dedup_window = models.DurationField(
-        null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
+        null=True,
+        blank=True,
+        help_text="How long a dedup key counts; empty: five minutes.",
     )
     unlogged = models.BooleanField(
         default=False,
@@ -163,6 +171,8 @@ class Queue(models.Model):
     objects = QueueManager()
 
     class Meta:
+        verbose_name = gettext_lazy("queue")
+        verbose_name_plural = gettext_lazy("queues")
         permissions = (
             ("pause_queue", "Can pause and resume queues"),
             ("purge_queue", "Can purge queues"),

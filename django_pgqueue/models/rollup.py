@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.models.clock import NOW
 
@@ -46,6 +47,8 @@ class Rollup(models.Model):
     computed_at = models.DateTimeField(db_default=NOW)
 
     class Meta:
+        verbose_name = gettext_lazy("roll-up")
+        verbose_name_plural = gettext_lazy("roll-ups")
         default_permissions = ("view",)
         db_table = "pgqueue_rollup"
         required_db_vendor = "postgresql"
@@ -83,6 +86,8 @@ class RollupRun(models.Model):
     finished_at = models.DateTimeField(db_default=NOW)
 
     class Meta:
+        verbose_name = gettext_lazy("roll-up run")
+        verbose_name_plural = gettext_lazy("roll-up runs")
         default_permissions = ("view",)
         db_table = "pgqueue_rollup_run"
         ordering = ("-id",)

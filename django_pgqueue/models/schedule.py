@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import IntegrityError, connections, models, transaction
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue import arguments, cron
 from django_pgqueue.errors import InvalidArgument, PgQueueError
@@ -128,7 +129,9 @@ class Schedule(models.Model):
         help_text="Minute, hour, day of month, month, day of week, as 0 4 * * *.",
     )
     interval = models.DurationField(
-        null=True, blank=True, help_text="In place of cron: the time between two messages."
+        null=True,
+        blank=True,
+        help_text="In place of cron: the time between two messages.",
     )
     time_zone = models.TextField(default="UTC", help_text="Of the cron expression.")
     missed = models.TextField(choices=Missed.choices, default=Missed.ONCE)
@@ -144,13 +147,17 @@ class Schedule(models.Model):
     )
     next_run_at = models.DateTimeField(editable=False)
     last_run_at = models.DateTimeField(
-        null=True, editable=False, help_text="The last tick that a message was sent for."
+        null=True,
+        editable=False,
+        help_text="The last tick that a message was sent for.",
     )
     error = models.TextField(blank=True, default="", editable=False)
 
     objects = ScheduleManager()
 
     class Meta:
+        verbose_name = gettext_lazy("schedule")
+        verbose_name_plural = gettext_lazy("schedules")
         db_table = "pgqueue_schedule"
         ordering = ("name",)
         required_db_vendor = "postgresql"

@@ -34,8 +34,8 @@ def operator(staff: Callable[..., Client]) -> Client:
     """May do all that there is to do with queues and messages."""
     return staff(
         *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
-        *(f"{verb}_message" for verb in ("view", "settle", "redrive", "delete")),
-        *(f"{verb}_archivedmessage" for verb in ("view", "replay")),
+        *(f"{verb}_message" for verb in ("view", "send", "settle", "redrive", "delete")),
+        *("replay_archivedmessage", "view_operation"),
     )
 
 
@@ -50,7 +50,8 @@ def failed(orders: BoundQueue) -> int:
 
 def page(client: Client, model: str, view: str = "changelist", *args: object, **query: Any) -> str:
     """The text of a page of the admin."""
-    response = client.get(reverse(f"admin:django_pgqueue_{model}_{view}", args=args), query)
+    url = reverse(f"admin:django_pgqueue_{model}_{view}", args=args)
+    response = client.get(url, query, follow=True)
     assert response.status_code == 200, response
     return response.content.decode()
 

@@ -9,7 +9,9 @@ from django.contrib.auth.models import User
 from django.utils.timezone import now
 
 from django_pgqueue import queue
-from django_pgqueue.models import Message, Process, Queue, Rollup
+from django_pgqueue.acks import Failure
+from django_pgqueue.models import Message, Operation, Process, Queue, Rollup
+from django_pgqueue.models.bulk import Kind
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
 Traceback (most recent call last):
@@ -35,10 +37,20 @@ def play() -> None:
 
     payments, mails, invoices = queue("payments"), queue("mails"), queue("invoices")
     payments.send_batch([order(number) for number in range(30)])
+    worker = Process.objects.create(host="web-3", pid=4713, version="0.1.0", queues=["payments"])
+    Process.objects.filter(pk=worker.pk).update(stopping=True)
     for number, message in enumerate(payments.read(qty=12)):
-        message.reject(TRACEBACK.format(number=number))
+        text = TRACEBACK.format(number=number)
+        failure = Failure(1, "shop.payments.CardDeclined", text.splitlines()[-1], text)
+        payments.fail({message.receipt: text}, failures={message.receipt: failure})
     for message in payments.read(qty=4, vt=600):
-        message.nack(300, "TimeoutError: the bank did not answer")
+        late = Failure(1, "builtins.TimeoutError", "the bank did not answer", TRACEBACK)
+        payments.retry(
+            {message.receipt: 300},
+            errors={message.receipt: "TimeoutError: the bank did not answer"},
+            failures={message.receipt: late},
+            process_id=worker.pk,
+        )
     payments.read(qty=3, vt=600)
     payments.send_batch([order(number) for number in range(8)], delay=3600)
 
@@ -66,7 +78,20 @@ def play() -> None:
     )
     held = [message.id for message in mails.read(qty=3, vt=600)]
     Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
+    _operations()
     _rollups()
+
+
+def _operations() -> None:
+    """One that is done, and one that was stopped half-way."""
+    reports = Queue.objects.get(name="reports")
+    values = {"username": "ann", "user_id": str(User.objects.get(username="ann").pk)}
+    sent = queue("reports").send_batch([{"month": n} for n in range(2600)])
+    done = Operation.objects.begin(reports, Kind.ARCHIVE, sent[:900], values)
+    Operation.objects.drive(60, using="default", only=done.pk)
+    half = Operation.objects.begin(reports, Kind.DELETE, sent[900:], values)
+    Operation.objects.drive(0, using="default", only=half.pk)
+    half.stop()
 
 
 def beat() -> None:

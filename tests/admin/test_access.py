@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,24 +13,27 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue import queue
+from django_pgqueue.admin.failures import fingerprint
 from django_pgqueue.models import (
     ArchivedMessage,
     BoundQueue,
     ExportRun,
     Lake,
     Message,
+    Operation,
     Process,
     Queue,
     Rollup,
 )
-from tests.admin.conftest import act, confirm, overview, page, rows
+from django_pgqueue.models.bulk import Kind
+from tests.admin.conftest import confirm, overview, page, rows
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 
 MEANINGFUL = {
     *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
-    *(f"{verb}_message" for verb in ("view", "settle", "redrive", "delete")),
-    *(f"{verb}_archivedmessage" for verb in ("view", "replay")),
+    *(f"{verb}_message" for verb in ("view", "send", "settle", "redrive", "delete")),
+    *("replay_archivedmessage", "view_operation"),
     *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),
     *("view_lake", "change_lake"),
     *(f"{verb}_schedule" for verb in ("add", "view", "change", "delete")),
@@ -72,6 +76,9 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
     client, ours, theirs = shared
     message = Message.objects.filter(queue=ours).latest("pk")
     failed = ArchivedMessage.objects.get(queue=ours, state="FAILED")
+    secret = Message.objects.filter(queue=theirs).latest("pk").pk
+    for each in (ours, theirs):
+        Operation.objects.begin(each, Kind.DELETE, [1], {"username": f"of {each.name}"})
     shown = [
         page(client, "queue"),
         page(client, "queue", q="bob"),
@@ -86,6 +93,20 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
         page(client, "rollup", "charts"),
         page(client, "rollup", "charts", queue="bob.secret"),
         page(client, "process"),
+        page(client, "message", "failures"),
+        page(client, "message", "resend", message.pk),
+        page(client, "message", "failure", fingerprint("error of ann.orders")),
+        page(client, "operation"),
+        b"".join(
+            client.get(
+                reverse("admin:django_pgqueue_message_changelist"), {"export": "jsonl"}
+            ).streaming_content
+        ).decode(),
+        *(
+            page(client, "message", q=words)
+            for words in (str(secret), "body.of:ann.orders", "body.x:1")
+        ),
+        page(client, "message", group="group of ann.orders"),
         page(client, "lake"),
         page(client, "exportrun"),
         client.get(reverse("admin:django_pgqueue_health")).content.decode(),
@@ -116,10 +137,18 @@ def test_pages_of_other_queues_are_not_there(shared: tuple[Client, Queue, Queue]
         ("queue_delete", theirs.pk),
         ("queue_history", theirs.pk),
         ("message_change", message.pk),
-        ("archivedmessage_change", failed.pk),
+        ("message_change", failed.pk),
     ):
         url = reverse(f"admin:django_pgqueue_{name}", args=[pk])
         assert client.get(url).status_code in (302, 404), name
+    operation = Operation.objects.begin(theirs, Kind.DELETE, [message.pk], {})
+    for verb in ("step", "stop", "resume"):
+        url = reverse(f"admin:django_pgqueue_operation_{verb}", args=[operation.pk])
+        assert client.post(url).status_code == 404
+    url = reverse("admin:django_pgqueue_operation_change", args=[operation.pk])
+    assert client.get(url).status_code == 404
+    url = reverse("admin:django_pgqueue_message_resend", args=[message.pk])
+    assert client.post(url, {"body": "1", "priority": "0"}).status_code == 404
     for action in ("pause", "resume", "purge"):
         url = reverse(f"admin:django_pgqueue_queue_{action}", args=[theirs.pk])
         assert client.post(url, {"confirmed": "yes", "typed": "bob.secret"}).status_code == 404
@@ -129,7 +158,8 @@ def test_pages_of_other_queues_are_not_there(shared: tuple[Client, Queue, Queue]
 
 
 @pytest.mark.parametrize(
-    "action", ["make_readable", "redrive", "archive_selected", "delete_for_good"]
+    "action",
+    ["make_readable", "redrive", "archive_selected", "delete_for_good", "replay", "discard"],
 )
 def test_actions_reach_no_message_of_other_queues(
     shared: tuple[Client, Queue, Queue], action: str
@@ -138,16 +168,27 @@ def test_actions_reach_no_message_of_other_queues(
     pks = list(Message.objects.filter(queue=theirs).values_list("pk", flat=True))
     before = list(ArchivedMessage.objects.filter(queue=theirs).values_list("pk", flat=True))
 
-    act(client, "message", action, *pks)
-    act(
-        client,
-        "message",
-        action,
-        0,
-        confirmed="yes",
-        select_across="1",
-        selection=f'{{"{theirs.pk}": {pks}}}',
-    )
+    url = reverse("admin:django_pgqueue_message_changelist")
+    for chosen in (
+        {"_selected_action": pks},
+        {"select_across": "1", "query": f"queue={theirs.pk}"},
+        {"select_across": "1", "query": f"q={'+'.join(map(str, pks))}"},
+        {"select_across": "1", "query": f"state=failed&queue={theirs.pk}"},
+    ):
+        asked = client.post(url, {"action": action, **chosen, "with-in_flight": "on"})
+        if asked.status_code == 200:
+            assert "bob" not in asked.content.decode()
+            everything = {"at": "2100-01-01T00:00:00+00:00"}
+            extents = {"extents": [{str(theirs.pk): [1000, 2**62]}]}
+            client.post(
+                url,
+                {
+                    "action": action,
+                    **chosen,
+                    "confirmed": "yes",
+                    "asked": json.dumps({**everything, **extents}),
+                },
+            )
 
     assert set(Message.objects.filter(queue=theirs).values_list("pk", flat=True)) == set(pks)
     after = ArchivedMessage.objects.filter(queue=theirs).values_list("pk", flat=True)
@@ -212,34 +253,27 @@ def test_dead_letters_are_redriven_by_who_may(operator: Client, orders: BoundQue
     for message in orders.read(qty=2):
         message.reject("no")
 
-    text = act(operator, "message", "redrive", first)
+    url = reverse("admin:django_pgqueue_message_changelist")
+    text = operator.post(
+        url, {"action": "redrive", "_selected_action": first}, follow=True
+    ).content.decode()
 
     assert "1 message redriven." in text
     assert [m.id for m in orders.read(qty=5)] == [first]
     assert [m.id for m in queue("dead").read(qty=5)] == [second]
 
 
-def test_archived_messages_are_sent_again(operator: Client, failed: int) -> None:
-    url = reverse("admin:django_pgqueue_archivedmessage_changelist")
-    asked = act(operator, "archivedmessage", "replay", failed)
-
-    text = confirm(operator, url, asked)
-
-    assert "orders: 1 message" in asked
-    assert "1 sent again." in text
-    [message] = queue("orders").read()
-    assert message.body == {"total": "<b>7</b>"}
-
-
 def test_an_archive_is_sent_again_by_who_may_only(
     staff: Callable[..., Client], failed: int
 ) -> None:
-    client = staff("view_archivedmessage")
+    client = staff("view_message")
+    url = reverse("admin:django_pgqueue_message_changelist")
 
-    text = page(client, "archivedmessage")
-    act(client, "archivedmessage", "replay", failed, confirmed="yes")
+    text = page(client, "message", state="archived")
+    response = client.post(url, {"action": "replay", "_selected_action": failed})
 
     assert "replay" not in text
+    assert response.status_code == 403
     assert queue("orders").metrics().length == 0
 
 
@@ -256,7 +290,7 @@ def test_the_way_to_each_page_is_on_each_page(admin_client: Client, orders: Boun
     for name in ("queue_changelist", "message_changelist", "rollup_charts", "health"):
         text = admin_client.get(reverse(f"admin:django_pgqueue_{name}")).content.decode()
         nav = text.partition('class="pgqueue-nav"')[2].partition("</nav>")[0]
-        assert nav.count("<li>") == 6
+        assert nav.count("<li>") == 7
         assert nav.count('aria-current="page"') == 1
 
 

@@ -6,13 +6,15 @@ import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
 from django.utils.timezone import now
 
 from django_pgqueue import queue
-from django_pgqueue.models import ArchivedMessage, Process, Queue
+from django_pgqueue.admin.failures import fingerprint
+from django_pgqueue.models import ArchivedMessage, Message, Operation, Process, Queue
 from tests.admin import scenes
 from tests.admin.browsing import serve, sign_in
 from tools.screenshots import ARGUMENTS, CHROMIUM, WIDTHS, pages
@@ -119,7 +121,7 @@ def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any
     scenes.play()
     page = visit()
 
-    page.goto("/admin/django_pgqueue/archivedmessage/?state=failed")
+    page.goto("/admin/django_pgqueue/message/?state=failed")
 
     cells = page.locator("td.field-first_line")
     assert cells.count() == ArchivedMessage.objects.filter(state="FAILED").count()
@@ -129,7 +131,9 @@ def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any
         assert "CardDeclined" in cells.nth(number).inner_text()
 
 
-def test_a_traceback_is_three_clicks_away(visit: Callable[..., Any]) -> None:
+def test_a_traceback_is_three_clicks_away_and_redriving_its_group_two_more(
+    visit: Callable[..., Any],
+) -> None:
     scenes.play()
     page = visit()
     page.goto("/admin/")
@@ -138,9 +142,16 @@ def test_a_traceback_is_three_clicks_away(visit: Callable[..., Any]) -> None:
     page.click("text=mails: 4 of the last")
     page.locator("#result_list tbody th a").first.click()
 
-    told = page.locator(".field-pretty_error pre").inner_text()
+    told = page.locator(".field-error pre").inner_text()
     assert "line 112, in charge" in told
     assert "\n  File" in told
+
+    page.click("text=Retry all like this")
+    page.click(".delete-confirmation input[type=submit]")
+
+    wait_for(page, "4 messages sent again.")
+    assert queue("mails").metrics().ready >= 4
+    assert not page.said
 
 
 def test_the_overview_says_without_a_reload_that_the_consumers_are_gone(
@@ -222,12 +233,45 @@ def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
     for path in (
         OVERVIEW,
         "/admin/django_pgqueue/message/",
-        "/admin/django_pgqueue/archivedmessage/",
+        "/admin/django_pgqueue/message/?state=archived",
         f"/admin/django_pgqueue/message/{sent}/change/",
         f"/admin/django_pgqueue/message/{sent + 1}/change/",
-        f"/admin/django_pgqueue/archivedmessage/{sent}/change/",
+        f"/admin/django_pgqueue/message/{sent}/resend/",
+        "/admin/django_pgqueue/message/failures/",
+        f"/admin/django_pgqueue/message/failures/{fingerprint(attack)}/",
+        f"/admin/django_pgqueue/message/?state=ready&group={quote(attack)}",
+        f"/admin/django_pgqueue/message/?q={quote(attack)}",
     ):
         page.goto(path)
         assert "taken" not in page.title()
 
+    assert not page.said
+
+
+def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..., Any]) -> None:
+    """Dead letters by the thousand, from the list to the end, driven by the open page."""
+    dead = Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", dead_letter_queue=dead)
+    count = 100_000
+    source = {"x-dead-letter": {"source": "orders", "error": "no card"}}
+    queue("dead").send_batch(list(range(count)), headers=source)
+    page = visit()
+    page.goto(f"/admin/django_pgqueue/message/?state=ready&queue={dead.pk}")
+
+    page.select_option("select[name=action]", "redrive")
+    page.check("[name=select_across]")
+    page.click(".actions button")
+    wait_for(page, f"dead: {count:,} messages")
+    page.click(".delete-confirmation input[type=submit]")
+    page.click("text=Stop the operation")
+    wait_for(page, "Stopped:")
+    operation = Operation.objects.get()
+    stopped_at = operation.done
+    assert 0 < stopped_at < count
+    assert queue("orders").metrics().length == stopped_at
+    page.click("text=Resume the operation")
+
+    wait_for(page, f"Done: {count:,} of {count:,}")
+    assert Message.objects.filter(queue__name="orders").count() == count
+    assert not Message.objects.filter(queue=dead).exists()
     assert not page.said

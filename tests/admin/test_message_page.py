@@ -5,15 +5,18 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.admin.masking import mask, mask_text
-from django_pgqueue.models import BoundQueue, Message, Queue
-from tests.admin.conftest import page, rows
+from django_pgqueue.acks import Failure, Nack
+from django_pgqueue.admin.masking import mask, mask_text, unmasked
+from django_pgqueue.models import BoundQueue, Message, Process, Queue
+from tests.admin.conftest import act, confirm, page, rows
 
 
 def field(client: Client, pk: int, name: str, model: str = "message") -> str:
@@ -40,7 +43,7 @@ def test_timeline_of_a_message_that_was_done(
     )
 
     assert life(operator, pk) == (
-        "Timeline: Sent First read, after waiting 1 min 30 s Read for the 2nd time 10.0 s "
+        "Timeline: Sent First read, after waiting 1 min 30 s Delivery 2 10.0 s "
         "Completed, after running 250 ms"
     )
 
@@ -87,7 +90,7 @@ def test_message_that_waits_behind_its_group_has_no_moment_yet(
 
 
 def test_page_without_a_failure_has_no_word_of_one(operator: Client, orders: BoundQueue) -> None:
-    assert "Failure" not in page(operator, "message", "change", orders.send(1))
+    assert "field-error" not in page(operator, "message", "change", orders.send(1))
 
 
 def test_neighbours_in_the_group_are_linked(operator: Client, orders: BoundQueue) -> None:
@@ -176,3 +179,133 @@ def test_odd_headers_of_a_dead_letter_do_no_harm(operator: Client, orders: Bound
     ):
         pk = queue("orders").send(1, headers={"x-dead-letter": told})
         assert "Sent" in life(operator, pk)
+
+
+def test_each_failed_attempt_has_its_worker_error_and_traceback(
+    operator: Client, orders: BoundQueue
+) -> None:
+    """Also while the message is to be tried again."""
+    process = Process.objects.create(host="web-1", pid=4711, version="1", queues=["orders"])
+    pk = orders.send(1)
+    for number in (1, 2):
+        [message] = orders.read()
+        error = ValueError(f"<b>card {number}</b>")
+        failure = Failure.of(error, number)
+        orders.settle({message.receipt: Nack(0, "no", failure=failure)}, process_id=process.pk)
+
+    text = page(operator, "message", "change", pk)
+
+    assert re.search(r"Attempt 1 .*web-1:4711.*Attempt 2 .*ValueError", text, re.DOTALL)
+    assert "&lt;b&gt;card 2&lt;/b&gt;" in text
+    assert text.count("<details open>") == 1
+    assert "<b>card" not in text
+
+
+def test_actions_on_a_message_are_on_its_page(operator: Client, orders: BoundQueue) -> None:
+    pk = orders.send({"n": 1}, delay=60)
+    text = page(operator, "message", "change", pk)
+
+    done = act(operator, "message", "make_readable", pk)
+    archived = act(operator, "message", "archive_selected", pk)
+
+    assert 'value="make_readable"' in text
+    assert 'value="replay"' not in text
+    assert "1 message made readable." in done
+    assert "1 message archived." in archived
+    after = page(operator, "message", "change", pk)
+    assert "archived by hand, by ann" in after
+    assert "ann: 1 message archived" in after
+    assert 'value="make_readable"' not in after
+    assert 'value="replay"' in after
+
+
+def test_archived_messages_are_sent_again(operator: Client, failed: int) -> None:
+    url = reverse("admin:django_pgqueue_message_changelist")
+    asked = act(operator, "message", "replay", failed)
+
+    text = confirm(operator, url, asked)
+
+    assert "orders: 1 message" in asked
+    assert "1 message sent again." in text
+    [message] = queue("orders").read()
+    assert message.body == {"total": "<b>7</b>"}
+
+
+def resend(client: Client, pk: int, **values: Any) -> str:
+    given = {"queue": Queue.objects.get(name="orders").pk, "priority": "0", **values}
+    url = reverse("admin:django_pgqueue_message_resend", args=[pk])
+    return client.post(url, given, follow=True).content.decode()
+
+
+def test_a_message_is_edited_and_sent_as_new(operator: Client, orders: BoundQueue) -> None:
+    pk = orders.send(
+        {"total": 7, "password": "hunter2"},
+        headers={"trace": "abc", "x-dead-letter": {"source": "x"}},
+        group="g",
+        priority=5,
+    )
+    orders.archive(pk)
+    form = page(operator, "message", "resend", pk)
+
+    edited = {"total": 8, "password": "•••"}
+    text = resend(
+        operator, pk, body=json.dumps(edited), headers='{"trace": "b"}', group="g", priority="5"
+    )
+
+    assert "hunter2" not in form
+    assert "x-dead-letter" not in form
+    [message] = orders.read()
+    assert message.body == {"total": 8, "password": "hunter2"}
+    assert (message.headers["trace"], message.group_key, message.priority) == ("b", "g", 5)
+    assert f"Sent to orders as message {message.id}." in text
+    assert f"Sent as new: message {message.id}." in page(operator, "message", "change", pk)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"body": "{"}, "This is not JSON"),
+        ({"body": "1", "headers": "[1]"}, "Write headers as an object"),
+        ({"body": '"\\u0000"'}, "errorlist"),
+        ({"body": "1", "priority": "101"}, "errorlist"),
+        ({"body": "1", "queue": "999999"}, "errorlist"),
+    ],
+)
+def test_what_cannot_be_sent_is_said(
+    operator: Client, orders: BoundQueue, values: dict[str, str], said: str
+) -> None:
+    pk = orders.send(1)
+
+    assert said in html.unescape(resend(operator, pk, **values))
+    assert Message.objects.count() == 1
+
+
+def test_a_body_that_is_too_large_is_not_edited(operator: Client, orders: BoundQueue) -> None:
+    pk = orders.send("x" * 300_000)
+
+    assert "too large to edit" in resend(operator, pk, body="1")
+    assert Message.objects.count() == 1
+
+
+def test_sending_as_new_takes_its_permission(
+    staff: Callable[..., Client], orders: BoundQueue
+) -> None:
+    pk = orders.send(1)
+    client = staff("view_message")
+    url = reverse("admin:django_pgqueue_message_resend", args=[pk])
+
+    assert "resend" not in page(client, "message", "change", pk)
+    assert client.get(url).status_code == 403
+    assert client.post(url, {"body": "1", "priority": "0"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("edited", "original", "sent"),
+    [
+        ([{"token": "•••"}], [{"token": 1}], [{"token": 1}]),
+        ({"token": "•••"}, None, {"token": "•••"}),
+        ("•••", "x", "•••"),
+    ],
+)
+def test_masked_values_go_along_as_they_were(edited: Any, original: Any, sent: Any) -> None:
+    assert unmasked(edited, original) == sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 from collections.abc import Callable
@@ -16,11 +17,23 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.admin import pages
+from django_pgqueue.admin import messages, search
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from tests.admin.conftest import act, confirm, overview, page, rows
 
 LIST = "/admin/django_pgqueue/message/"
+
+
+def pages_of(client: Client, **query: Any) -> list[list[str]]:
+    """The ids on each page of a list."""
+    found = []
+    url = reverse("admin:django_pgqueue_message_changelist", query=query)
+    while url:
+        text = client.get(url).content.decode()
+        found.append(re.findall(r'class="field-id"[^>]*><a [^>]+>(\d+)<', text))
+        following = re.search(r'<a href="([^"]+)">Next page<', text)
+        url = LIST + html.unescape(following[1]) if following else ""
+    return found
 
 
 @pytest.fixture
@@ -95,10 +108,9 @@ def test_ready_messages_are_listed_in_the_order_in_which_they_are_read(
     urgent = orders.send("now", priority=5)
     chosen = {"state": "ready", "queue": Queue.objects.get().pk}
 
-    first = [int(cells[0]) for cells in rows(operator, "message", **chosen)]
-    second = [int(cells[0]) for cells in rows(operator, "message", p=2, **chosen)]
+    first, second = pages_of(operator, **chosen)
 
-    assert first + second == [urgent, *ids]
+    assert [int(pk) for pk in first + second] == [urgent, *ids]
 
 
 def test_ready_messages_are_found_by_their_index(
@@ -109,12 +121,12 @@ def test_ready_messages_are_found_by_their_index(
     sql("ANALYZE pgqueue_ready")
     with CaptureQueriesContext(connection) as asked:
         rows(operator, "message", state="ready", queue=Queue.objects.get(name="orders").pk)
-    [looked] = [q["sql"] for q in asked if "FROM pgqueue_ready WHERE" in q["sql"]]
+    found, counted = [q["sql"] for q in asked if "FROM pgqueue_ready" in q["sql"]][:2]
 
-    plan = "\n".join(line for (line,) in sql("EXPLAIN " + looked))
+    plan = "\n".join(line for each in (found, counted) for (line,) in sql("EXPLAIN " + each))
 
     assert "pgqueue_ready_key" in plan
-    assert "Seq Scan on pgqueue_ready" not in plan
+    assert not re.search(r"Seq Scan on pgqueue_ready\b(?!_)", plan)
 
 
 def test_search_within_a_state_finds_only_what_is_asked_for(
@@ -145,8 +157,8 @@ def test_a_number_of_messages_equals_the_list_behind_its_link(
 
     listed = {}
     for name, link, number in links:
-        response = operator.get(html.unescape(link))
-        listed[name] = response.context["cl"].result_count
+        response = operator.get(html.unescape(link), follow=True)
+        listed[name] = response.context["number"]
         assert listed[name] == int(number), name
     assert listed.pop("failed in 1 h") == 0
     assert sum(listed.values()) == orders.metrics().length == int(cells["all"])
@@ -184,34 +196,6 @@ def test_a_page_costs_the_same_for_one_message_and_for_fifty(
     assert len(fifty) == len(one)
 
 
-def test_nothing_counts_or_sorts_without_an_end(operator: Client, orders: BoundQueue) -> None:
-    orders.send_batch([1, 2, 3])
-
-    with CaptureQueriesContext(connection) as asked:
-        page(operator, "message", o="5")  # an order by enqueued_at, if it were allowed
-
-    of_messages = [q["sql"] for q in asked if 'FROM "pgqueue_message"' in q["sql"]]
-    assert of_messages
-    for sql in of_messages:
-        assert (
-            f"LIMIT {pages.CAP}" in sql
-            or 'ORDER BY "pgqueue_message"."id" DESC' in sql
-            or ('"pgqueue_message"."id" IN' in sql)
-        ), sql
-
-
-def test_list_counts_no_further_than_its_cap(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders.send_batch(list(range(120)))
-    monkeypatch.setattr(pages, "CAP", 70)
-
-    text = page(operator, "message")
-
-    assert "70 messages" in text
-    assert len(rows(operator, "message", p=2)) == 20
-
-
 def test_message_is_shown_with_its_body_escaped(operator: Client, failed: int) -> None:
     text = page(operator, "message", "change", failed)
 
@@ -219,7 +203,7 @@ def test_message_is_shown_with_its_body_escaped(operator: Client, failed: int) -
     assert "&quot;trace&quot;: &quot;abc&quot;" in text
     assert "card &lt;expired&gt;" in text
     assert "<b>7</b>" not in text
-    assert f"/archivedmessage/{failed}/change/" in text
+    assert "failed at 20" in text
 
 
 def test_preview_is_escaped_and_cut(operator: Client, orders: BoundQueue) -> None:
@@ -257,7 +241,10 @@ def test_selected_messages_are_archived_in_their_queues(
 
     assert "3 messages archived." in text
     assert set(ArchivedMessage.objects.values_list("pk", flat=True)) == set(ids[:3])
-    assert {entry.object_repr for entry in LogEntry.objects.all()} == {"orders", "mails"}
+    assert {entry.object_repr for entry in LogEntry.objects.all()} == {
+        *("orders", "mails"),
+        *(f"message {pk}" for pk in ids[:3]),
+    }
 
 
 def test_messages_in_flight_and_delayed_are_made_readable(
@@ -267,9 +254,12 @@ def test_messages_in_flight_and_delayed_are_made_readable(
     orders.read()
     delayed = orders.send(2, delay=60)
 
-    text = act(operator, "message", "make_readable", in_flight, delayed)
+    first = act(operator, "message", "make_readable", in_flight, delayed)
+    second = act(operator, "message", "make_readable", in_flight, **{"with-in_flight": "on"})
 
-    assert "2 messages made readable." in text
+    assert "1 message made readable." in first
+    assert "1 message left alone" in first
+    assert "1 message made readable." in second
     assert {message.id for message in orders.read(qty=5)} == {in_flight, delayed}
 
 
@@ -292,68 +282,6 @@ def test_deleting_asks_first(operator: Client, orders: BoundQueue) -> None:
     assert Message.objects.get().pk == second
 
 
-def test_selecting_all_pages_acts_on_what_the_filters_leave_and_the_list_counts(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = orders.send_batch(list(range(60)))
-    queue("mails").create()
-    queue("mails").send("stays")
-    monkeypatch.setattr(pages, "CAP", 55)
-    url = reverse("admin:django_pgqueue_message_changelist")
-
-    response = operator.post(
-        f"{url}?queue={Queue.objects.get(name='orders').pk}",
-        {"action": "archive_selected", "_selected_action": [ids[0]], "select_across": "1"},
-    )
-    assert not ArchivedMessage.objects.exists()
-    confirm(operator, LIST, response.content.decode())
-
-    assert set(ArchivedMessage.objects.values_list("pk", flat=True)) == set(ids[5:])
-    assert queue("mails").metrics().length == 1
-
-
-@pytest.mark.parametrize("filters", [{}, {"state": "ready"}])
-def test_what_came_after_the_question_is_left_alone(
-    operator: Client, orders: BoundQueue, filters: dict[str, str]
-) -> None:
-    there = orders.send_batch(list(range(60)))
-    url = reverse("admin:django_pgqueue_message_changelist", query=filters)
-    asked = operator.post(
-        url,
-        {"action": "delete_for_good", "_selected_action": [there[0]], "select_across": "1"},
-    ).content.decode()
-    later = orders.send_batch(list(range(100)))
-
-    done = confirm(operator, LIST, asked)
-
-    assert f"60 in all, up to id {there[-1]}" in asked
-    assert "60 messages deleted." in done
-    assert set(Message.objects.values_list("pk", flat=True)) == set(later)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"1": "x"}', '{"x": [1]}', f'{{"1": [{10**30}]}}']
-)
-def test_a_selection_that_was_not_asked_about_is_refused(
-    operator: Client, orders: BoundQueue, text: str
-) -> None:
-    orders.send(1)
-
-    response = operator.post(
-        reverse("admin:django_pgqueue_message_changelist"),
-        {
-            "action": "delete_for_good",
-            "_selected_action": "0",
-            "select_across": "1",
-            "confirmed": "yes",
-            "selection": text,
-        },
-    )
-
-    assert response.status_code == 400
-    assert Message.objects.count() == 1
-
-
 @pytest.mark.parametrize(
     "lookup",
     [{"body__icontains": "x"}, {"headers__x": "1"}, {"group_key": "g"}, {"queue__name": "orders"}],
@@ -363,14 +291,14 @@ def test_look_ups_that_no_filter_offers_are_refused(
 ) -> None:
     for model in ("message", "archivedmessage"):
         url = reverse(f"admin:django_pgqueue_{model}_changelist")
-        assert operator.get(url, lookup).status_code == 400
+        assert operator.get(url, lookup, follow=True).status_code == 400
 
 
 def test_lists_offer_no_counts_beside_their_filters(operator: Client, orders: BoundQueue) -> None:
     orders.send(1)
 
     with CaptureQueriesContext(connection) as asked:
-        text = page(operator, "message", _facets="")
+        text = page(operator, "message")
 
     assert "Show counts" not in text
     assert not [q for q in asked if "COUNT(CASE" in q["sql"].upper()]
@@ -443,7 +371,8 @@ def test_control_and_direction_characters_are_codes(operator: Client, orders: Bo
         (["view_message"], set()),
         (["view_message", "settle_message"], {"archive_selected", "make_readable"}),
         (["view_message", "redrive_message"], {"redrive"}),
-        (["view_message", "delete_message"], {"delete_for_good"}),
+        (["view_message", "delete_message"], {"delete_for_good", "discard"}),
+        (["view_message", "replay_archivedmessage"], {"replay"}),
     ],
 )
 def test_actions_need_their_permission(
@@ -456,18 +385,14 @@ def test_actions_need_their_permission(
     client = staff(*permissions)
 
     text = page(client, "message")
-    pk = Queue.objects.get().pk
-    act(
-        client,
-        "message",
-        "delete_for_good",
-        0,
-        confirmed="yes",
-        select_across="1",
-        selection=f'{{"{pk}": [{message_id}]}}',
-    )
+    url = reverse("admin:django_pgqueue_message_changelist")
+    answer = {"action": "delete_for_good", "_selected_action": message_id}
+    asked = client.post(url, answer)
+    if asked.status_code == 200:
+        confirm(client, url, asked.content.decode())
+    assert asked.status_code == (200 if "delete_for_good" in actions else 403)
 
-    every = {"archive_selected", "make_readable", "redrive", "delete_for_good"}
+    every = {"archive_selected", "make_readable", "redrive", "delete_for_good", "discard", "replay"}
     assert {action for action in every if f'value="{action}"' in text} == actions
     assert Message.objects.exists() == ("delete_for_good" not in actions)
 
@@ -485,4 +410,220 @@ def test_an_archived_message_is_shown_also_where_django_uses_no_time_zones(
 ) -> None:
     settings.USE_TZ = False
 
-    assert f"/archivedmessage/{failed}/change/" in page(operator, "message", "change", failed)
+    assert "failed at 20" in page(operator, "message", "change", failed)
+
+
+@pytest.mark.parametrize("place", ["ready", "due", "waiting", "in_flight", "delayed"])
+def test_pages_go_on_where_the_one_before_ended(
+    operator: Client, orders: BoundQueue, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several queues, batches and groups; each message once."""
+    monkeypatch.setattr(messages.MessageAdmin, "list_per_page", 7)
+    expected = []
+    for name in ("mails", "orders"):
+        bound = queue(name)
+        bound.create()
+        group = "g" if place == "waiting" else None
+        delay = 60 if place == "delayed" else 0
+        ids = bound.send_batch(list(range(25)), group=group, delay=delay)
+        if place in ("due", "in_flight"):
+            alone = bound.read(qty=5, vt=60)
+            bound.read(qty=20, vt=60 if place == "in_flight" else 0)
+            for message in alone if place == "due" else []:
+                bound.set_vt(message, 0)
+        expected += ids[1:] if place == "waiting" else ids
+
+    found = [int(pk) for each in pages_of(operator, state=place) for pk in each]
+
+    assert len(found) == len(set(found))
+    assert set(found) >= set(expected)
+
+
+def test_pages_of_all_and_of_archived_messages_go_on(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages.MessageAdmin, "list_per_page", 4)
+    ids = [str(pk) for pk in orders.send_batch(list(range(10)))]
+    orders.archive([int(pk) for pk in ids])
+
+    for state in ("", "archived", "completed"):
+        listed = [pk for each in pages_of(operator, state=state) for pk in each]
+        assert listed == ids[::-1]
+
+
+def test_a_list_counts_no_further_than_its_cap(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.send_batch(list(range(120)))
+    monkeypatch.setattr(messages, "CAP", 70)
+
+    assert "70+ messages" in page(operator, "message")
+    assert "70+ messages" in page(operator, "message", state="ready")
+
+
+def test_filters_narrow_the_list(
+    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
+) -> None:
+    plain, head, tail = (
+        orders.send({"n": 1}),
+        *orders.send_batch([2, 3], group="customer 7"),
+    )
+    sql(
+        "UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '1 h' WHERE id = %s", [plain]
+    )
+    sql(
+        "UPDATE pgqueue_message SET enqueued_at = enqueued_at - interval '1 h' WHERE id = %s",
+        [plain],
+    )
+
+    def ids(**query: Any) -> list[str]:
+        return [cells[0] for cells in rows(operator, "message", **query)]
+
+    assert ids(group="customer 7") == [str(tail), str(head)]
+    assert ids(group="customer 7", state="waiting") == [str(tail)]
+    for state in ("", "ready"):
+        assert ids(older="30min", state=state) == [str(plain)]
+        assert str(plain) not in ids(newer="30min", state=state)
+    assert ids(older="30") == []
+    assert "Write the unit too" in page(operator, "message", older="30")
+
+
+def test_attempts_narrow_a_state(operator: Client, orders: BoundQueue) -> None:
+    _, second = orders.send_batch([1, 2])
+    for message in orders.read(qty=2, vt=0):
+        if message.id == second:
+            message.nack(60)
+    orders.send(3, delay=60)
+
+    listed = rows(operator, "message", state="delayed", attempts="1")
+
+    assert [cells[0] for cells in listed] == [str(second)]
+    assert rows(operator, "message", state="delayed", attempts="x") == []
+
+
+@pytest.mark.parametrize("state", ["", "ready", "archived"])
+@pytest.mark.parametrize(
+    ("words", "finds"),
+    [
+        ("body.customer:7", [0]),
+        ("body.customer:bob", [1]),
+        ("body.customer.name:ann", [2]),
+        ("headers.trace:abc", [1]),
+        ("body.customer:7 headers.trace:abc", []),
+        ("body.customer:x'%s", []),
+        ("customer:7", []),
+        ("seven", []),
+    ],
+)
+def test_search_looks_into_bodies_and_headers(
+    operator: Client, orders: BoundQueue, words: str, finds: list[int], state: str
+) -> None:
+    ids = [
+        orders.send({"customer": 7}),
+        orders.send({"customer": "bob"}, headers={"trace": "abc"}),
+        orders.send({"customer": {"name": "ann"}}),
+    ]
+    if state == "archived":
+        orders.archive(ids)
+
+    found = [int(cells[0]) for cells in rows(operator, "message", q=words, state=state)]
+
+    assert found == [ids[place] for place in finds]
+
+
+def test_search_within_the_newest_only(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _ = orders.send_batch([{"n": 1}, {"n": 1}])
+    monkeypatch.setattr(search, "LOOK", 1)
+
+    listed = rows(operator, "message", q="body.n:1")
+
+    assert [cells[0] for cells in listed] == [str(old + 1)]
+
+
+def test_searches_do_not_read_all_messages(
+    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
+) -> None:
+    orders.send_batch([{"n": number} for number in range(3000)])
+    sql("ANALYZE")
+    with CaptureQueriesContext(connection) as asked:
+        for query in ({"q": "body.n:7"}, {"q": "body.n:7", "state": "ready"}, {"group": "g"}):
+            page(operator, "message", **query)
+    looked = [q["sql"] for q in asked if "AS queue_id" in q["sql"] or "s.queue_id" in q["sql"]]
+
+    plans = "\n".join(line for each in looked for (line,) in sql("EXPLAIN " + each))
+
+    assert len(looked) == 6
+    assert "Seq Scan on pgqueue_message" not in plans
+    assert "Hash Semi Join" not in plans
+
+
+def test_a_list_is_exported_as_json_lines(
+    operator: Client, orders: BoundQueue, failed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = orders.send_batch([{"n": 1, "password": "hunter2"}, {"n": 2}])
+    large = orders.send(os.urandom(200_000).hex())
+    url = reverse("admin:django_pgqueue_message_changelist")
+
+    response = operator.get(url, {"export": "jsonl"})
+    told = [json.loads(line) for line in b"".join(response.streaming_content).splitlines()]
+    monkeypatch.setattr(messages, "MOST_EXPORTED", 1)
+    capped = operator.get(url, {"export": "jsonl"})
+
+    assert [row["id"] for row in told] == [large, *ids[::-1], failed]
+    assert told[0]["body"] is None
+    assert told[0]["body_left_out"] > 0
+    assert told[2]["body"] == {"n": 1, "password": "•••"}
+    assert (told[3]["state"], told[3]["error"]) == ("FAILED", "card <expired>")
+    assert len(b"".join(capped.streaming_content).splitlines()) == 1
+
+
+def test_a_list_asks_as_often_for_many_queues(operator: Client, orders: BoundQueue) -> None:
+    orders.send(1)
+    page(operator, "message")
+    counts = {}
+    for queues in (1, 30):
+        for number in range(queues):
+            queue(f"q{queues}-{number}").create()
+            queue(f"q{queues}-{number}").send(1)
+        for state in ("", "ready", "failed"):
+            with CaptureQueriesContext(connection) as asked:
+                page(operator, "message", state=state)
+            plain = [q for q in asked if "SAVEPOINT" not in q["sql"]]
+            assert counts.setdefault(state, len(plain)) == len(plain) <= 15
+
+
+def test_errors_are_in_the_list(operator: Client, orders: BoundQueue, failed: int) -> None:
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
+    Queue.objects.forget_all()
+    orders.send(1)
+    [message] = orders.read()
+    message.reject("ValueError: no such card\nTraceback")
+
+    [died], [ended] = (rows(operator, "message", state=s) for s in ("ready", "failed"))
+
+    assert died[-1] == "ValueError: no such card"
+    assert ended[-1] == "card <expired>"
+
+
+def test_the_archive_leads_to_the_list(operator: Client, orders: BoundQueue, failed: int) -> None:
+    orders.send(1)
+
+    assert [cells[0] for cells in rows(operator, "archivedmessage")] == [str(failed)]
+    assert [cells[0] for cells in rows(operator, "archivedmessage", state="failed")] == [
+        str(failed)
+    ]
+    assert "card &lt;expired&gt;" in page(operator, "archivedmessage", "change", failed)
+
+
+def test_archived_messages_cannot_be_added_changed_or_deleted(
+    operator: Client, failed: int
+) -> None:
+    change = reverse("admin:django_pgqueue_archivedmessage_change", args=[failed])
+
+    assert operator.get(reverse("admin:django_pgqueue_archivedmessage_add")).status_code == 403
+    operator.post(change, {"state": "COMPLETED"}, follow=True)
+    assert operator.post(change.replace("change", "delete")).status_code == 403
+    assert ArchivedMessage.objects.get().state == "FAILED"

@@ -9,10 +9,11 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from django_pgqueue.admin import patience, places
+from django_pgqueue.admin import patience
+from django_pgqueue.admin.search import Search
 from django_pgqueue.models import BoundQueue
 
-PAGES = ["message_changelist", "queue_changelist", "archivedmessage_changelist", "rollup_charts"]
+PAGES = ["message_changelist", "queue_changelist", "message_failures", "rollup_charts"]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -46,13 +47,13 @@ def test_an_action_has_its_time(
 ) -> None:
     orders.send(1)
     limits = []
-    usual = places.found
 
     def asked(*args: Any, **kwargs: Any) -> Any:
         limits.append(sql("SHOW statement_timeout")[0][0])
-        return usual(*args, **kwargs)
+        return {}
 
-    monkeypatch.setattr(places, "found", asked)
+    monkeypatch.setattr(Search, "find", lambda *args, **kwargs: list(asked()))
+    monkeypatch.setattr(Search, "extents", asked)
     url = reverse("admin:django_pgqueue_message_changelist", query={"state": "ready"})
 
     admin_client.get(url)

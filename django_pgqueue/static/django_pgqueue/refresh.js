@@ -1,5 +1,6 @@
 /* Keeps the live part of a page fresh: fetches the page again and swaps the part in. It leaves the
-   part alone while the page is hidden, or while text in it is selected or something is typed. */
+   part alone while the page is hidden, while text in it is selected or a table unfolded, and while
+   something is typed. */
 "use strict";
 (function () {
   const control = document.querySelector("[data-pgqueue-refresh]");
@@ -9,13 +10,15 @@
   const every = Number(control.dataset.pgqueueRefresh) * 1000;
   const age = control.querySelector("[data-pgqueue-age]");
   const button = control.querySelector("[data-pgqueue-stop]");
+  const stop = button.textContent;
   let updated = Date.now();
-  let due = updated + every;
+  let due = live.querySelector("form[data-pgqueue-drive]") ? updated : updated + every;
   let running = true;
   let asking = false;
   let trouble = "";
 
   function busy() {
+    if (live.querySelector("details[open]")) { return true; }
     const selection = document.getSelection();
     if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) { return true; }
     const active = document.activeElement;
@@ -25,32 +28,36 @@
   async function refresh() {
     asking = true;
     try {
+      // The page of an operation drives it: a form whose sending does its next steps.
+      const drive = live.querySelector("form[data-pgqueue-drive]");
+      if (drive) { await fetch(drive.action, { method: "POST", body: new FormData(drive), credentials: "same-origin", redirect: "manual" }); }
       const answer = await fetch(location.href, { credentials: "same-origin", headers: { "X-Requested-With": "pgqueue" } });
-      if (!answer.ok) { throw new Error("the server answered " + answer.status); }
+      if (!answer.ok) { throw new Error(control.dataset.status.replace("%s", answer.status)); }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.getElementById("pgqueue-live");
-      if (!fresh) { throw new Error("you are no longer logged in"); }
+      if (!fresh) { throw new Error(control.dataset.logout); }
       if (running && !document.hidden && !busy()) {
         live.replaceChildren(...document.adoptNode(fresh).childNodes);
         updated = Date.now();
       }
       trouble = "";
     } catch (error) {
-      trouble = "; not refreshed: " + error.message;
+      trouble = "; " + control.dataset.trouble.replace("%s", error.message);
     }
-    due = Date.now() + every;
+    due = Date.now() + (live.querySelector("form[data-pgqueue-drive]") ? 0 : every);
     asking = false;
     say();
   }
 
   function say() {
     const seconds = Math.max(0, Math.round((Date.now() - updated) / 1000));
-    age.textContent = (running ? "updated " : "stopped, updated ") + seconds + " s ago" + trouble;
+    const told = running ? control.dataset.updated : control.dataset.stopped;
+    age.textContent = told.replace("%s", seconds) + trouble;
   }
 
   button.addEventListener("click", function () {
     running = !running;
-    button.textContent = running ? "Stop" : "Go on";
+    button.textContent = running ? stop : control.dataset.go;
     due = Date.now();
     say();
   });

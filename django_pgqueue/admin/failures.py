@@ -1,0 +1,311 @@
+"""Failures by error: failed messages and dead letters with the same fingerprint, as one row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin.access import queues_for
+from django_pgqueue.admin.operations import Job, may, perform
+from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.search import LARGE, LOOK, Extent
+from django_pgqueue.admin.wording import age, moment, visible
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.bulk import Kind
+
+__all__ = ["Failures", "fingerprint", "group", "offers", "overview"]
+
+WINDOWS = {
+    "1h": (dt.timedelta(hours=1), gettext_lazy("1 hour")),
+    "24h": (dt.timedelta(hours=24), gettext_lazy("24 hours")),
+    "7d": (dt.timedelta(days=7), gettext_lazy("7 days")),
+}
+USUAL = "24h"
+#: Characters of an error's first line that tell it from others, and how many lines are told apart.
+LENGTH, KINDS = 200, 5000
+#: How many groups a page shows.
+SHOWN = 100
+
+# By action: what becomes of dead letters, and of failed messages in the archive.
+ACTIONS = {
+    "retry": (Kind.REDRIVE, Kind.REPLAY),
+    "redrive": (Kind.REDRIVE, Kind.REPLAY),
+    "discard": (Kind.DELETE, Kind.DISCARD),
+}
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”|<[^<>]*>")
+# What has a digit: numbers, ids, times, and hexadecimal ones in parts.
+_NUMBER = re.compile(r"[0-9a-fA-F]*\d[\w]*(?:[-.:,/][0-9a-fA-F]*\d[\w]*)*")
+
+
+@lru_cache(maxsize=4096)
+def normal(error: str) -> str:
+    """The first line of an error without what differs from message to message.
+
+    >>> normal("KeyError: 'ann' of order 4711 (3f2a-77b1), 0.3 s")
+    'KeyError: … of order # (#), # s'
+    """
+    line, *_more = error[:LENGTH].partition("\n")
+    return " ".join(_NUMBER.sub("#", _QUOTED.sub("…", line)).split())
+
+
+def fingerprint(error: str) -> str:
+    """A short name for all errors like this one.
+
+    >>> fingerprint("no order 7") == fingerprint("no order 12\\nTraceback")
+    True
+    """
+    return hashlib.blake2s(normal(error).encode(), digest_size=8).hexdigest()
+
+
+# The first line of an error, with digits as zeros: so most that differ in numbers only are one row.
+# The server cuts it, so that a page never carries whole errors.
+_TEXT = f"translate(split_part(left(%s, {LENGTH}), E'\\n', 1), '123456789', '000000000')"
+
+# Bounded by the newest messages, whatever their age. The OFFSET keeps the planner from reading all
+# of the archive for a join.
+_FAILED = f"""
+    SELECT a.id, a.queue_id, a.archived_at AS at, false AS dead,
+           {_TEXT % "coalesce(a.error, '')"} AS text
+    FROM (SELECT id, queue_id, state, archived_at, error FROM pgqueue_archive
+          WHERE queue_id = ANY(%(queues)s::int[]) ORDER BY id DESC
+          LIMIT (SELECT {LOOK}::bigint)) a
+    WHERE a.state = 'FAILED' AND a.archived_at >= statement_timestamp() - %(window)s::interval
+      AND (%(asked_at)s::timestamptz IS NULL OR a.archived_at <= %(asked_at)s)"""
+_DEAD = f"""
+    SELECT m.id, m.queue_id, m.enqueued_at AS at, true AS dead,
+           {_TEXT % "coalesce(m.headers #>> '{x-dead-letter,error}', '')"} AS text
+    FROM (SELECT id, queue_id, enqueued_at, headers FROM pgqueue_message
+          WHERE queue_id = ANY(%(dead)s::int[]) ORDER BY id DESC
+          LIMIT (SELECT {LOOK}::bigint)) m
+    WHERE m.enqueued_at >= statement_timestamp() - %(window)s::interval
+      AND (%(asked_at)s::timestamptz IS NULL OR m.enqueued_at <= %(asked_at)s)
+      AND CASE WHEN pg_column_size(m.headers) <= {LARGE} THEN m.headers ? 'x-dead-letter'
+               ELSE false END
+      AND NOT EXISTS (SELECT FROM pgqueue_archive a WHERE a.id = m.id AND a.queue_id = m.queue_id
+                      AND a.enqueued_at = m.enqueued_at OFFSET 0)"""
+
+
+@dataclass
+class Group:
+    """Failures with one fingerprint."""
+
+    fingerprint: str
+    text: str
+    count: int = 0
+    first: dt.datetime | None = None
+    last: dt.datetime | None = None
+    queues: set[int] = field(default_factory=set)
+    example: int = 0
+    dead: int = 0
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        _text, dead, count, first, last, queues, example = row
+        self.count += count
+        self.dead += count if dead else 0
+        self.first = first if self.first is None else min(self.first, first)
+        if self.last is None or last >= self.last:
+            self.last, self.example = last, example
+        self.queues.update(queues)
+
+
+class Failures(NamedTuple):
+    """Failures of some queues within a window."""
+
+    queues: list[int]
+    dead_letters: list[int]  # those of them that take dead letters
+    window: dt.timedelta
+    using: str
+
+    @classmethod
+    def of(cls, request: HttpRequest, window: dt.timedelta) -> Failures:
+        known = list(queues_for(request).values_list("pk", "dead_letter_queue_id"))
+        own = {pk for pk, _dead in known}
+        # Of a queue that may be seen also where its sources may not.
+        using = Queue.objects.database()
+        dead = Queue.objects.using(using).filter(dead_letter_queue__in=own)
+        into = set(dead.values_list("dead_letter_queue_id", flat=True))
+        return cls(sorted(own), sorted(into), window, using)
+
+    def groups(self) -> list[Group]:
+        """The groups, the largest first."""
+        sql = (
+            "SELECT text, dead, count(*), min(at), max(at), array_agg(DISTINCT queue_id), max(id) "
+            f"FROM ({_FAILED} UNION ALL {_DEAD}) f GROUP BY text, dead "
+            f"ORDER BY count(*) DESC LIMIT {KINDS}"
+        )
+        found: dict[str, Group] = {}
+        for row in self._fetch(sql):
+            name = fingerprint(row[0])
+            found.setdefault(name, Group(name, normal(row[0]))).add(row)
+        return sorted(found.values(), key=lambda each: -each.count)
+
+    def rows(
+        self, name: str, *, dead: bool, asked_at: dt.datetime | None = None
+    ) -> Iterable[tuple[int, int]]:
+        """The queue and the id of each message of a group, in the order of ids."""
+        sql = f"SELECT queue_id, id, text FROM ({_DEAD if dead else _FAILED}) f ORDER BY id"
+        for queue_id, pk, text in self._fetch(sql, asked_at):
+            if fingerprint(text) == name:
+                yield queue_id, pk
+
+    def _fetch(self, sql: str, asked_at: dt.datetime | None = None) -> list[tuple[Any, ...]]:
+        params: dict[str, Any] = {
+            "queues": self.queues,
+            "dead": self.dead_letters,
+            "window": self.window,
+            "asked_at": asked_at,
+        }
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall())
+
+
+@dataclass(frozen=True)
+class Members:
+    """The dead letters of a group, or its failed messages in the archive: for an action."""
+
+    failures: Failures
+    name: str
+    text: str
+    dead: bool
+
+    def extents(self, *, using: str) -> dict[int, Extent]:
+        return {pk: Extent(len(ids), ids[-1]) for pk, ids in self._by_queue(None).items()}
+
+    def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
+        return self._by_queue(asked_at)
+
+    def as_query(self) -> dict[str, str]:
+        return {"failure": self.text}
+
+    def _by_queue(self, asked_at: dt.datetime | None) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for queue_id, pk in self.failures.rows(self.name, dead=self.dead, asked_at=asked_at):
+            found[queue_id].append(pk)
+        return found
+
+
+def overview(page: PageAdmin, request: HttpRequest) -> HttpResponse:
+    """The page of all groups."""
+    if not page.has_view_or_change_permission(request):
+        raise PermissionDenied
+    name, (window, _label) = _window(request)
+    found = Failures.of(request, window).groups()
+    queues = dict(queues_for(request).values_list("pk", "name"))
+    return page.render_page(
+        request,
+        "admin/django_pgqueue/failures.html",
+        {
+            "title": _("Failures"),
+            "is_list": True,
+            "windows": [(key, label, key == name) for key, (_span, label) in WINDOWS.items()],
+            "window": name,
+            "groups": [_shown(page, each, queues) for each in found[:SHOWN]],
+            "more": max(0, len(found) - SHOWN),
+            "offers": offers(request),
+            "look": f"{LOOK:,}",
+        },
+    )
+
+
+def group(page: PageAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """The page of one group; a POST asks about an action on it, and does it."""
+    if not page.has_view_or_change_permission(request):
+        raise PermissionDenied
+    window_name, (window, _label) = _window(request)
+    found = Failures.of(request, window)
+    back = f"{page.url('message_failures')}?window={window_name}"
+    if request.method == "POST":
+        return _act(page, request, found, name, back)
+    queues = dict(queues_for(request).values_list("pk", "name"))
+    chosen = [each for each in found.groups() if each.fingerprint == name]
+    if not chosen:
+        page.message_user(request, _("There is no such failure any more."), messages.WARNING)
+        return HttpResponseRedirect(back)
+    newest = [
+        pk for dead in (True, False) for _queue, pk in list(found.rows(name, dead=dead))[-20:]
+    ]
+    return page.render_page(
+        request,
+        "admin/django_pgqueue/failure.html",
+        {
+            "title": _("Failure"),
+            "group": _shown(page, chosen[0], queues),
+            "windows": [(key, label, key == window_name) for key, (_s, label) in WINDOWS.items()],
+            "messages_of_it": [page.link(Message, pk, pk) for pk in newest[::-1]],
+            "offers": offers(request),
+            "window": window_name,
+        },
+    )
+
+
+def _act(
+    page: PageAdmin, request: HttpRequest, found: Failures, name: str, back: str
+) -> HttpResponse:
+    action = request.POST.get("action", "")
+    if action not in ACTIONS:
+        raise Http404
+    kinds = [kind for kind in ACTIONS[action] if may(request, kind)]
+    if not kinds:
+        raise PermissionDenied
+    text = next((each.text for each in found.groups() if each.fingerprint == name), name)
+    jobs = [Job(kind, Members(found, name, text, dead=not kind.is_of_archive)) for kind in kinds]
+    titles = {
+        "retry": _("Retry failures"),
+        "redrive": _("Redrive failures"),
+        "discard": _("Discard failures"),
+    }
+    return perform(
+        page,
+        request,
+        jobs,
+        back=back,
+        fields={"action": action},
+        title=titles[action],
+        ask=True,
+        options=action == "redrive",
+    )
+
+
+def offers(request: HttpRequest) -> list[tuple[str, str]]:
+    """What the user may do with all messages of a group."""
+    words = {"retry": _("Retry"), "redrive": _("Redrive …"), "discard": _("Discard")}
+    return [
+        (action, words[action])
+        for action, kinds in ACTIONS.items()
+        if any(may(request, kind) for kind in kinds)
+    ]
+
+
+def _window(request: HttpRequest) -> tuple[str, tuple[dt.timedelta, Any]]:
+    name = request.GET.get("window", USUAL)
+    name = name if name in WINDOWS else USUAL
+    return name, WINDOWS[name]
+
+
+def _shown(page: PageAdmin, each: Group, queues: dict[int, str]) -> dict[str, Any]:
+    return {
+        "fingerprint": each.fingerprint,
+        "text": visible(each.text) or _("no error"),
+        "count": f"{each.count:,}",
+        "dead": f"{each.dead:,}",
+        "first": moment(each.first),
+        "last": moment(each.last),
+        "queues": ", ".join(sorted(queues[pk] for pk in each.queues if pk in queues)),
+        "example": page.link(Message, each.example, each.example),
+        "spread": age((each.last - each.first).total_seconds()) if each.last and each.first else "",
+    }

@@ -1,0 +1,98 @@
+"""The names of the models' fields in the language of a page: the models have them in English only.
+
+They are not in the models, where each would be in a migration, too.
+"""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy, gettext_noop
+
+from django_pgqueue.models import (
+    ExportRun,
+    Lake,
+    Message,
+    Operation,
+    Queue,
+    Rollup,
+    RollupRun,
+    Schedule,
+)
+
+__all__ = ["translate_fields"]
+
+# For the catalogue: makemessages finds literals only. What fields are called, and what they say of
+# themselves in forms.
+_KNOWN = (
+    gettext_noop("name"),
+    gettext_noop("visibility timeout"),
+    gettext_noop("max deliveries"),
+    gettext_noop("dead letter queue"),
+    gettext_noop("retention"),
+    gettext_noop("partition interval"),
+    gettext_noop("dedup window"),
+    gettext_noop("unlogged"),
+    gettext_noop("paused"),
+    gettext_noop("notify"),
+    gettext_noop("priority"),
+    gettext_noop("queue"),
+    gettext_noop("queues"),
+    gettext_noop("queue name"),
+    gettext_noop("cron"),
+    gettext_noop("interval"),
+    gettext_noop("time zone"),
+    gettext_noop("missed"),
+    gettext_noop("body"),
+    gettext_noop("error"),
+    gettext_noop("last run at"),
+    gettext_noop("path"),
+    gettext_noop("holds retention"),
+    gettext_noop("exported below"),
+    gettext_noop("lake"),
+    gettext_noop("kind"),
+    gettext_noop("state"),
+    gettext_noop("rows"),
+    gettext_noop("files"),
+    gettext_noop("seconds"),
+    gettext_noop("sent"),
+    gettext_noop("completed"),
+    gettext_noop("failed"),
+    gettext_noop("retried"),
+    gettext_noop("dead lettered"),
+    gettext_noop("backlog"),
+    gettext_noop("wait p95"),
+    gettext_noop("run p95"),
+    gettext_noop("buckets"),
+    gettext_noop("removed"),
+    gettext_noop("1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case."),
+    gettext_noop("Seconds a message stays hidden from others once it is read."),
+    gettext_noop("How often a message is delivered before it is dead-lettered."),
+    gettext_noop("Where messages go whose deliveries ran out; empty: the archive, as FAILED."),
+    gettext_noop("A send wakes waiting consumers."),
+    gettext_noop("Consumers leave it alone."),
+    gettext_noop("Minute, hour, day of month, month, day of week, as 0 4 * * *."),
+    gettext_noop("In place of cron: the time between two messages."),
+    gettext_noop("Of the cron expression."),
+    gettext_noop("Nothing is sent meanwhile."),
+    gettext_noop("The last tick that a message was sent for."),
+    gettext_noop("Send one message for all of them"),
+    gettext_noop("Send a message for each"),
+    gettext_noop("Send none that is more than a minute late"),
+    gettext_noop("Names of the queues it takes; empty: all."),
+    gettext_noop("Retention waits until archived messages are exported here."),
+    gettext_noop("The transaction before which everything is exported."),
+)
+
+
+def translate_fields() -> None:
+    """Let the fields say their names and help in the language of the page."""
+    for model in (ExportRun, Lake, Message, Operation, Queue, Rollup, RollupRun, Schedule):
+        for field in model._meta.concrete_fields:
+            if str(field.verbose_name) in _KNOWN:
+                field.verbose_name = gettext_lazy(str(field.verbose_name))
+            if str(field.help_text) in _KNOWN:
+                field.help_text = gettext_lazy(str(field.help_text))
+            if field.choices:
+                field.choices = [
+                    (key, gettext_lazy(str(label))) if str(label) in _KNOWN else (key, label)
+                    for key, label in field.choices
+                ]

@@ -1,0 +1,87 @@
+"""A message's body and headers as text to edit, and sent as a new one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin.contents import Contents
+from django_pgqueue.admin.masking import mask, unmasked
+from django_pgqueue.admin.timeline import HEADER
+from django_pgqueue.admin.wording import LONGEST
+from django_pgqueue.models import Message, Queue
+
+__all__ = ["ResendForm"]
+
+
+class JSONText(forms.CharField):
+    """JSON that keeps the order of what is typed, and says where it is wrong."""
+
+    widget = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "pgqueue-edit"})
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        if not text:
+            return None
+        try:
+            return json.loads(text)
+        except (RecursionError, ValueError) as error:
+            raise forms.ValidationError(_("This is not JSON: %s.") % error) from error
+
+
+class ResendForm(forms.Form):
+    """A copy of a message; values that are masked go along as they were."""
+
+    queue = forms.ModelChoiceField(Queue.objects.none(), label=gettext_lazy("Queue"))
+    body = JSONText(required=False, strip=False, label=gettext_lazy("Body"))
+    headers = JSONText(required=False, label=gettext_lazy("Headers"))
+    group = forms.CharField(required=False, max_length=255, label=gettext_lazy("Group"))
+    priority = forms.IntegerField(min_value=-100, max_value=100, label=gettext_lazy("Priority"))
+
+    def __init__(self, message: Message, queues: QuerySet[Queue], data: Any = None) -> None:
+        contents = Contents.of(message.pk, message.queue_id, using=message._state.db)
+        self.too_large = contents.length > LONGEST
+        self.original = None if self.too_large else json.loads(contents.text or "null")
+        headers = contents.headers if isinstance(contents.headers, dict) else {}
+        self.headers_were = {key: each for key, each in headers.items() if key != HEADER}
+        initial = {
+            "queue": message.queue_id,
+            "body": _text(self.original),
+            "headers": _text(self.headers_were) if self.headers_were else "",
+            "group": message.group_key or "",
+            "priority": message.priority,
+        }
+        super().__init__(data, initial=initial, label_suffix="")
+        self.fields["queue"].queryset = queues.order_by("name")  # type: ignore[attr-defined]
+
+    def clean_headers(self) -> dict[str, Any] | None:
+        headers = self.cleaned_data["headers"]
+        if headers is not None and not isinstance(headers, dict):
+            raise forms.ValidationError(_('Write headers as an object, like {"trace": "abc"}.'))
+        return headers
+
+    def clean(self) -> dict[str, Any]:
+        if self.too_large:
+            raise forms.ValidationError(_("The body is too large to edit in a page."))
+        return self.cleaned_data
+
+    def send(self) -> int:
+        """The id of the new message."""
+        given = self.cleaned_data
+        headers = unmasked(given["headers"], self.headers_were)
+        return Message.objects.send(
+            given["queue"],
+            unmasked(given["body"], self.original),
+            headers=headers or None,
+            group=given["group"] or None,
+            priority=given["priority"],
+        )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(mask(value), indent=2, ensure_ascii=False)
