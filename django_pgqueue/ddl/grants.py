@@ -76,9 +76,9 @@ KINDS = tuple(_RIGHTS)
 
 # Functions that the statements of a role call by themselves or in triggers.
 _FUNCTIONS = {
-    "sender": "^pgqueue_wake$",
-    "consumer": "^pgqueue_(wake|bodies|go_on|next_heads)(_unlogged)?$",
-    "operator": "^pgqueue_(wake|bodies|go_on|next_heads)(_unlogged)?$",
+    "sender": "^pgqueue_(wake|sent)(_unlogged)?$",
+    "consumer": "^pgqueue_(wake|sent|bodies|go_on|next_heads)(_unlogged)?$",
+    "operator": "^pgqueue_(wake|sent|bodies|go_on|next_heads)(_unlogged)?$",
     "analyst": "^pgqueue_bodies$",
 }
 

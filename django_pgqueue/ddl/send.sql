@@ -2,71 +2,115 @@
 -- empty or _unlogged, {unlogged} is false or true.
 --
 -- Fires once per statement: on the parent, and on each partition for rows inserted there directly
--- (a statement on the parent does not fire the partition's trigger, nor the other way round). A
--- partition has the trigger of its set, and passes its queue's id, which saves a third of the
--- trigger's time: to find the queues in the rows. The parent has both triggers; each takes the
--- queues of its set.
+-- (a statement on the parent does not fire the partition's trigger, nor the other way round).
+--
+-- A session compiles a trigger's function anew for each table that fires it, and keeps a plan for each
+-- of its expressions: 100 kB a queue, and each DDL statement of any session has all sessions look
+-- at all of their plans. So the function of a partition has no more than two expressions, and
+-- leaves the rest to one that is compiled once.
 
-CREATE FUNCTION {schema}.pgqueue_message_inserted{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    queue_ids integer[];
-    queue_number integer;
+-- Wakes the consumers of a queue. The arrays are the rows that are not simply ready: those of
+-- groups wait in line, others for their moment. NULL where there are none.
+CREATE FUNCTION {schema}.pgqueue_sent{twin}(
+    queue_number integer, ids bigint[], enqueued_ats timestamptz[], scheduled_ats timestamptz[],
+    priorities smallint[], groups text[]
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_NARGS > 0 THEN
-        queue_ids := ARRAY[TG_ARGV[0]::integer];
-    ELSE
-        queue_ids := ARRAY(
-            SELECT i.queue_id FROM (SELECT DISTINCT queue_id FROM inserted) i
-            LEFT JOIN LATERAL (
-                SELECT q.unlogged FROM {schema}.pgqueue_queue q
-                WHERE q.id = i.queue_id OFFSET 0) q ON true
-            WHERE coalesce(q.unlogged, false) = {unlogged});
+    IF ids IS NOT NULL THEN
+        INSERT INTO {schema}.pgqueue_deferred{twin}
+            (id, vt, enqueued_at, queue_id, priority, state)
+        SELECT id, scheduled_at, enqueued_at, queue_number, priority, 'SCHEDULED'
+        FROM unnest(ids, enqueued_ats, scheduled_ats, priorities, groups)
+            AS i (id, enqueued_at, scheduled_at, priority, group_key)
+        WHERE group_key IS NULL;
+
+        INSERT INTO {schema}.pgqueue_waiting{twin}
+            (id, vt, enqueued_at, queue_id, priority, group_key)
+        SELECT id, scheduled_at, enqueued_at, queue_number, priority, group_key
+        FROM unnest(ids, enqueued_ats, scheduled_ats, priorities, groups)
+            AS i (id, enqueued_at, scheduled_at, priority, group_key)
+        WHERE group_key IS NOT NULL;
+
+        INSERT INTO {schema}.pgqueue_recheck{twin} (id, queue_id, group_key)
+        SELECT min(id), queue_number, group_key
+        FROM unnest(ids, groups) AS i (id, group_key)
+        WHERE group_key IS NOT NULL
+        GROUP BY group_key;
     END IF;
 
-    FOREACH queue_number IN ARRAY queue_ids LOOP
+    IF NOT {schema}.pgqueue_wake(queue_number) THEN
+        RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number
+            USING ERRCODE = 'PQ404';
+    END IF;
+END
+$$;
+
+-- On a partition: all rows are of its queue.
+CREATE FUNCTION {schema}.pgqueue_message_inserted{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {schema}.pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
+    SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
+    WHERE group_key IS NULL
+      AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
+
+    PERFORM {schema}.pgqueue_sent{twin}(
+        min(queue_id), pg_catalog.array_agg(id) FILTER (WHERE apart),
+        pg_catalog.array_agg(enqueued_at::timestamptz) FILTER (WHERE apart),
+        pg_catalog.array_agg(scheduled_at::timestamptz) FILTER (WHERE apart),
+        pg_catalog.array_agg(priority::smallint) FILTER (WHERE apart),
+        pg_catalog.array_agg(group_key::text) FILTER (WHERE apart))
+    FROM (SELECT *, group_key IS NOT NULL OR scheduled_at > statement_timestamp() AS apart
+          FROM inserted) i
+    HAVING min(queue_id) IS NOT NULL;
+
+    RETURN NEW;  -- NULL; the word would be an expression
+END
+$$;
+
+-- On the parent, which has the triggers of both sets: each takes the queues of its set.
+CREATE FUNCTION {schema}.pgqueue_messages_inserted{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    queue_number integer;
+BEGIN
+    FOR queue_number IN
+        SELECT i.queue_id FROM (SELECT DISTINCT queue_id FROM inserted) i
+        LEFT JOIN LATERAL (
+            SELECT q.unlogged FROM {schema}.pgqueue_queue q
+            WHERE q.id = i.queue_id OFFSET 0) q ON true
+        WHERE coalesce(q.unlogged, false) = {unlogged}
+    LOOP
         INSERT INTO {schema}.pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
         SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
         WHERE queue_id = queue_number AND group_key IS NULL
           AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
 
-        IF EXISTS (SELECT FROM inserted WHERE scheduled_at IS NOT NULL OR group_key IS NOT NULL) THEN
-            INSERT INTO {schema}.pgqueue_deferred{twin}
-                (id, vt, enqueued_at, queue_id, priority, state)
-            SELECT id, scheduled_at, enqueued_at, queue_id, priority, 'SCHEDULED'
-            FROM inserted
-            WHERE queue_id = queue_number AND group_key IS NULL
-              AND scheduled_at > statement_timestamp();
-
-            INSERT INTO {schema}.pgqueue_waiting{twin}
-                (id, vt, enqueued_at, queue_id, priority, group_key)
-            SELECT id, scheduled_at, enqueued_at, queue_id, priority, group_key
-            FROM inserted
-            WHERE queue_id = queue_number AND group_key IS NOT NULL;
-
-            INSERT INTO {schema}.pgqueue_recheck{twin} (id, queue_id, group_key)
-            SELECT min(id), queue_number, group_key FROM inserted
-            WHERE queue_id = queue_number AND group_key IS NOT NULL
-            GROUP BY group_key;
-        END IF;
-
-        IF NOT {schema}.pgqueue_wake(queue_number) THEN
-            RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number
-                USING ERRCODE = 'PQ404';
-        END IF;
+        PERFORM {schema}.pgqueue_sent{twin}(
+            min(queue_id), pg_catalog.array_agg(id) FILTER (WHERE apart),
+            pg_catalog.array_agg(enqueued_at::timestamptz) FILTER (WHERE apart),
+            pg_catalog.array_agg(scheduled_at::timestamptz) FILTER (WHERE apart),
+            pg_catalog.array_agg(priority::smallint) FILTER (WHERE apart),
+            pg_catalog.array_agg(group_key::text) FILTER (WHERE apart))
+        FROM (SELECT *, group_key IS NOT NULL OR scheduled_at > statement_timestamp() AS apart
+              FROM inserted WHERE queue_id = queue_number) i
+        HAVING min(queue_id) IS NOT NULL;
     END LOOP;
 
-    RETURN NULL;
+    RETURN NEW;
 END
 $$;
 
 -- A trigger's function needs no right of the roles that fire it.
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_message_inserted{twin}() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_messages_inserted{twin}() FROM PUBLIC;
 
 CREATE TRIGGER pgqueue_message_inserted{twin}
     AFTER INSERT ON {schema}.pgqueue_message
     REFERENCING NEW TABLE AS inserted
-    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_message_inserted{twin}();
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_messages_inserted{twin}();
 
 -- Reverse
 
 DROP FUNCTION IF EXISTS {schema}.pgqueue_message_inserted{twin}() CASCADE;
+DROP FUNCTION IF EXISTS {schema}.pgqueue_messages_inserted{twin}() CASCADE;
+DROP FUNCTION IF EXISTS {schema}.pgqueue_sent{twin}(
+    integer, bigint[], timestamptz[], timestamptz[], smallint[], text[]);

@@ -7,11 +7,11 @@ __all__ = ["SEND_TRIGGER", "send_trigger"]
 SEND_TRIGGER = "pgqueue_message_inserted"
 
 
-def send_trigger(table: str, queue_id: int, *, unlogged: bool) -> str:
+def send_trigger(table: str, *, unlogged: bool) -> str:
     """The statement that makes it, for one table of a queue's messages."""
     twin = "_unlogged" if unlogged else ""
     return (
         f"CREATE TRIGGER {SEND_TRIGGER} AFTER INSERT ON {table} "
         f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted{twin}('{int(queue_id)}')"
+        f"EXECUTE FUNCTION pgqueue_message_inserted{twin}()"
     )

@@ -49,7 +49,7 @@ def create_tables(
     if partition_interval is None:
         make_table(cursor, message, MESSAGE, unlogged=unlogged)
         make_table(cursor, archive, ARCHIVE, unlogged=unlogged)
-        add_send_trigger(cursor, message, number, unlogged=unlogged)
+        add_send_trigger(cursor, message, unlogged=unlogged)
     else:
         make_partitioned(cursor, message, MESSAGE, number, unlogged=unlogged)
         make_partitioned(cursor, archive, ARCHIVE, number, unlogged=unlogged)

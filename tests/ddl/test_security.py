@@ -163,7 +163,9 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders: 
 
     public = {name for name, is_public in functions if is_public}
     twins = {
-        f"pgqueue_{name}{twin}" for name in ("go_on", "next_heads") for twin in ("", "_unlogged")
+        f"pgqueue_{name}{twin}"
+        for name in ("sent", "go_on", "next_heads")
+        for twin in ("", "_unlogged")
     }
     assert public == {"pgqueue_wake", "pgqueue_claim_keys", *twins}
 

@@ -462,3 +462,22 @@ def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db: None) -> None:
     run_sql(f"INSERT INTO {leaf} (queue_id, body) VALUES (%s, '2')", [queue.pk])
 
     assert [m.body for m in Message.objects.read(queue, qty=5)] == [1, 2]
+
+
+# What a session remembers
+
+
+def test_a_session_keeps_two_plans_for_each_queue_that_it_sends_to(db: None) -> None:
+    """Every DDL statement, of any session, has it look at all of them."""
+
+    def plans_after_a_send(name: str) -> int:
+        Message.objects.create_queue(name)
+        Message.objects.send(name, 1)
+        return run_sql(
+            "SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'CachedPlanSource' "
+            "AND ident NOT LIKE '%%pg_backend_memory_contexts%%'"
+        )[0][0]
+
+    first, *more = (plans_after_a_send(f"queue-{number}") for number in range(4))
+
+    assert [plans - first for plans in more] == [2, 4, 6]
