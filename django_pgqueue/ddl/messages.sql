@@ -17,6 +17,13 @@ CREATE DOMAIN pgqueue_priority AS smallint CONSTRAINT pgqueue_priority_range
 CREATE DOMAIN pgqueue_key AS text CONSTRAINT pgqueue_key_length
     CHECK (length(VALUE) BETWEEN 1 AND 255);
 
+-- JSON that a reader can get as text, of at most 512 MB. 1e100000 is 16 bytes here and 100 kB as text:
+-- some thousands of it would fail each statement that returns them, whatever else it reads. What is
+-- short, and was not compressed by another table, cannot be so long.
+CREATE DOMAIN pgqueue_json AS jsonb CONSTRAINT pgqueue_json_length
+    CHECK (pg_column_size(VALUE) < 65536 AND pg_column_compression(VALUE) IS NULL
+           OR octet_length(VALUE::text) <= 536870912);
+
 CREATE SEQUENCE pgqueue_message_id_seq AS bigint;
 
 CREATE TABLE pgqueue_message (
@@ -29,8 +36,8 @@ CREATE TABLE pgqueue_message (
     priority pgqueue_priority NOT NULL DEFAULT 0,
     group_key pgqueue_key,
     dedup_key pgqueue_key,
-    headers jsonb,
-    body jsonb,
+    headers pgqueue_json,
+    body pgqueue_json,
     -- id first: a look-up by id alone must not scan every partition.
     PRIMARY KEY (id, queue_id, enqueued_at)
 ) PARTITION BY LIST (queue_id);
@@ -94,4 +101,5 @@ $$;
 
 DROP TABLE IF EXISTS {schema}.pgqueue_message, {schema}.pgqueue_archive;
 DROP SEQUENCE IF EXISTS {schema}.pgqueue_message_id_seq;
-DROP DOMAIN IF EXISTS {schema}.pgqueue_time, {schema}.pgqueue_priority, {schema}.pgqueue_key;
+DROP DOMAIN IF EXISTS {schema}.pgqueue_time, {schema}.pgqueue_priority, {schema}.pgqueue_key,
+    {schema}.pgqueue_json;

@@ -50,6 +50,41 @@ def test_a_value_out_of_range_is_refused_by_name(
     assert orders.metrics().length == 0
 
 
+@pytest.mark.parametrize(
+    ("column", "stored"), [("body", "as it is"), ("headers", "compressed by another table")]
+)
+def test_json_that_no_statement_could_return_is_refused(
+    orders: BoundQueue, column: str, stored: str
+) -> None:
+    """Small as jsonb, and more than 512 MB as text."""
+    number = Message.objects.resolve(orders.name).pk
+    made = "SELECT jsonb_build_object('n', jsonb_agg(n)) AS j FROM (SELECT '1e100000'::jsonb AS n"
+    many = f"{made} FROM generate_series(1, 5400)) x"
+    if stored == "compressed by another table":
+        run_sql(f"CREATE TEMPORARY TABLE elsewhere ON COMMIT DROP AS {many}")
+        [(size,)] = run_sql("SELECT pg_column_size(j) FROM elsewhere")
+        assert size < 60000
+        many = "SELECT j FROM elsewhere"
+    orders.send(1)
+
+    with pytest.raises(DatabaseError), transaction.atomic():
+        run_sql(
+            f"INSERT INTO pgqueue_message (queue_id, {column}) SELECT {number}, j FROM ({many}) x"
+        )
+
+    assert [message.body for message in orders.read(qty=9, in_transaction=True)] == [1]
+
+
+def test_json_that_is_longer_as_text_is_read(orders: BoundQueue) -> None:
+    number = Message.objects.resolve(orders.name).pk
+    made = "SELECT jsonb_agg('1e100000'::jsonb) FROM generate_series(1, 20)"
+
+    run_sql(f"INSERT INTO pgqueue_message (queue_id, body) SELECT {number}, ({made})")
+
+    [message] = orders.read(in_transaction=True)
+    assert len(message.body) > 2_000_000
+
+
 def test_the_first_and_the_last_moment_can_be_shown_in_every_time_zone(orders: BoundQueue) -> None:
     insert(orders, enqueued_at="0001-01-02Z", body="1")
     insert(orders, enqueued_at="9999-12-30 23:59:59Z", body="2")
