@@ -55,6 +55,8 @@ class Verdict:
     asked_for: int
     leases: list[str]
     processes: int
+    #: Messages that were sent for sure.
+    messages: int
 
     @property
     def wrong(self) -> dict[str, list[str]]:
@@ -109,4 +111,5 @@ def check(events: Iterable[Event], state: State) -> Verdict:
         asked_for=sum(min(faults[op], runs[op] - 1) for op in runs),
         leases=sorted(op for op, where in state.live.items() if where == "PROCESSING"),
         processes=state.processes,
+        messages=len(sent),
     )

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,10 @@ def chaos_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def world(chaos_server: EmbeddedServer, tmp_path: Path) -> Iterator[World]:
-    """CHAOS_SEED replays a run, CHAOS_SCALE makes it longer."""
+    """CHAOS_SEED replays a run, CHAOS_SCALE makes it longer, CHAOS_UNTIL is the last moment for a
+    new one, in seconds since the epoch."""
+    if time.time() > float(os.environ.get("CHAOS_UNTIL", "inf")):
+        pytest.skip("the time is over")
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     scale = float(os.environ.get("CHAOS_SCALE", "1"))
     print(f"CHAOS_SEED={seed} CHAOS_SCALE={scale:g}")

@@ -54,7 +54,7 @@ class World:
         settings = {"visibility_timeout": LEASE, "dead_letter_queue": "dead", **options}
         self._names = names or tuple(QUEUES)
         wanted = {"dead": {}, **dict.fromkeys(self._names, settings)}
-        prepared = self._run("tests.acceptance.chaos.prepare", json.dumps(wanted)).wait(60)
+        prepared = self._run("tests.acceptance.chaos.prepare", json.dumps(wanted)).wait(180)
         assert prepared == 0
 
     def produce(self, count: int, *, producers: int = 1, **plan: Any) -> None:
@@ -83,7 +83,7 @@ class World:
     def until_started(self, consumer: Command) -> None:
         """Wait until a consumer works; before, a signal finds no handler."""
         path = self.history / f"{consumer.pid}.jsonl"
-        until(lambda: path.exists() and '"started"' in path.read_text(), 60)
+        until(lambda: path.exists() and '"started"' in path.read_text(), 180)
 
     def pause(self, least: float, most: float) -> None:
         time.sleep(self.draw.uniform(least, most))
@@ -110,14 +110,14 @@ class World:
 
     # The end
 
-    def finish(self, seconds: float = 60, *, killed: bool = False) -> Verdict:
+    def finish(self, seconds: float = 180, *, killed: bool = False) -> Verdict:
         """Let everything be handled, stop the consumers, and judge.
 
         Where processes were ``killed``, they are started again, and may leave their rows: others
         remove them when their heartbeat is long overdue.
         """
         for producer in self._producers:
-            assert producer.wait(120) == 0
+            assert producer.wait(300) == 0
         for consumer in self.consumers:
             consumer.send(signal.SIGCONT)
         self.until_drained(seconds, restart=killed)
@@ -126,15 +126,41 @@ class World:
                 self.until_started(consumer)
             consumer.terminate()
         for consumer in self.consumers:
-            code = consumer.wait(40)
+            code = consumer.wait(120)
             assert code == 0, f"a consumer ended with {code}:\n{consumer.output}"
         verdict = check(history.read(self.history), self.state())
         print(f"seed {self.seed}: {self.faults} faults; {verdict}")
+        self._count(verdict)
         for ops in verdict.wrong.values():
             self.tell(ops)
         assert verdict.wrong == {}, f"{verdict}; wrong: {verdict.wrong}"
         assert killed or verdict.processes == 0
         return verdict
+
+    def _count(self, verdict: Verdict) -> None:
+        """Add a line to the file CHAOS_COUNTS, for ``python -m tests.acceptance.chaos``."""
+        if path := os.environ.get("CHAOS_COUNTS"):
+            counts = {
+                "messages": verdict.messages,
+                # Those from outside, and those that messages asked their handlers for.
+                "faults": self.faults + verdict.asked_for,
+                "redelivered": verdict.redelivered,
+                "lost": len(verdict.lost),
+                "phantoms": len(verdict.phantoms),
+                "twice": len(verdict.duplicated),
+                "twice in a transaction": len(self.twice_in_transactions()),
+            }
+            with Path(path).open("a") as out:
+                out.write(json.dumps(counts) + "\n")
+
+    def twice_in_transactions(self) -> list[str]:
+        """Messages of transactional and locked handlers with more than one effect."""
+        with self.connect() as connection:
+            rows = connection.execute(
+                "SELECT number FROM orders_app_order WHERE note IN ('transactional', 'locked') "
+                "GROUP BY number HAVING count(*) > 1"
+            )
+            return [op for (op,) in rows]
 
     def tell(self, ops: Iterable[str]) -> None:
         """Print what happened to some messages, and where they ended."""

@@ -1,0 +1,89 @@
+"""Faults of every kind for a length of time, by several seeds, and the sums of what happened.
+
+    python -m tests.acceptance.chaos                         # five seeds, six minutes each
+    python -m tests.acceptance.chaos --minutes 1 --seeds 7
+
+For each seed the runs of ``test_faults.py`` follow one another until its time is up; the last one
+ends in peace. Exits with 1 when a run fails, and prints what it said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNS = "tests/acceptance/chaos/test_faults.py"
+COLUMNS = ["messages", "faults", "redelivered", "lost", "phantoms", "twice"]
+COLUMNS += ["twice in a transaction"]
+
+
+def run(seed: int, until: float, counts: Path) -> tuple[int, str]:
+    """All runs that begin in time; how many failed, and the output."""
+    options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", RUNS, *options],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "CHAOS_SEED": str(seed),
+            "CHAOS_UNTIL": str(until),
+            "CHAOS_COUNTS": str(counts),
+        },
+        capture_output=True,
+        text=True,
+    )
+    found = re.search(r"(\d+) failed", ended.stdout)
+    # Without a failure of a test: skipped all, which is no failure, or pytest itself failed.
+    failed = int(found[1]) if found else int(ended.returncode != 0)
+    return failed, ended.stdout + ended.stderr
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.acceptance.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=6, help="for each seed (default: 6)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    options = parser.parse_args()
+    print("| seed | runs | failed | minutes |", " | ".join(COLUMNS), "|")
+    print("|---|" + "---:|" * (len(COLUMNS) + 3), flush=True)
+    all_failed = 0
+    for seed in options.seeds:
+        draw, began = random.Random(seed), time.time()
+        until = began + 60 * options.minutes
+        failed = 0
+        with tempfile.TemporaryDirectory(prefix="chaos-counts-") as folder:
+            counts = Path(folder) / "counts"
+            counts.touch()
+            while time.time() < until:
+                wrong, output = run(draw.randrange(10**6), until, counts)
+                failed += wrong
+                if wrong:
+                    print(output, file=sys.stderr, flush=True)
+            runs = [json.loads(line) for line in counts.read_text().splitlines()]
+        sums: Counter[str] = Counter()
+        for each in runs:
+            sums.update(each)
+        cells = [seed, len(runs), failed, f"{(time.time() - began) / 60:.1f}"]
+        print(
+            "|", " | ".join(map(str, [*cells, *(sums[name] for name in COLUMNS)])), "|", flush=True
+        )
+        all_failed += failed
+    return 1 if all_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
