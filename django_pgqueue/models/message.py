@@ -295,6 +295,12 @@ class Message(models.Model):
         return self._first_read_at / 1_000_000 - since.timestamp()
 
     @property
+    def leased_for(self) -> float:
+        """Seconds from the first delivery to the end of this lease, by the server's clock."""
+        first = self._first_read_at
+        return 0.0 if first is None else (self._vt - first) / 1_000_000
+
+    @property
     def receipt(self) -> Receipt:
         """Settles this delivery, and no other one."""
         batch = self.batch
