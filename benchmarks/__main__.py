@@ -2,10 +2,11 @@
 
     python -m benchmarks                    everything, about half an hour
     python -m benchmarks --quick            everything, smaller, under five minutes
-    python -m benchmarks send depth-delayed by topic or by name
+    python -m benchmarks peers              by topic or by name
     python -m benchmarks --list
 
 The server is one of our own that is gone afterwards, or DATABASE_URL's.
+A run on a busy machine is marked, and saved beside the last quiet one, not in its place.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import database, payloads, peers, report
+from benchmarks.machine import Watch
 
 RESULTS = Path(__file__).parent / "results"
 #: Holds what a run has measured so far, until it ends.
@@ -65,6 +67,9 @@ def parse() -> argparse.Namespace:
         help="real webhooks: JSON lines {'event': …, 'payload': …}, plain or gzipped",
     )
     parser.add_argument("--name", help="of the files in benchmarks/results")
+    parser.add_argument(
+        "--force", action="store_true", help="save under that name on a busy machine too, marked"
+    )
     parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
     parser.set_defaults(size="normal")
     options = parser.parse_args()
@@ -91,26 +96,32 @@ def measure(options: argparse.Namespace) -> int:
         sent.append(payloads.webhooks(Path(options.payloads)))
     else:
         print("Skipping the real webhooks: no --payloads given.")
-    for label in peers.LABELS:
-        if distribution := peers.missing(label):
-            print(f"Skipping {label}: {distribution} is not installed.")
+    for label in {**peers.QUEUES, **peers.WORKERS}:
+        if needed := peers.missing(label):
+            print(f"Skipping {label}: {needed} is not installed.")
     started = time.monotonic()
+    watch = Watch()
+    watch.look()
+    if disturbed := watch.machine.disturbances():
+        print(f"The machine is busy, no figure will be a headline: {'; '.join(disturbed)}.")
     report.remove(RESULTS, UNFINISHED)
     print("Starting the server ...", flush=True)
     with database.database():
         chosen = scenarios(options.scenarios, full=options.size == "full")
         from django.core.management import call_command
 
-        from benchmarks.bench import Bench, run
+        from benchmarks.bench import Bench, Outcome, run
         from benchmarks.clients import Clients
 
         call_command("migrate", verbosity=0)
         clients = Clients()
         about = report.about(options, sent)
-        outcomes = []
+        outcomes: list[Outcome] = []
 
         def save(name: str) -> Path:
             about["minutes"] = round((time.monotonic() - started) / 60, 1)
+            about["machine"] |= report.of_machine(watch.machine)
+            about["disturbed"] = watch.machine.disturbances()
             return report.save(RESULTS, name, about, outcomes)
 
         try:
@@ -120,24 +131,31 @@ def measure(options: argparse.Namespace) -> int:
                 bench = Bench(
                     clients, payload, size=options.size, rounds=options.rounds, tell=progress
                 )
-                outcomes.append(run(scenario, bench))
-                progress.done()
-                print(report.table(outcomes[-1]), flush=True)
-                save(UNFINISHED)
+                outcomes.append(Outcome(scenario, payload))
+                try:
+                    run(outcomes[-1], bench, watch)
+                finally:
+                    progress.done()
+                    print(report.table(outcomes[-1]), flush=True)
+                    save(UNFINISHED)
         finally:
             clients.close()
-    where = save(options.name or usual_name(options))
+    name = options.name or usual_name(options)
+    if (disturbed := watch.machine.disturbances()) and not options.force:
+        name += "-busy"
+    where = save(name)
     report.remove(RESULTS, UNFINISHED)
     print(report.goals(outcomes))
+    if disturbed:
+        print(f"\nNot for a headline: {'; '.join(disturbed)}.")
     print(f"\n{about['minutes']} minutes. Saved as {where}")
     return 0
 
 
 def usual_name(options: argparse.Namespace) -> str:
-    """Only a whole run of the usual size is the one to keep."""
-    if not options.scenarios and options.size == "normal":
-        return "latest"
-    return "-".join([options.size, *options.scenarios])
+    """A run of the usual size is one to keep, under the name of its scenarios."""
+    size = [] if options.size == "normal" else [options.size]
+    return "-".join([*size, *(options.scenarios or ["latest"])])
 
 
 class Progress:

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import database, peers, scenarios
 from benchmarks.clients import Clients, repeat
+from benchmarks.machine import Watch
 from benchmarks.payloads import Payload
 from benchmarks.scenarios import Goal, Measure, Scenario
 
@@ -35,13 +36,16 @@ class Outcome:
     payload: Payload
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    #: How many messages, connections, seconds.
+    made_of: str = ""
 
     def median(self, label: str, unit: str) -> float:
         return statistics.median(self.samples[label][unit])
 
     def ratio(self, label: str, to: str, unit: str) -> float:
         """The median of the rounds' ratios: a disturbance of a round disturbs both of its sides."""
-        pairs = zip(self.samples[label][unit], self.samples[to][unit], strict=True)
+        # Of an interrupted round one of the two may be missing.
+        pairs = zip(self.samples[label][unit], self.samples[to][unit], strict=False)
         return statistics.median(a / b for a, b in pairs)
 
     def judged(self) -> Iterator[tuple[Goal, float, bool]]:
@@ -82,6 +86,9 @@ class Bench:
         self._connection = database.connect()
         self._closing.enter_context(self._connection)
         self.seconds = self.amount(0.4, 2.0, 5.0)
+        self.made_of = ""
+        #: Why a contestant that is installed cannot take part.
+        self.unable: dict[str, str] = {}
 
     def amount(self, quick: Any, normal: Any, full: Any = None) -> Any:
         """As much as suits the size of this run."""
@@ -106,6 +113,21 @@ class Bench:
     def contestants(self, *wanted: str) -> list[str]:
         return [peer for peer in wanted if self.has(peer)]
 
+    def workers(self, *wanted: str, is_tuned: bool = False) -> dict[str, peers.Worker]:
+        """The adapters of those contestants that can be run here, their tables made."""
+        found = {}
+        for label in self.contestants(*wanted):
+            self.tell(f"preparing {label}")
+            try:
+                worker = peers.open_worker(label, is_tuned=is_tuned)
+                self.on_close(worker.close)
+                worker.install()
+            except Exception as error:
+                self.unable[label] = str(error).strip() or repr(error)
+                continue
+            found[label] = worker
+        return found
+
     def on_close(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._closing.callback(function, *arguments)
 
@@ -120,6 +142,13 @@ class Bench:
         """Statistics for the planner, and nothing left that autovacuum would do meanwhile."""
         self.sql("VACUUM ANALYZE")
 
+    def rest(self) -> None:
+        """Let the server finish what the contestant before has left to its autovacuum."""
+        busy = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"
+        until = time.monotonic() + 3
+        while self.sql(busy) and time.monotonic() < until:
+            time.sleep(0.1)
+
     def rate(self, step: Callable[[], int], most: int | None = None) -> float:
         """Messages a second of this process, calling step over and over again."""
         count, started, ended = repeat(step, self.seconds, most)
@@ -131,9 +160,9 @@ class Bench:
         self._closing.close()
 
 
-def run(scenario: Scenario, bench: Bench) -> Outcome:
+def run(outcome: Outcome, bench: Bench, watch: Watch) -> None:
     """All rounds of a scenario: each contestant in turn, forth and back."""
-    outcome = Outcome(scenario, bench.payload)
+    scenario = outcome.scenario
     measures: dict[str, Measure] = {}
     try:
         bench.tell("preparing")
@@ -141,11 +170,14 @@ def run(scenario: Scenario, bench: Bench) -> Outcome:
             measures = scenario.prepare(bench)
         except Exception as error:
             outcome.failures["preparing"] = str(error).strip() or repr(error)
+        outcome.failures.update(bench.unable)
         order = list(measures)
         rounds = min(bench.rounds, scenario.rounds or bench.rounds)
         for number in range(1, rounds + 1):
             for label in [label for label in order if label not in outcome.failures]:
                 bench.tell(f"round {number} of {rounds}: {label}")
+                bench.rest()
+                watch.look()
                 try:
                     found = measures[label]()
                 except Exception as error:
@@ -161,7 +193,8 @@ def run(scenario: Scenario, bench: Bench) -> Outcome:
         started = time.monotonic()
         bench.close()
         bench.tell(f"cleaned up in {time.monotonic() - started:.1f} s")
-    # In the order in which they were told, not in that of the last round.
-    whole = [label for label in measures if label not in outcome.failures]
-    outcome.samples = {label: outcome.samples[label] for label in whole}
-    return outcome
+        # In the order in which they were told, not in that of the last round.
+        measured = [label for label in measures if label in outcome.samples]
+        whole = [label for label in measured if label not in outcome.failures]
+        outcome.samples = {label: outcome.samples[label] for label in whole}
+        outcome.made_of = bench.made_of

@@ -1,21 +1,30 @@
-"""Our handlers: what ``manage.py runconsumer`` runs in the consumer scenarios."""
+"""Our handlers: what ``manage.py runconsumer`` runs in the scenarios with workers."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from django.db import connection
-
 from benchmarks.notes import note
 from django_pgqueue import consumer
 
-EFFECTS = "CREATE TABLE IF NOT EXISTS benchmark_effect (message_id bigint NOT NULL)"
+#: The modes that have a batch handler besides.
+BATCHES = ("drain",)
 
 
 @consumer("drain")
 def nothing(message: Any) -> None:
     """A handler that does nothing."""
+
+
+@consumer("drain-batch", batch=True)
+def nothing_at_once(messages: list[Any]) -> None:
+    """The same for a list of messages."""
+
+
+@consumer("wait")
+def wait_10ms(message: Any) -> None:
+    time.sleep(0.01)
 
 
 @consumer("drain-20ms")
@@ -33,17 +42,6 @@ def nothing_in_order(message: Any) -> None:
     """A handler that does nothing, for the messages of FIFO groups."""
 
 
-@consumer("batch", batch=True)
-def nothing_at_once(messages: list[Any]) -> None:
-    """The same for a list of messages."""
-
-
 @consumer("latency")
 def note_the_delay(message: Any) -> None:
     note(message.body["sent"])
-
-
-@consumer("transactional", ack_policy="TRANSACTIONAL")
-def write_a_row(message: Any) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO benchmark_effect VALUES (%s)", [message.id])

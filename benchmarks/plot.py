@@ -12,13 +12,13 @@ WIDTH, LEFT, RIGHT, ROW, TOP = 760, 220, 110, 30, 46
 OURS, OTHERS = "#2f6f4f", "#8a8f98"
 
 
-def bars(outcome: Outcome) -> str:
+def bars(outcome: Outcome, made_of: str) -> str:
     """One bar for each contestant in the scenario's own unit."""
     unit = outcome.scenario.unit
     drawn = {label: units[unit] for label, units in outcome.samples.items() if unit in units}
     longest = max((max(samples) for samples in drawn.values()), default=0) or 1
     scale = (WIDTH - LEFT - RIGHT) / longest
-    height = TOP + ROW * len(drawn) + 12
+    height = TOP + ROW * len(drawn) + 30
     less = "less" if outcome.scenario.lower_is_better else "more"
     title = escape(f"{outcome.scenario.title} ({outcome.payload.name})")
     parts = [
@@ -43,4 +43,7 @@ def bars(outcome: Outcome) -> str:
             f'<path d="M{low:.1f} {y + 13}H{high:.1f}" stroke="#111" stroke-width="1.5"/>',
             f'<text x="{max(end, high) + 8:.1f}" y="{y + 17}">{number}</text>',
         ]
+    parts.append(
+        f'<text x="12" y="{height - 10}" fill="#555" font-size="11">{escape(made_of)}</text>'
+    )
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -9,11 +9,13 @@ import json
 import os
 import platform
 import shutil
+import statistics
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import database, peers, plot
+from benchmarks.machine import Machine
 from benchmarks.payloads import Payload
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
             "system": f"{platform.system()} {platform.release()}",
-            "load before": round(os.getloadavg()[0], 1),
         },
         "versions": {
             "python": platform.python_version(),
@@ -42,6 +43,30 @@ def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
         "size": options.size,
         "rounds": options.rounds,
     }
+
+
+def of_machine(machine: Machine) -> dict[str, str]:
+    """What was seen of the machine before the start and before each measurement."""
+    found = {"load before": f"{machine.load:.1f}"}
+    if machine.others:
+        found["others' share"] = f"{statistics.median(machine.others):.0%}"
+        found["stolen"] = f"{machine.steal:.1%}"
+    return {**found, "calibrations apart": f"{machine.spread:.2f}"}
+
+
+def made_of(outcome: Outcome, facts: dict[str, Any]) -> str:
+    """What the figures of a scenario are made of, in a line."""
+    machine = facts["machine"]
+    rounds = max((len(s) for units in outcome.samples.values() for s in units.values()), default=0)
+    parts = [
+        outcome.made_of,
+        f"{rounds} rounds",
+        f"{machine['cores']} cores ({machine['processor']})",
+        f"PostgreSQL {facts['server']['server_version']}",
+        facts["date"],
+        "BUSY MACHINE" if facts.get("disturbed") else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def pgmq_version() -> str:
@@ -138,7 +163,7 @@ def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outco
     images = {}
     for outcome in outcomes:
         image = plots / f"{outcome.scenario.name}-{outcome.payload.name.replace(' ', '')}.svg"
-        image.write_text(plot.bars(outcome), encoding="utf-8")
+        image.write_text(plot.bars(outcome, made_of(outcome, facts)), encoding="utf-8")
         images[id(outcome)] = f"{name}/{image.name}"
     target = directory / f"{name}.md"
     target.write_text(markdown(facts, outcomes, images), encoding="utf-8")
@@ -159,10 +184,12 @@ def markdown(facts: dict[str, Any], outcomes: list[Outcome], images: dict[int, s
         f"Measured on {facts['date']} by `python -m benchmarks` (size: {facts['size']}, "
         f"{facts['rounds']} rounds, every contestant in turn). Only the ratios mean anything: "
         "they are medians of the rounds' ratios, from one run on one machine.",
+        *disturbed(facts),
         "\n".join(
             f"- {group}: " + ", ".join(f"{name} {value}" for name, value in facts[group].items())
             for group in ("machine", "versions", "server", "payloads")
         ),
+        *advice(outcomes),
         "## Goals",
         goals(outcomes),
         "## Scenarios",
@@ -179,9 +206,29 @@ def markdown(facts: dict[str, Any], outcomes: list[Outcome], images: dict[int, s
                 ]
             ),
             *failures(outcome),
+            made_of(outcome, facts),
             f"![{outcome.scenario.title}]({images[id(outcome)]})",
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def disturbed(facts: dict[str, Any]) -> list[str]:
+    if not facts.get("disturbed"):
+        return []
+    return [f"**Not for a headline**, the machine was busy: {'; '.join(facts['disturbed'])}."]
+
+
+def advice(outcomes: list[Outcome]) -> list[str]:
+    """How each contestant with workers was run, if any was."""
+    if not any(outcome.scenario.topic == "peers" for outcome in outcomes):
+        return []
+    lines = ["| | by default | tuned, as its documentation advises | documentation |"]
+    lines.append("|---|---|---|---|")
+    for label in peers.WORKERS:
+        if not peers.missing(label):
+            kind = peers.worker_class(label)
+            lines.append(f"| {label} | {kind.default} | {kind.tuned} | {kind.documentation} |")
+    return ["## How each was run", "\n".join(lines)]
 
 
 def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
@@ -190,6 +237,7 @@ def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             "scenario": outcome.scenario.name,
             "title": outcome.scenario.title,
             "payload": outcome.payload.name,
+            "made of": outcome.made_of,
             "samples": outcome.samples,
             "failures": outcome.failures,
             "goals": [

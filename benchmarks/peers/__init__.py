@@ -1,27 +1,50 @@
 """Who is measured: an adapter each, used the way its own documentation says.
 
-What has queues to send to and read from offers the same methods here (:class:`Queues`); what is
-only a worker is in the consumer scenarios alone (:class:`Worker`).
+A contestant that has queues to send to and read from offers :class:`Queues`, for the scenarios
+that measure operations one by one. A contestant that runs handlers is a :class:`Worker`, at its
+defaults and tuned as its documentation advises.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import shutil
+import subprocess
 from functools import cache
 from importlib import metadata
 from typing import Any, Protocol
 
-__all__ = ["Queues", "Worker", "missing", "open_queues", "open_worker", "versions"]
+from benchmarks import database
 
-#: The contestant's label, its module here, and the distributions that have to be installed.
-LABELS: dict[str, tuple[str, tuple[str, ...]]] = {
+__all__ = [
+    "QUEUES",
+    "WORKERS",
+    "Queues",
+    "Worker",
+    "missing",
+    "open_queues",
+    "open_worker",
+    "versions",
+    "worker_class",
+]
+
+#: The contestant's label, its module here, and what has to be installed: distributions of Python,
+#: a program, or a module of Django.
+QUEUES: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, bare cursor": ("ours_bare", ()),
     "PGMQ": ("pgmq", ("pgmq",)),
     "PGMQ, msgspec": ("pgmq_msgspec", ("pgmq", "msgspec")),
+}
+WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ours": ("ours", ()),
+    "ours, tasks": ("ours_tasks", ("django.tasks",)),
+    "django-tasks-db": ("django_tasks_db", ("django-tasks-db", "django.tasks")),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),
+    "PGMQ's client": ("pgmq_client", ("pgmq", "psycopg-pool")),
     "Procrastinate": ("procrastinate", ("procrastinate",)),
-    "django-tasks-db": ("django_tasks_db", ("django-tasks-db",)),
+    "graphile-worker": ("graphile_worker", ("npm",)),
 }
 
 
@@ -45,55 +68,119 @@ class Queues(Protocol):
         ...
 
 
-class Worker(Protocol):
-    """A consumer process, and what sends to it.
+class Worker:
+    """A contestant's consumer process, and what enqueues for it.
 
-    The ``mode`` is the handler: ``drain`` does nothing, ``latency`` notes how late it was called.
+    The ``mode`` names the queue and its handler: ``drain`` does nothing, ``wait`` waits for
+    10 ms, ``latency`` notes how late it was called.
     """
 
-    #: How many messages are worth sending to see its rate.
-    most: int
+    #: Shown beside the results: what is run by default, what its documentation advises for
+    #: throughput, and where it says so.
+    default = ""
+    tuned = ""
+    documentation = ""
+    #: The table whose rows workers claim.
+    table = ""
+    #: Whether one process runs several handlers at once.
+    has_concurrency = True
 
-    def install(self) -> None: ...
-    def command(self, mode: str) -> list[str]: ...
-    def fill(self, count: int, mode: str) -> None: ...
-    def send(self, body: dict[str, Any], mode: str) -> None: ...
-    def remaining(self, mode: str) -> int: ...
-    def clear(self, mode: str) -> None: ...
-    def close(self) -> None: ...
+    def __init__(self, *, is_tuned: bool = False) -> None:
+        self.is_tuned = is_tuned
+        self.connection = database.connect()
+
+    def install(self) -> None:
+        """Make its tables, if they are not there."""
+
+    def tune(self, mode: str) -> None:
+        """Set its tables as they are by default, or as its documentation advises."""
+
+    def command(self, mode: str, concurrency: int | None = None) -> list[str]:
+        """What starts a process; ``concurrency`` handlers at once, in place of its setting."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """Variables for its processes."""
+        return {}
+
+    def fill(self, count: int, mode: str) -> None:
+        """A backlog, made in any way: this is not measured."""
+        self.enqueue_many([{"x": "y" * 192}] * count, mode)
+
+    def enqueue(self, body: dict[str, Any], mode: str) -> None:
+        """Enqueue one, in a transaction of its own."""
+        raise NotImplementedError
+
+    def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
+        """Enqueue all, as its documentation says for many."""
+        raise NotImplementedError
+
+    def remaining(self, mode: str) -> int:
+        """How many are not done."""
+        raise NotImplementedError
+
+    def clear(self, mode: str) -> None:
+        """Remove everything, what is done as well."""
+        raise NotImplementedError
+
+    def count(self, query: str, *values: Any) -> int:
+        row = self.connection.execute(query, values).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def close(self) -> None:
+        self.connection.close()
 
 
 def missing(label: str) -> str | None:
-    """The distribution that a contestant lacks, or None."""
-    for distribution in LABELS[label][1]:
-        try:
-            metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            return distribution
+    """What a contestant lacks, or None."""
+    for needed in {**QUEUES, **WORKERS}[label][1]:
+        if needed == "npm":
+            found = shutil.which("npm") and shutil.which("node")
+        elif needed == "django.tasks":
+            found = importlib.util.find_spec(needed)
+        else:
+            found = _version(needed)
+        if not found:
+            return needed
     return None
 
 
 def versions() -> dict[str, str]:
     """The versions of the peers that are installed."""
-    found = {}
-    for _, distributions in LABELS.values():
-        for name in distributions:
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                found[name] = "not installed"
+    labels = {**QUEUES, **WORKERS}.values()
+    names = {name for _, needed in labels for name in needed} - {"npm", "django.tasks"}
+    found = {name: _version(name) or "not installed" for name in sorted(names)}
+    if not missing("graphile-worker"):
+        found["graphile-worker"] = _module("graphile_worker").VERSION
+        node = subprocess.run(["node", "--version"], capture_output=True, text=True)
+        found["node"] = node.stdout.strip().removeprefix("v")
     return found
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @cache
 def open_queues(label: str) -> Queues:
     """The adapter of a contestant, with a connection of its own; one in each process."""
-    return _module(label).Queues()
+    return _module(QUEUES[label][0]).Queues()
 
 
-def open_worker(label: str) -> Worker:
-    return _module(label).Worker()
+def open_worker(label: str, *, is_tuned: bool = False) -> Worker:
+    """The adapter of a contestant, at its defaults or tuned."""
+    return worker_class(label)(is_tuned=is_tuned)
 
 
-def _module(label: str) -> Any:
-    return importlib.import_module(f"benchmarks.peers.{LABELS[label][0]}")
+def worker_class(label: str) -> type[Worker]:
+    """Says how that contestant is run."""
+    kind: type[Worker] = _module(WORKERS[label][0]).Worker
+    return kind
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.peers.{name}")

@@ -7,9 +7,7 @@ import sys
 from itertools import cycle, islice
 from typing import Any
 
-from django.db import connection
-
-from benchmarks import consumers
+from benchmarks import consumers, peers
 from django_pgqueue.models import Message, Process, Queue
 
 HOUR = 3600
@@ -44,24 +42,40 @@ class Queues:
         return len(Message.objects.archive(queue, messages)) if messages else 0
 
 
-class Worker:
-    """``manage.py runconsumer``; the handlers are in ``benchmarks/consumers.py``."""
+class Worker(peers.Worker):
+    default = "`manage.py runconsumer`, a plain function: four threads"
+    tuned = "the same, with a function that takes up to 100 messages: `@consumer(batch=True)`"
+    documentation = "docs/consumer.md"
+    table = "pgqueue_ready"
+    queues = ("drain", "drain-20ms", "drain-50ms", "ordered", "wait", "latency")
 
-    most = 20_000
-    modes = ("drain", "drain-20ms", "drain-50ms", "ordered", "batch", "latency", "transactional")
+    def queue(self, mode: str) -> str:
+        """The queue whose handler is a batch handler, when tuned."""
+        return f"{mode}-batch" if self.is_tuned and mode in consumers.BATCHES else mode
 
     def install(self) -> None:
-        for mode in self.modes:
-            Message.objects.create_queue(mode)
-        with connection.cursor() as cursor:
-            cursor.execute(consumers.EFFECTS)
+        for mode in self.queues:
+            Message.objects.create_queue(self.queue(mode))
 
-    def command(self, mode: str) -> list[str]:
-        return [sys.executable, "-m", "django", "runconsumer", mode, "--no-progress"]
+    def command(self, mode: str, concurrency: int | None = None) -> list[str]:
+        workers = [] if concurrency is None else ["--workers", str(concurrency)]
+        name = self.queue(mode)
+        return [sys.executable, "-m", "django", "runconsumer", name, "--no-progress", *workers]
 
-    def fill(self, count: int, mode: str) -> None:
-        for start in range(0, count, CHUNK):
-            Message.objects.send_batch(mode, [{"x": "y" * 192}] * min(CHUNK, count - start))
+    def enqueue(self, body: dict[str, Any], mode: str) -> None:
+        Message.objects.send(self.queue(mode), body)
+
+    def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
+        Message.objects.send_batch(self.queue(mode), bodies)
+
+    def remaining(self, mode: str) -> int:
+        pk = Queue.objects.resolve(self.queue(mode), None).pk
+        return self.count("SELECT count(*) FROM pgqueue_live WHERE queue_id = %s", pk)
+
+    def clear(self, mode: str) -> None:
+        # A queue's partitions go with it, the archive too.
+        Message.objects.drop_queue(self.queue(mode))
+        Message.objects.create_queue(self.queue(mode))
 
     def fill_groups(self, count: int, mode: str, groups: int) -> None:
         for number in range(groups):
@@ -78,32 +92,9 @@ class Worker:
 
     def seconds(self, mode: str) -> float:
         """From the last delivery's first lease to the last ack, of all that is archived."""
-        queue = Queue.objects.resolve(mode, None)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT extract(epoch FROM max(archived_at) - min(last_read_at))::float "
-                "FROM pgqueue_archive WHERE queue_id = %s",
-                [queue.pk],
-            )
-            [(seconds,)] = cursor.fetchall()
+        [(seconds,)] = self.connection.execute(
+            "SELECT extract(epoch FROM max(archived_at) - min(last_read_at))::float "
+            "FROM pgqueue_archive WHERE queue_id = %s",
+            [Queue.objects.resolve(mode, None).pk],
+        )
         return float(seconds)
-
-    def forget_archived(self, mode: str) -> None:
-        queue = Queue.objects.resolve(mode, None)
-        with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM pgqueue_archive WHERE queue_id = %s", [queue.pk])
-
-    def send(self, body: dict[str, Any], mode: str) -> None:
-        Message.objects.send(mode, body)
-
-    def remaining(self, mode: str) -> int:
-        queue = Queue.objects.resolve(mode, None)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pgqueue_live WHERE queue_id = %s", [queue.pk])
-            return cursor.fetchone()[0]
-
-    def clear(self, mode: str) -> None:
-        Message.objects.purge(mode)
-
-    def close(self) -> None:
-        """Django keeps the connection."""

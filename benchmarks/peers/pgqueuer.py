@@ -1,5 +1,11 @@
 """PgQueuer: its asyncpg driver and ``PgQueuer.run`` on uvloop, which is what its command line does.
 
+https://janbjorge.github.io/pgqueuer/guides/performance-tuning/ advises: a larger ``batch_size``
+when jobs are short (the default is 10; of 25, 100 and 1,000 the last is fastest here),
+``pgq autovac`` after the installation, a single connection for the worker, the default durability
+where nothing may be lost. asyncpg is its faster driver:
+https://janbjorge.github.io/pgqueuer/comparisons/benchmarks/
+
 The command line itself fails while setting up its log, with the typer that 1.6.0 gets today.
 """
 
@@ -9,17 +15,17 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Coroutine
 from typing import Any
 
 import asyncpg
 from pgqueuer import PgQueuer
 from pgqueuer.queries import Queries
 
-from benchmarks import database
+from benchmarks import database, peers
 from benchmarks.notes import note
 
-#: For rate and for delay each what serves it best here; the default is 10.
-BATCHES = {"drain": 1000, "latency": 10}
+BATCH = 1000
 CHUNK = 5000
 
 
@@ -34,62 +40,83 @@ def connect() -> Any:
     )
 
 
-async def main(mode: str) -> None:
+async def main(mode: str, options: dict[str, int]) -> None:
     """The consumer process."""
     pgq = PgQueuer.from_asyncpg_connection(await connect())
 
-    @pgq.entrypoint("drain")
     async def nothing(job: Any) -> None:
         pass
 
-    @pgq.entrypoint("latency")
+    async def wait_10ms(job: Any) -> None:
+        await asyncio.sleep(0.01)
+
     async def note_the_delay(job: Any) -> None:
         note(json.loads(job.payload)["sent"])
 
+    pgq.entrypoint(mode)(
+        {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}[mode],
+    )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, pgq.shutdown.set)
-    await pgq.run(batch_size=BATCHES[mode])
+    await pgq.run(**options)
 
 
-class Worker:
-    most = 20_000
+class Worker(peers.Worker):
+    default = "`PgQueuer.run` with asyncpg on uvloop: `batch_size=10`"
+    tuned = f"`batch_size={BATCH}`, `pgq autovac`"
+    documentation = "https://janbjorge.github.io/pgqueuer/guides/performance-tuning/"
+    table = "pgqueuer"
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_tuned: bool = False) -> None:
+        super().__init__(is_tuned=is_tuned)
         self.loop = asyncio.new_event_loop()
-        self.connection = self.loop.run_until_complete(connect())
-        self.queries = Queries.from_asyncpg_connection(self.connection)
+        self.asyncpg = self.run(connect())
+        self.queries = Queries.from_asyncpg_connection(self.asyncpg)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(coroutine)
 
     def install(self) -> None:
-        if not self.loop.run_until_complete(self.queries.schema_is_installed()):
-            self.loop.run_until_complete(self.queries.install())
+        if not self.run(self.queries.schema_is_installed()):
+            self.run(self.queries.install())
 
-    def command(self, mode: str) -> list[str]:
-        return [sys.executable, "-m", __name__, mode]
+    def tune(self, mode: str) -> None:
+        made, undone = (
+            self.queries.optimize_autovacuum,
+            self.queries.optimize_autovacuum_rollback,
+        )
+        self.run(made() if self.is_tuned else undone())
 
-    def fill(self, count: int, mode: str) -> None:
-        payload = json.dumps({"x": "y" * 192}).encode()
-        for start in range(0, count, CHUNK):
-            size = min(CHUNK, count - start)
-            self.loop.run_until_complete(
-                self.queries.enqueue([mode] * size, [payload] * size, [0] * size)
-            )
+    def command(self, mode: str, concurrency: int | None = None) -> list[str]:
+        options = {"batch_size": BATCH} if self.is_tuned else {}
+        if concurrency is not None:
+            # At once at least twice the batch, says PgQueuer: two, where one is asked for.
+            batch = max(concurrency // 2, 1)
+            options = {"batch_size": batch, "max_concurrent_tasks": 2 * batch}
+        return [sys.executable, "-m", __name__, mode, json.dumps(options)]
 
-    def send(self, body: dict[str, Any], mode: str) -> None:
-        self.loop.run_until_complete(self.queries.enqueue(mode, json.dumps(body).encode()))
+    def enqueue(self, body: dict[str, Any], mode: str) -> None:
+        self.run(self.queries.enqueue(mode, json.dumps(body).encode()))
+
+    def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
+        for start in range(0, len(bodies), CHUNK):
+            payloads = [json.dumps(body).encode() for body in bodies[start : start + CHUNK]]
+            size = len(payloads)
+            self.run(self.queries.enqueue([mode] * size, payloads, [0] * size))
 
     def remaining(self, mode: str) -> int:
-        query = "SELECT count(*) FROM pgqueuer WHERE entrypoint = $1"
-        return self.loop.run_until_complete(self.connection.fetchval(query, mode))
+        return self.count("SELECT count(*) FROM pgqueuer WHERE entrypoint = %s", mode)
 
     def clear(self, mode: str) -> None:
-        self.loop.run_until_complete(self.queries.clear_queue(mode))
+        self.connection.execute("TRUNCATE pgqueuer, pgqueuer_log")
 
     def close(self) -> None:
-        self.loop.run_until_complete(self.connection.close())
+        super().close()
+        self.run(self.asyncpg.close())
         self.loop.close()
 
 
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(main(sys.argv[1]))
+    uvloop.run(main(sys.argv[1], json.loads(sys.argv[2])))

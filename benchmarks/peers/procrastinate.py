@@ -1,20 +1,30 @@
-"""Procrastinate: its psycopg connector and its command line."""
+"""Procrastinate: its psycopg connector and its command line.
+
+"By default, each worker only takes one job at a time"; for throughput ``--concurrency=30`` is the
+example of https://procrastinate.readthedocs.io/en/stable/howto/production/concurrency.html, and
+with short jobs the pool should hold "as many connections as your concurrency (plus one)":
+https://procrastinate.readthedocs.io/en/stable/discussions.html#mind-the-size-of-your-postgresql-pool.
+Many jobs go by ``batch_defer``.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import Any
 
 import procrastinate
 
-from benchmarks import database
+from benchmarks import database, peers
 from benchmarks.notes import note
 
+CONCURRENCY = 30
 CHUNK = 1000
 
 where = database.parameters() if "BENCHMARK_DATABASE" in os.environ else {}
-app = procrastinate.App(connector=procrastinate.PsycopgConnector(kwargs=where))
+pool = {"max_size": int(size)} if (size := os.environ.get("BENCHMARK_POOL")) else {}
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(kwargs=where, **pool))
 
 
 @app.task(queue="drain")
@@ -22,48 +32,62 @@ async def nothing(x: str) -> None:
     """A handler that does nothing."""
 
 
+@app.task(queue="wait")
+async def wait_10ms(x: str) -> None:
+    await asyncio.sleep(0.01)
+
+
 @app.task(queue="latency")
 async def note_the_delay(sent: float) -> None:
     note(sent)
 
 
-TASKS = {"drain": nothing, "latency": note_the_delay}
+TASKS = {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}
 
 
-class Worker:
-    most = 5_000
+class Worker(peers.Worker):
+    default = "`procrastinate worker`: one job at a time"
+    tuned = f"`--concurrency={CONCURRENCY}`, a pool of one connection more"
+    documentation = (
+        "https://procrastinate.readthedocs.io/en/stable/howto/production/concurrency.html"
+    )
+    table = "procrastinate_jobs"
 
-    def __init__(self) -> None:
-        self.connection = database.connect()
+    def __init__(self, *, is_tuned: bool = False) -> None:
+        super().__init__(is_tuned=is_tuned)
+        self.concurrency = CONCURRENCY if is_tuned else None
         app.open()
 
     def install(self) -> None:
-        found = self.connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone()
-        if found == (None,):
+        if not self.count("SELECT count(to_regclass('procrastinate_jobs'))"):
             app.schema_manager.apply_schema()
 
-    def command(self, mode: str) -> list[str]:
+    def command(self, mode: str, concurrency: int | None = None) -> list[str]:
+        self.concurrency = concurrency or (CONCURRENCY if self.is_tuned else None)
+        tuning = [f"--concurrency={self.concurrency}"] if self.concurrency else []
         module = f"--app={__name__}.app"
-        return [sys.executable, "-m", "procrastinate", module, "worker", "--queues", mode]
+        return [sys.executable, "-m", "procrastinate", module, "worker", "--queues", mode, *tuning]
 
-    def fill(self, count: int, mode: str) -> None:
-        for start in range(0, count, CHUNK):
-            rows = [{"x": "y" * 192}] * min(CHUNK, count - start)
-            TASKS[mode].batch_defer(*rows)
+    def environment(self) -> dict[str, str]:
+        return {"BENCHMARK_POOL": str(self.concurrency + 1)} if self.concurrency else {}
 
-    def send(self, body: dict[str, Any], mode: str) -> None:
+    def enqueue(self, body: dict[str, Any], mode: str) -> None:
         TASKS[mode].defer(**body)
 
+    def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
+        for start in range(0, len(bodies), CHUNK):
+            TASKS[mode].batch_defer(*bodies[start : start + CHUNK])
+
     def remaining(self, mode: str) -> int:
-        return self.connection.execute(
+        return self.count(
             "SELECT count(*) FROM procrastinate_jobs"
             " WHERE queue_name = %s AND status IN ('todo', 'doing')",
-            [mode],
-        ).fetchone()[0]
+            mode,
+        )
 
     def clear(self, mode: str) -> None:
-        self.connection.execute("DELETE FROM procrastinate_jobs WHERE queue_name = %s", [mode])
+        self.connection.execute("TRUNCATE procrastinate_jobs CASCADE")
 
     def close(self) -> None:
-        self.connection.close()
+        super().close()
         app.close()

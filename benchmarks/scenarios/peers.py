@@ -1,0 +1,216 @@
+"""Beside the peers: enqueue and drain, one worker and many, and delays at a fixed rate.
+
+Every contestant is run at its defaults and tuned as its own documentation advises (its file in
+``benchmarks/peers`` says where), with the same messages.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import time
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from benchmarks import notes, open_loop
+from benchmarks.peers import WORKERS, Worker
+from benchmarks.scenarios import Goal, Measure, scenario
+from benchmarks.workers import drained, running
+
+ALL = tuple(WORKERS)
+#: How many work at once, in one process and as processes.
+NUMBERS = (1, 4, 16)
+SENDERS = 4
+
+
+def drainers(bench: Any, mode: str, is_tuned: bool) -> dict[str, Worker]:
+    """All contestants, with nothing left of a scenario before."""
+    workers = bench.workers(*ALL, is_tuned=is_tuned)
+    for worker in workers.values():
+        worker.clear(mode)
+    return workers
+
+
+def labelled(workers: dict[str, Worker], is_tuned: bool) -> dict[str, Worker]:
+    """By the name that a contestant has in the results."""
+    return {f"{label}, tuned" if is_tuned else label: w for label, w in workers.items()}
+
+
+@scenario(
+    "Enqueue one at a time, each its own commit", baseline="django-tasks-db", unit="messages/s"
+)
+def peers_enqueue(bench: Any) -> dict[str, Measure]:
+    bench.made_of = "one connection, 200 bytes each"
+
+    def measure(worker: Worker) -> Measure:
+        def run() -> float:
+            rate = bench.rate(lambda: worker.enqueue({"x": "y" * 192}, "drain") or 1)
+            worker.clear("drain")
+            return rate
+
+        return run
+
+    return {label: measure(worker) for label, worker in bench.workers(*ALL).items()}
+
+
+@scenario(
+    "Enqueue many, as the documentation says for many",
+    baseline="django-tasks-db, tuned",
+    goals=(Goal("ours, tasks, tuned", "django-tasks-db, tuned", at_least=5),),
+)
+def peers_enqueue_many(bench: Any) -> dict[str, Measure]:
+    count = bench.amount(2_000, 10_000)
+    bench.made_of = f"{count:,} messages of 200 bytes, one connection"
+    bodies = [{"x": "y" * 192}] * count
+
+    def measure(worker: Worker) -> Measure:
+        def run() -> float:
+            started = time.monotonic()
+            worker.enqueue_many(bodies, "drain")
+            seconds = time.monotonic() - started
+            worker.clear("drain")
+            return count / seconds
+
+        return run
+
+    tuned = labelled(bench.workers(*ALL, is_tuned=True), True)
+    # The only one of which the default is another way to enqueue.
+    return {
+        label: measure(worker)
+        for label, worker in {**bench.workers("django-tasks-db"), **tuned}.items()
+    }
+
+
+@scenario(
+    "One worker process drains a backlog, the handler does nothing",
+    baseline="PgQueuer, tuned",
+    goals=(
+        Goal("ours", "PgQueuer, tuned", at_least=2),
+        Goal("ours, tuned", "PgQueuer, tuned", at_least=3),
+        Goal("ours", "Procrastinate, tuned", at_least=10),
+        Goal("ours, tasks", "django-tasks-db, tuned", at_least=50),
+    ),
+)
+def peers_drain(bench: Any) -> dict[str, Measure]:
+    measures = {}
+    for is_tuned in (False, True):
+        workers = drainers(bench, "drain", is_tuned)
+        for label, worker in labelled(workers, is_tuned).items():
+            measures[label] = functools.partial(drain, bench, worker, "drain")
+    return measures
+
+
+def drain(bench: Any, worker: Worker, mode: str, **how: int) -> dict[str, float]:
+    count, limit = bench.amount((10_000, 1.5), (50_000, 4), (100_000, 20))
+    bench.made_of = f"a backlog of {count:,} messages of 200 bytes, until it is done or {limit} s"
+    return drained(worker, mode, count, limit=limit, settle=bench.settle, **how)
+
+
+@scenario(
+    "One process with 1, 4 and 16 handlers at once, each waits 10 ms",
+    baseline="the limit, 16",
+    rounds=2,
+)
+def peers_concurrency(bench: Any) -> dict[str, Measure]:
+    workers = drainers(bench, "wait", True)
+    measures: dict[str, Measure] = {
+        f"{label}, {number}": functools.partial(drain, bench, worker, "wait", concurrency=number)
+        for number in NUMBERS
+        for label, worker in workers.items()
+        if worker.has_concurrency
+    }
+    limits = {f"the limit, {number}": functools.partial(float, number * 100) for number in NUMBERS}
+    return {**measures, **limits}
+
+
+@scenario(
+    "1, 4 and 16 worker processes drain a backlog, the handler does nothing",
+    baseline="PgQueuer, 1",
+    rounds=2,
+)
+def peers_processes(bench: Any) -> dict[str, Measure]:
+    workers = drainers(bench, "drain", True)
+    return {
+        f"{label}, {number}": functools.partial(drain, bench, worker, "drain", processes=number)
+        for number in NUMBERS
+        for label, worker in workers.items()
+    }
+
+
+@scenario(
+    "Open loop, 100 messages a second: from the intended moment of the send to the handler",
+    unit="ms, p50",
+    baseline="PgQueuer, tuned",
+    rounds=2,
+    goals=tuple(
+        Goal("ours", peer, at_most=1, unit=unit)
+        for peer in ("PgQueuer, tuned", "Procrastinate, tuned", "django-tasks-db, tuned")
+        for unit in ("ms, p50", "ms, p99")
+    ),
+)
+def peers_latency_100(bench: Any) -> dict[str, Measure]:
+    return latencies(bench, 100, bench.amount(2, 10, 60))
+
+
+@scenario(
+    "Open loop, 500 messages a second: from the intended moment of the send to the handler",
+    unit="ms, p50",
+    baseline="PgQueuer, tuned",
+    rounds=2,
+)
+def peers_latency_500(bench: Any) -> dict[str, Measure]:
+    return latencies(bench, 500, bench.amount(2, 6, 60))
+
+
+def latencies(bench: Any, rate: int, seconds: int) -> dict[str, Measure]:
+    bench.made_of = (
+        f"{rate * seconds:,} messages at fixed moments over {seconds} s, from {SENDERS} connections"
+    )
+    measures = {}
+    for is_tuned in (False, True):
+        # Ours has no other tuning for delays than for rates.
+        labels = [label for label in ALL if not (is_tuned and label.startswith("ours"))]
+        for label, worker in bench.workers(*labels, is_tuned=is_tuned).items():
+            name = f"{label}, tuned" if is_tuned else label
+            measures[name] = functools.partial(late, bench, label, worker, rate, seconds)
+    return measures
+
+
+def late(bench: Any, label: str, worker: Worker, rate: int, seconds: int) -> dict[str, float]:
+    """Percentiles of the delays, and how many were handled until a moment after the last send."""
+    worker.clear("latency")
+    worker.tune("latency")
+
+    def send(start: float, count: int) -> list[float]:
+        due = open_loop.moments(start, rate, count, SENDERS)
+        bench.clients.shares(
+            SENDERS,
+            open_loop.sender,
+            2 * seconds,
+            label=label,
+            is_tuned=worker.is_tuned,
+            mode="latency",
+            due=due,
+        )
+        return list(chain.from_iterable(due))
+
+    with tempfile.TemporaryDirectory() as directory:
+        noted = Path(directory) / "notes"
+        with running(worker, "latency", **{notes.VARIABLE: str(noted)}) as found:
+            # Connections are open, and the worker runs, when it begins.
+            warm = set(send(time.monotonic(), SENDERS))
+            found.wait_for(lambda: warm <= notes.read(noted).keys())
+            time.sleep(0.5)
+            sent = send(time.monotonic() + 0.2, rate * seconds)
+            until = time.monotonic() + 2
+            while len(notes.read(noted)) < len(sent) + len(warm) and time.monotonic() < until:
+                time.sleep(0.1)
+            ended = time.monotonic()
+            handled = notes.read(noted)
+    worker.clear("latency")
+    delays = [1000 * delay for delay in open_loop.delays(sent, handled, ended)]
+    return {
+        **{f"ms, p{p}": open_loop.percentile(delays, p) for p in (50, 99, 99.9)},
+        "% handled": 100 * sum(moment in handled for moment in sent) / len(sent),
+    }
