@@ -12,7 +12,7 @@ import os
 import tempfile
 
 from pyspark_pgqueue.export import export
-from pyspark_pgqueue.lake import read as read_lake
+from pyspark_pgqueue.lake_source import read as read_lake
 from pyspark_pgqueue.session import local_session
 
 URL = os.environ["PGQUEUE_URL"]

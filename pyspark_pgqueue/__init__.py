@@ -13,7 +13,9 @@ arrow               carries rows, as Arrow batches through ADBC
 source, stream      the data source ``pgqueue``: batch and streaming reads
 leases, consume     a queue as a stream, by the queue's own statements
 sink                batch and streaming writes, each row once
-lake                files of a lake: their places, and their publication at once
+stores              where a lake is, and how files appear there
+lake                files of a lake: their places, and what is in them
+lake_source         a lake as a DataFrame
 export, rollup,     the jobs
 replay, verify
 cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``

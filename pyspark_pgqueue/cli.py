@@ -121,7 +121,9 @@ def _chosen(job: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _export(parser: Any) -> None:
-    parser.add_argument("path", help="the lake: a directory, or an address as s3://bucket/lake")
+    parser.add_argument(
+        "path", help="the lake: a directory, or an address as s3://bucket/lake, without credentials"
+    )
     parser.add_argument(
         "--queue", action="append", dest="queues", metavar="NAME", help="only this one; repeatable"
     )

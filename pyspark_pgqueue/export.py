@@ -23,6 +23,7 @@ from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.progress import Progress, interrupts_held, quiet
+from pyspark_pgqueue.stores import File, address, open_at
 
 __all__ = ["Summary", "export"]
 
@@ -94,7 +95,8 @@ def export(
     Raises JobRunning when the lake is being exported to, and ServerChanged.
     """
     started = time.monotonic()
-    lake.open_at(path)  # or it is refused
+    path = address(path)
+    open_at(path)  # or it is refused
     executors.check(spark, path)
     with planning.connect(url) as connection:
         if anew:
@@ -102,6 +104,7 @@ def export(
         number = _open_lake(connection, path, list(queues), holds_retention)
         with _locked(connection, number, path):
             _finish_publishing(connection, number, path, tell)
+            lake.sweep(path)
             options = replace(
                 Options.parse({"url": url}),
                 subscribe=tuple(_queues_of(connection, number)),
@@ -194,7 +197,6 @@ def _unfinished(connection: psycopg.Connection[Any], number: int, path: str) -> 
     ).fetchone()
     if row is None:
         return None
-    lake.discard(path, row[0])
     return Run(row[0], number, path, row[1], row[2], resumed=True)
 
 
@@ -258,7 +260,7 @@ def _export_run(
     tell(f"Run {run.id}: {len(tasks)} tasks")
     url, path, number = options.url, run.path, run.id
 
-    def write(place: int, task: planning.Task) -> list[lake.File]:
+    def write(place: int, task: planning.Task) -> list[File]:
         return lake.write(path, number, place, arrow.batches(url, task))
 
     try:
@@ -300,7 +302,7 @@ def _publish(
     connection: psycopg.Connection[Any],
     run: int,
     path: str,
-    add: list[lake.File],
+    add: list[File],
     remove: list[str],
 ) -> None:
     """From here on the run can only be finished."""
@@ -338,7 +340,7 @@ def _finish(
             connection.execute(
                 "UPDATE pgqueue_lake SET exported_below = %s WHERE id = %s", [row[1], row[2]]
             )
-    lake.discard(path, run)
+    lake.sweep(path)
 
 
 def _finish_publishing(
@@ -355,7 +357,6 @@ def _finish_publishing(
             with interrupts_held():
                 _finish(connection, run, path, manifest)
         elif kind == "COMPACT":
-            lake.discard(path, run)
             connection.execute("DELETE FROM pgqueue_export_run WHERE id = %s", [run])
 
 
@@ -379,7 +380,7 @@ def _compact(
     run = _note(connection, number, "COMPACT")
     tell(f"Run {run}: compacting {len(crowded)} directories")
 
-    def merge(place: int, work: tuple[str, list[str]]) -> list[lake.File]:
+    def merge(place: int, work: tuple[str, list[str]]) -> list[File]:
         return lake.merge(path, run, place, *work)
 
     parts = executors.on_executors(spark, merge, crowded, progress)

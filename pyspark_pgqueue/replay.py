@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_pgqueue import lake, planning
+from pyspark_pgqueue import lake_source, planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.progress import Progress, quiet
 
@@ -66,7 +66,7 @@ def replay(
     >>> replay(spark, url, "/lake", queue="orders", where="state = 'FAILED'", dry_run=True).rows
     12
     """
-    rows = lake.read(spark, path).where(where)
+    rows = lake_source.read(spark, path).where(where)
     if queue is not None:
         rows = rows.where(rows.queue == queue)
     name = replay_id or f"replay-{uuid.uuid4().hex[:12]}"

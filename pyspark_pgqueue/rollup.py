@@ -21,6 +21,7 @@ from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.rollup_database import Since
 from pyspark_pgqueue.rollup_figures import Figures, Key, moment
+from pyspark_pgqueue.stores import address
 
 __all__ = ["Summary", "rollup"]
 
@@ -68,6 +69,7 @@ def rollup(
     Raises ServerChanged, and InvalidOption for a lake that does not have every queue.
     """
     started = time.monotonic()
+    lake = None if lake is None else address(lake)
     with planning.connect(url) as connection:
         server = planning.server(connection)
         planning.check_server(connection, server)

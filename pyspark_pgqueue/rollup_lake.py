@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark_pgqueue import lake
+from pyspark_pgqueue import lake_source
 from pyspark_pgqueue.rollup_figures import (
     FIRST_LINE,
     LONGEST_LIST,
@@ -17,13 +17,27 @@ from pyspark_pgqueue.rollup_figures import (
 __all__ = ["count_in_lake"]
 
 _VIEW = "pgqueue_ended"
+_NEEDED = (
+    "id",
+    "queue",
+    "state",
+    "headers",
+    "group_key",
+    "scheduled_at",
+    "enqueued_at",
+    "first_read_at",
+    "last_read_at",
+    "read_ct",
+    "archived_at",
+    "error",
+)
 
 
 def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
     """Add what ended in a lake before the bucket ``until`` to the figures."""
-    rows = lake.read(spark, path).where(
-        f"date >= '{moment(figures.start):%Y-%m-%d}' AND date <= '{moment(until):%Y-%m-%d}' "
-        f"AND archived_at >= timestamp'{moment(figures.start).isoformat()}' "
+    days = moment(figures.start).date(), moment(until).date()
+    rows = lake_source.read(spark, path, _NEEDED, days).where(
+        f"archived_at >= timestamp'{moment(figures.start).isoformat()}' "
         f"AND archived_at < timestamp'{moment(until).isoformat()}'"
     )
     _dead_letters(rows, figures)

@@ -8,9 +8,10 @@ from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue import lake, planning
+from pyspark_pgqueue import lake, lake_source, planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.progress import Progress, quiet
+from pyspark_pgqueue.stores import address
 
 __all__ = ["Finding", "verify"]
 
@@ -78,7 +79,7 @@ def verify(
     >>> all(finding.agrees for finding in verify(spark, url, "/lake"))
     True
     """
-    findings: list[Finding] = []
+    path, findings = address(path), list[Finding]()
     with planning.connect(url) as connection:
         row = connection.execute(
             "SELECT id, queues FROM pgqueue_lake WHERE path = %s", [path]
@@ -133,7 +134,7 @@ def _compare(
 def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
     if not lake.files_in(path):
         return {}
-    lake.read(spark, path).createOrReplaceTempView("pgqueue_verified")
+    lake_source.read(spark, path).createOrReplaceTempView("pgqueue_verified")
     rows = spark.sql(_SPARK.format(source="pgqueue_verified", low=low, high=high)).collect()
     return {str(row[0]): [int(row[1]), int(row[2])] for row in rows}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,9 +47,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def s3_environment() -> dict[str, str]:
+    """Where a process finds S3, and its credentials. A server that a test starts listens there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ACCESS_KEY_ID": "exporter",
+        "AWS_SECRET_ACCESS_KEY": "secret/of+the+store",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(s3_environment: dict[str, str]) -> Iterator[Any]:
     from pyspark_pgqueue.session import local_session
 
+    # Workers have the environment of the moment at which the session starts.
+    os.environ.update(s3_environment)
     session = local_session(
         # A failed task is tried again, as on a cluster.
         master="local[2,3]",

@@ -12,7 +12,7 @@ import pytest
 from django_pgqueue.models import Message
 from pyspark_pgqueue.errors import TableRewritten
 from pyspark_pgqueue.export import export
-from pyspark_pgqueue.lake import read as read_lake
+from pyspark_pgqueue.lake_source import read as read_lake
 from tests.spark.conftest import wait_for_commits
 from tests.spark.test_reading import ids, planned, run
 from tests.spark.test_streaming import Stream

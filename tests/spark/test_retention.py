@@ -14,8 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
-from pyspark_pgqueue import lake as files
-from pyspark_pgqueue import planning
+from pyspark_pgqueue import lake_source, planning
 from pyspark_pgqueue.errors import DataLost
 from pyspark_pgqueue.export import export
 from pyspark_pgqueue.options import Options
@@ -70,7 +69,7 @@ def test_retention_takes_what_is_exported_and_leaves_the_rest(
     assert export(spark, url, lake).rows == 20
     assert Message.objects.maintain("orders").pruned == 20
     assert kept() == []
-    assert sorted(row.id for row in files.read(spark, lake).collect()) == first + second
+    assert sorted(row.id for row in lake_source.read(spark, lake).collect()) == first + second
 
 
 def test_lake_and_database_agree_after_retention(

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
 from pyspark_pgqueue.errors import DataLost, ServerChanged
 from pyspark_pgqueue.export import export
-from pyspark_pgqueue.lake import read as read_lake
+from pyspark_pgqueue.lake_source import read as read_lake
 from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.stream import ArchiveStream

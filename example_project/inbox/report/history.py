@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_pgqueue import lake
+from pyspark_pgqueue import lake_source
 
 __all__ = ["History", "ask"]
 
@@ -26,7 +26,7 @@ class History:
 def ask(spark: Any, path: str) -> History:
     """The history in a lake of the inbox's archive."""
     deliveries = (
-        lake.read(spark, path)
+        lake_source.read(spark, path)
         .where("queue = 'github'")
         .selectExpr(
             "state",

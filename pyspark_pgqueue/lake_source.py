@@ -1,0 +1,114 @@
+"""A lake as a DataFrame.
+
+Spark reads directories and HDFS itself. Of an object store it would need a connector (a jar, with
+credentials in settings of its own), so there pyarrow reads, which has written it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs, parquet
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_pgqueue.arrow import arrow_schema
+from pyspark_pgqueue.columns import ARCHIVE, ddl
+from pyspark_pgqueue.lake import COLUMNS, DATA
+from pyspark_pgqueue.stores import address, open_at
+
+__all__ = ["read"]
+
+_SPARKS_OWN = {"file", "hdfs", "viewfs"}
+_ROWS = 1024
+#: Bytes of files in one task, unless one file has more.
+_TASK = 64 * 1024 * 1024
+
+Days = tuple[dt.date, dt.date]
+
+
+def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = None) -> Any:
+    """Messages of a lake that ended on these days (all, if none are given), with these columns.
+
+    >>> read(spark, "s3://bucket/lake").where("state = 'FAILED'").count()
+    12
+
+    ``queue`` and ``date`` are always there, from the places of the files.
+    """
+    path = address(path)
+    wanted = [name for name in names or COLUMNS if name != "queue"]
+    # A schema that is given, not guessed: a queue named 007 is no number.
+    schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"
+    if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
+        rows = spark.read.schema(schema).parquet(f"{path}/{DATA}")
+    else:
+        spark.dataSource.register(LakeSource)
+        options = {} if days is None else {"first": str(days[0]), "last": str(days[1])}
+        rows = spark.read.format(LakeSource.name()).schema(schema).options(**options).load(path)
+    return rows if days is None else rows.where(f"date BETWEEN '{days[0]}' AND '{days[1]}'")
+
+
+class LakeSource(DataSource):
+    """Files of a lake, by pyarrow."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pgqueue_lake"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LakeReader(dict(self.options), schema)
+
+
+class LakeReader(DataSourceReader):
+    """A task for some files."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self.path, self.schema = options["path"], schema
+        self.first, self.last = options.get("first", ""), options.get("last", "9999")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        store = open_at(self.path)
+        tasks: list[list[str]] = []
+        size = 0
+        for directory, infos in store.files(DATA).items():
+            if self.first <= _of(directory, "date") <= self.last:
+                for info in infos:
+                    if not tasks or size + info.size > _TASK:
+                        tasks.append([])
+                        size = 0
+                    tasks[-1].append(store.place(info))
+                    size += info.size
+        return [InputPartition(places) for places in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes a partition without a value of an empty list.
+        if partition is None or partition.value is None:
+            return
+        store, wanted = open_at(self.path), arrow_schema(self.schema)
+        for place in partition.value:
+            yield from _rows(store.filesystem, store.path(place), wanted)
+
+
+def _rows(filesystem: fs.FileSystem, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Columns that a file does not have are those of its path, or NULL."""
+    with parquet.ParquetFile(path, filesystem=filesystem) as file:
+        there = set(file.schema_arrow.names) - {"queue", "date"}
+        columns = [name for name in wanted.names if name in there]
+        for batch in file.iter_batches(_ROWS, columns=columns, use_threads=False):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in there
+                    else pa.repeat(pa.scalar(_of(path, field.name) or None, field.type), len(batch))
+                    for field in wanted
+                ],
+                schema=wanted,
+            )
+
+
+def _of(place: str, key: str) -> str:
+    """What a place says, as ``queue=orders`` does."""
+    return place.partition(f"/{key}=")[2].partition("/")[0]
