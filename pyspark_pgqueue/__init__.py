@@ -16,6 +16,7 @@ sink                batch and streaming writes, each row once
 stores              where a lake is, and how files appear there
 lake                files of a lake: their places, and what is in them
 lake_source         a lake as a DataFrame
+iceberg             a lake as an Iceberg table
 export, rollup,     the jobs
 replay, verify
 cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``

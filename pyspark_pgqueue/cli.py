@@ -139,6 +139,9 @@ def _export(parser: Any) -> None:
     parser.add_argument(
         "--anew", action="store_true", help="delete the lake with its files, and begin again"
     )
+    parser.add_argument(
+        "--table", metavar="NAMESPACE.TABLE", help="an Iceberg table that the lake is from now on"
+    )
 
 
 def _rollup(parser: Any) -> None:
@@ -184,7 +187,7 @@ _ARGUMENTS: dict[str, Callable[[Any], None]] = {
 }
 _SEND = ("path", "to", "where", "rate", "dry_run")
 _NAMES = {
-    "export": ("path", "queues", "holds_retention", "max_files", "anew", "tell"),
+    "export": ("path", "queues", "holds_retention", "max_files", "anew", "table", "tell"),
     "rollup": ("seconds", "from_at", "to_at", "every", "lake", "tell"),
     "replay": (*_SEND, "queue", "replay_id"),
     "load": (*_SEND, "format", "load_id"),

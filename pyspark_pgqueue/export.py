@@ -18,7 +18,8 @@ from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue import arrow, executors, lake, planning
+from pyspark_pgqueue import arrow, executors, iceberg, lake, planning
+from pyspark_pgqueue.columns import ARCHIVE
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import Options
@@ -27,7 +28,7 @@ from pyspark_pgqueue.stores import File, address, open_at
 
 __all__ = ["Summary", "export"]
 
-NAMES = ("queue", *lake.COLUMNS)
+NAMES = tuple(ARCHIVE)
 LOCK = "pgqueue export"
 
 
@@ -76,6 +77,7 @@ def export(
     holds_retention: bool | None = None,
     max_files: int = 32,
     anew: bool = False,
+    table: str = "",
     rows_per_task: int = 200_000,
     tell: Callable[[str], None] = lambda words: None,
     progress: Progress = quiet,
@@ -84,7 +86,8 @@ def export(
 
     ``queues`` chooses for a new lake; ``holds_retention`` makes retention wait for this lake.
     A directory that has more than ``max_files`` files is compacted afterwards. ``anew`` deletes
-    the lake with its files first, and exports what the database has.
+    the lake with its files first, and exports what the database has. ``table`` names an Iceberg
+    table, as in ``shop.archive``, that the lake is from now on.
 
     >>> print(export(spark, url, "/lake"))
     Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
@@ -97,11 +100,13 @@ def export(
     started = time.monotonic()
     path = address(path)
     open_at(path)  # or it is refused
+    if table:
+        iceberg.check(table)
     executors.check(spark, path)
     with planning.connect(url) as connection:
         if anew:
             _delete_lake(connection, path)
-        number = _open_lake(connection, path, list(queues), holds_retention)
+        number, table = _open_lake(connection, path, list(queues), holds_retention, table)
         with _locked(connection, number, path):
             _finish_publishing(connection, number, path, tell)
             lake.sweep(path)
@@ -115,12 +120,19 @@ def export(
             if run is not None:
                 summary = _export_run(spark, connection, options, run, tell, progress)
             compacted = _compact(spark, connection, number, path, max_files, tell, progress)
+            if table and summary.run is None and not compacted:
+                iceberg.register(path, table)  # of a lake that became a table just now
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
 
 
 def _open_lake(
-    connection: psycopg.Connection[Any], path: str, queues: list[str], holds: bool | None
-) -> int:
+    connection: psycopg.Connection[Any],
+    path: str,
+    queues: list[str],
+    holds: bool | None,
+    table: str,
+) -> tuple[int, str]:
+    """Its number, and the table that it is."""
     server = planning.server(connection)
     known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
     if known is None and lake.files_in(path):
@@ -129,20 +141,28 @@ def _open_lake(
             f"be there twice. Export to an empty path, or delete these files (--anew does)."
         )
     row = connection.execute(
-        "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system) "
-        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s) "
-        "ON CONFLICT (path) DO UPDATE SET holds_retention = "
-        "coalesce(%(holds)s, pgqueue_lake.holds_retention) "
-        "RETURNING id, queues, system, exported_below",
+        "INSERT INTO pgqueue_lake "
+        "(path, queues, holds_retention, exported_below, system, iceberg) "
+        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s) "
+        "ON CONFLICT (path) DO UPDATE SET "
+        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
+        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg) "
+        "RETURNING id, queues, system, exported_below, iceberg",
         {
             "path": path,
             "queues": json.dumps(queues),
             "holds": holds,
             "system": server.system,
+            "table": table,
         },
     ).fetchone()
     assert row is not None
-    number, chosen, system, exported_below = row
+    number, chosen, system, exported_below, registered = row
+    if table and table != registered:
+        raise InvalidOption(
+            f"The lake {path} is the table {registered} already. Leave the table out, or export "
+            f"anew (--anew)."
+        )
     if queues and sorted(queues) != sorted(chosen):
         raise InvalidOption(
             f"The lake {path} takes {', '.join(chosen) or 'every queue'}: what was archived "
@@ -155,14 +175,18 @@ def _open_lake(
             f"anew from what the database has (--anew; its files are deleted)."
         )
     planning.check_server(connection, server)
-    return int(number)
+    return int(number), str(registered)
 
 
 def _delete_lake(connection: psycopg.Connection[Any], path: str) -> None:
     """Forget a lake and its runs, and delete its files."""
-    row = connection.execute("SELECT id FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
-    number = 0 if row is None else int(row[0])
+    row = connection.execute(
+        "SELECT id, iceberg FROM pgqueue_lake WHERE path = %s", [path]
+    ).fetchone()
+    number, table = row or (0, "")
     with _locked(connection, number, path):
+        if table:
+            iceberg.drop(table)
         connection.execute("DELETE FROM pgqueue_lake WHERE id = %s", [number])
         lake.delete(path)
 
@@ -328,7 +352,11 @@ def _publish(
 def _finish(
     connection: psycopg.Connection[Any], run: int, path: str, manifest: dict[str, Any]
 ) -> None:
-    lake.publish(path, manifest["add"], manifest["remove"])
+    lake.publish(path, manifest["add"])
+    # A reader of the table has whole runs, and finds its files.
+    if table := _table_of(connection, run):
+        iceberg.register(path, table, set(manifest["remove"]))
+    lake.remove(path, manifest["remove"])
     with connection.transaction():
         row = connection.execute(
             "UPDATE pgqueue_export_run SET state = 'DONE', finished_at = clock_timestamp() "
@@ -341,6 +369,15 @@ def _finish(
                 "UPDATE pgqueue_lake SET exported_below = %s WHERE id = %s", [row[1], row[2]]
             )
     lake.sweep(path)
+
+
+def _table_of(connection: psycopg.Connection[Any], run: int) -> str:
+    row = connection.execute(
+        "SELECT l.iceberg FROM pgqueue_lake l JOIN pgqueue_export_run r ON r.lake_id = l.id "
+        "WHERE r.id = %s",
+        [run],
+    ).fetchone()
+    return str(row[0]) if row else ""
 
 
 def _finish_publishing(
@@ -370,20 +407,16 @@ def _compact(
     progress: Progress,
 ) -> int:
     """Make one file of many where there are too many."""
-    crowded = [
-        (directory, places)
-        for directory, places in lake.files_in(path).items()
-        if len(places) > max_files
-    ]
+    crowded = [places for places in lake.files_in(path).values() if len(places) > max_files]
     if not crowded:
         return 0
     run = _note(connection, number, "COMPACT")
     tell(f"Run {run}: compacting {len(crowded)} directories")
 
-    def merge(place: int, work: tuple[str, list[str]]) -> list[File]:
-        return lake.merge(path, run, place, *work)
+    def merge(place: int, places: list[str]) -> list[File]:
+        return lake.merge(path, run, place, places)
 
     parts = executors.on_executors(spark, merge, crowded, progress)
     written = [file for files in parts for file in files]
-    _publish(connection, run, path, written, [place for _, places in crowded for place in places])
+    _publish(connection, run, path, written, [place for places in crowded for place in places])
     return len(crowded)

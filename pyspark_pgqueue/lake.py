@@ -17,26 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from pyspark_pgqueue.columns import ARCHIVE
 from pyspark_pgqueue.stores import STAGING, File, Sink, open_at
 
 __all__ = [
-    "COLUMNS",
     "DATA",
     "delete",
     "files_in",
     "merge",
     "publish",
+    "remove",
     "sweep",
     "write",
 ]
 
 DATA = "archive"
+#: Of an Iceberg table, where it is one.
+METADATA = "metadata"
 
-#: In the files; queue and date are in their paths.
-COLUMNS = tuple(name for name in ARCHIVE if name != "queue")
 # What repeats; a dictionary for what does not costs time and space.
-_REPEATED = ["state", "group_key", "error"]
+_REPEATED = ["queue", "state", "group_key", "error"]
 # Bytes of rows in memory: of one file before they are written, and of all files of a task.
 _ROW_GROUP = 16 * 1024 * 1024
 _HELD = 32 * 1024 * 1024
@@ -71,11 +70,10 @@ class _Writing:
     def add(self, batch: pa.RecordBatch) -> None:
         days = pc.strftime(batch.column("archived_at"), format="%Y-%m-%d")
         queues = batch.column("queue")
-        columns = batch.drop_columns(["queue"])
         for queue in pc.unique(queues).to_pylist():
             for day in pc.unique(days).to_pylist():
                 chosen = pc.and_(pc.equal(queues, queue), pc.equal(days, day))
-                rows = columns if pc.all(chosen).as_py() else columns.filter(chosen)
+                rows = batch if pc.all(chosen).as_py() else batch.filter(chosen)
                 if rows.num_rows:
                     self._hold(f"{DATA}/queue={queue}/date={day}/{self.name}", rows)
 
@@ -120,11 +118,14 @@ class _Writing:
                 self.store.abandon(place, sink)
 
 
-def publish(path: str, add: Sequence[File], remove: Sequence[str] = ()) -> None:
-    """Make files appear and remove others; once more changes nothing."""
-    store = open_at(path)
-    store.publish(add)
-    store.remove(remove)
+def publish(path: str, files: Sequence[File]) -> None:
+    """Make files appear; once more changes nothing."""
+    open_at(path).publish(files)
+
+
+def remove(path: str, places: Sequence[str]) -> None:
+    """Delete files, those that are there."""
+    open_at(path).remove(places)
 
 
 def sweep(path: str) -> None:
@@ -136,7 +137,7 @@ def delete(path: str) -> None:
     """Delete what exports have written under a path, and nothing else there."""
     sweep(path)
     store = open_at(path)
-    for directory in (DATA, STAGING):
+    for directory in (DATA, STAGING, METADATA):
         store.delete(directory)
 
 
@@ -149,16 +150,13 @@ def files_in(path: str) -> dict[str, list[str]]:
     }
 
 
-def merge(path: str, run: int, number: int, directory: str, places: Sequence[str]) -> list[File]:
+def merge(path: str, run: int, number: int, places: Sequence[str]) -> list[File]:
     """Write small files of one directory again as one, beside the lake."""
     store = open_at(path)
-    queue = directory.partition("queue=")[2].partition("/")[0]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for place in places:
             with parquet.ParquetFile(store.path(place), filesystem=store.filesystem) as file:
-                for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
-                    named = pa.repeat(pa.scalar(queue), batch.num_rows)
-                    yield batch.append_column("queue", named)
+                yield from file.iter_batches(_ROWS_AT_ONCE, use_threads=False)
 
     return write(path, run, number, batches())

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_pgqueue.arrow import arrow_schema
 from pyspark_pgqueue.columns import ARCHIVE, ddl
-from pyspark_pgqueue.lake import COLUMNS, DATA
+from pyspark_pgqueue.lake import DATA
 from pyspark_pgqueue.stores import address, open_at
 
 __all__ = ["read"]
@@ -39,7 +39,7 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
     ``queue`` and ``date`` are always there, from the places of the files.
     """
     path = address(path)
-    wanted = [name for name in names or COLUMNS if name != "queue"]
+    wanted = [name for name in names or ARCHIVE if name != "queue"]
     # A schema that is given, not guessed: a queue named 007 is no number.
     schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"
     if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
@@ -95,7 +95,7 @@ class LakeReader(DataSourceReader):
 def _rows(filesystem: fs.FileSystem, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Columns that a file does not have are those of its path, or NULL."""
     with parquet.ParquetFile(path, filesystem=filesystem) as file:
-        there = set(file.schema_arrow.names) - {"queue", "date"}
+        there = set(file.schema_arrow.names) - {"date"}
         columns = [name for name in wanted.names if name in there]
         for batch in file.iter_batches(_ROWS, columns=columns, use_threads=False):
             yield pa.RecordBatch.from_arrays(

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue import lake, lake_source, planning
+from pyspark_pgqueue import iceberg, lake, lake_source, planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.stores import address
@@ -48,17 +48,18 @@ GROUP BY q.name
 class Finding:
     """One queue in one run."""
 
-    run: int
+    run: int | None  # None: all of them
     queue: str
     in_lake: int
     expected: int
-    compared_with: str  # database, earlier checksum, or count: what was left to compare with
+    compared_with: str  # database; what was left of it; or the table that the lake is
     agrees: bool
 
     def __str__(self) -> str:
         word = "agrees with" if self.agrees else "DIFFERS from"
+        run = "All runs" if self.run is None else f"Run {self.run}"
         return (
-            f"Run {self.run}, queue {self.queue}: the lake's {self.in_lake:,} messages "
+            f"{run}, queue {self.queue}: the lake's {self.in_lake:,} messages "
             f"{word} the {self.compared_with} ({self.expected:,})."
         )
 
@@ -74,7 +75,8 @@ def verify(
     """Compare each finished run that was not verified before (or every one).
 
     A run whose messages are purged from the database is compared with the checksums of its last
-    verification, or else with the count that the export recorded.
+    verification, or else with the count that the export recorded. Of a lake that is an Iceberg
+    table, the table is compared with the files.
 
     >>> all(finding.agrees for finding in verify(spark, url, "/lake"))
     True
@@ -82,11 +84,11 @@ def verify(
     path, findings = address(path), list[Finding]()
     with planning.connect(url) as connection:
         row = connection.execute(
-            "SELECT id, queues FROM pgqueue_lake WHERE path = %s", [path]
+            "SELECT id, queues, iceberg FROM pgqueue_lake WHERE path = %s", [path]
         ).fetchone()
         if row is None:
             raise InvalidOption(f"Nothing was exported to {path} yet.")
-        number, names = row
+        number, names, table = row
         runs = connection.execute(
             "SELECT id, from_xid, to_xid, manifest -> 'queues', checksums FROM pgqueue_export_run "
             "WHERE lake_id = %s AND kind = 'EXPORT' AND state = 'DONE' "
@@ -109,7 +111,7 @@ def verify(
                     "checksums = %s WHERE id = %s",
                     [json.dumps(kept), run],
                 )
-    return findings
+    return findings + (_in_table(spark, path, table) if table else [])
 
 
 def _compare(
@@ -137,6 +139,26 @@ def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
     lake_source.read(spark, path).createOrReplaceTempView("pgqueue_verified")
     rows = spark.sql(_SPARK.format(source="pgqueue_verified", low=low, high=high)).collect()
     return {str(row[0]): [int(row[1]), int(row[2])] for row in rows}
+
+
+def _in_table(spark: Any, path: str, table: str) -> list[Finding]:
+    """Whether an Iceberg table has the messages that the lake's files have."""
+    kept: dict[str, int] = {}
+    if lake.files_in(path):
+        rows = lake_source.read(spark, path, ["id"]).groupBy("queue").count()
+        kept = {row[0]: row[1] for row in rows.collect()}
+    there = iceberg.counts(table)
+    return [
+        Finding(
+            None,
+            queue,
+            kept.get(queue, 0),
+            there.get(queue, 0),
+            f"table {table}",
+            kept.get(queue) == there.get(queue),
+        )
+        for queue in sorted({*kept, *there})
+    ]
 
 
 def _in_database(

@@ -57,6 +57,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "iceberg",
+                    models.TextField(
+                        default="",
+                        editable=False,
+                        help_text="The Iceberg table that it is, if it is one.",
+                    ),
+                ),
+                (
                     "created_at",
                     models.DateTimeField(
                         db_default=models.Func(

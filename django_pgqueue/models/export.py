@@ -35,6 +35,9 @@ class Lake(models.Model):
         editable=False,
         help_text="The server whose transactions these are.",
     )
+    iceberg = models.TextField(
+        default="", editable=False, help_text="The Iceberg table that it is, if it is one."
+    )
     created_at = models.DateTimeField(db_default=NOW, editable=False)
 
     class Meta:

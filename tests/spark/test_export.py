@@ -122,8 +122,8 @@ def test_run_that_died_while_publishing_is_finished(
     archived = finish("orders", 20) + finish("mails", 20)
     publish = files.publish
 
-    def die_half_way(path: str, add: Any, remove: Any = ()) -> None:
-        publish(path, add[:1], remove)
+    def die_half_way(path: str, add: Any) -> None:
+        publish(path, add[:1])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -379,7 +379,7 @@ def test_export_by_spark_connect_is_refused_and_nothing_noted(url: str, lake: st
 
 
 def test_lost_file_of_a_half_published_run_is_not_passed_over(tmp_path: Path) -> None:
-    moved = {"from": "_staging/a.parquet", "to": "archive/a.parquet", "rows": 1, "bytes": 1}
+    moved = {"to": "archive/a.parquet", "rows": 1, "bytes": 1}
 
     with pytest.raises(LakeDiffers, match="neither is there"):
         files.publish(str(tmp_path), [moved])

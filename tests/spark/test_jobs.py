@@ -118,10 +118,10 @@ def test_export_interrupted_while_it_publishes_publishes_the_rest(
     finish("mails", 12)
     publish = files.publish
 
-    def publish_half(path: str, add: Any, remove: Any = ()) -> None:
+    def publish_half(path: str, add: Any) -> None:
         publish(path, add[:1])
         interrupt()
-        publish(path, add[1:], remove)
+        publish(path, add[1:])
 
     monkeypatch.setattr(files, "publish", publish_half)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from django_pgqueue.models import ExportRun, Lake, Rollup
+from pyspark_pgqueue import executors, lake_source, stores
 from pyspark_pgqueue import lake as files
-from pyspark_pgqueue import lake_source, stores
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 from pyspark_pgqueue.replay import replay
 from pyspark_pgqueue.rollup import rollup
@@ -104,14 +104,14 @@ def test_run_on_s3_appears_as_it_is_published_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     archived = finish("orders", 20)
-    on_executors = files.on_executors
+    on_executors = executors.on_executors
 
     def die_after(*arguments: Any) -> Any:
         on_executors(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "on_executors", die_after)
+        patch.setattr(executors, "on_executors", die_after)
         with pytest.raises(KeyboardInterrupt):
             export(spark, url, lake)
     assert bucket.objects() == []
@@ -130,8 +130,8 @@ def test_run_that_died_while_publishing_on_s3_is_finished(
     archived = finish("orders", 20) + finish("mails", 20)
     publish = files.publish
 
-    def die_half_way(path: str, add: Any, remove: Any = ()) -> None:
-        publish(path, add[:1], remove)
+    def die_half_way(path: str, add: Any) -> None:
+        publish(path, add[:1])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

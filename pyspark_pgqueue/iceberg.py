@@ -1,0 +1,132 @@
+"""A lake as an Iceberg table: its files, registered in a catalog as each run is published.
+
+Nothing is copied: the table's data files are the lake's, and its metadata lies beside them. Each
+call brings the table to what the lake has, in one commit, so that a call that died in between is
+made good by the next.
+
+Catalogs are configured as pyiceberg has it (``.pyiceberg.yaml``, or ``PYICEBERG_CATALOG__…`` in the
+environment); ``shop.archive`` is in the catalog ``default``, ``prod.shop.archive`` in ``prod``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_pgqueue.columns import ARCHIVE
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.lake import files_in
+from pyspark_pgqueue.stores import address
+
+__all__ = ["check", "counts", "drop", "register"]
+
+_TYPES = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def check(name: str) -> None:
+    """Raise InvalidOption, with what to do, if there is no such catalog, or no pyiceberg."""
+    _catalog(name)
+
+
+def register(path: str, name: str, gone: Collection[str] = ()) -> None:
+    """Make a table have the files of a lake but those that are ``gone``.
+
+    The table is made if need be, by queue and day, and gets the columns that are new. Snapshots
+    from before a compaction have files that are deleted, and expire.
+    """
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+    table = _table(path, name)
+    wanted = _schema()
+    if set(wanted.names) - {field.name for field in table.schema().fields}:
+        with table.update_schema() as schema:
+            schema.union_by_name(wanted)
+    files = {
+        f"{_location(path)}/{place}"
+        for places in files_in(path).values()
+        for place in places
+        if place not in gone
+    }
+    there = {task.file.file_path: task.file for task in table.scan().plan_files()}
+    new, over = sorted(files - set(there)), sorted(set(there) - files)
+    if over:
+        with table.transaction() as change, change.update_snapshot().overwrite() as snapshot:
+            for place in over:
+                snapshot.delete_data_file(there[place])
+            for file in parquet_files_to_data_files(table.io, change.table_metadata, iter(new)):
+                snapshot.append_data_file(file)
+        now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
+        table.maintenance.expire_snapshots().older_than(now).commit()
+    elif new:
+        table.add_files(new)
+
+
+def counts(name: str) -> dict[str, int]:
+    """The messages of a table by queue, as its metadata has them."""
+    catalog, identifier = _catalog(name)
+    found: Counter[str] = Counter()
+    if catalog.table_exists(identifier):
+        for task in catalog.load_table(identifier).scan().plan_files():
+            found[str(task.file.partition[0])] += task.file.record_count
+    return dict(found)
+
+
+def drop(name: str) -> None:
+    """Forget a table; its files are the lake's."""
+    catalog, identifier = _catalog(name)
+    if catalog.table_exists(identifier):
+        catalog.drop_table(identifier)
+
+
+def _catalog(name: str) -> tuple[Any, tuple[str, ...]]:
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise InvalidOption(
+            'An Iceberg table needs pyiceberg: pip install "django-postgres-mq[spark,iceberg]"'
+        ) from error
+    parts = tuple(name.split("."))
+    if len(parts) < 2 or not all(parts):
+        raise InvalidOption(
+            f"An Iceberg table is namespace.table, or catalog.namespace.table, not {name!r}."
+        )
+    catalog, identifier = ("default", parts) if len(parts) == 2 else (parts[0], parts[1:])
+    try:
+        return load_catalog(catalog), identifier
+    except Exception as error:  # of the library of each kind of catalog
+        raise InvalidOption(
+            f"The Iceberg catalog {catalog!r} cannot be reached: {error}. Configure it in "
+            f".pyiceberg.yaml, or by PYICEBERG_CATALOG__{catalog.upper()}__URI and so on."
+        ) from error
+
+
+def _table(path: str, name: str) -> Any:
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+
+    catalog, identifier = _catalog(name)
+    if catalog.table_exists(identifier):
+        return catalog.load_table(identifier)
+    catalog.create_namespace_if_not_exists(identifier[:-1])
+    making = catalog.create_table_transaction(identifier, _schema(), location=_location(path))
+    with making as change, change.update_spec() as spec:
+        spec.add_field("queue", IdentityTransform(), "queue")
+        spec.add_field("archived_at", DayTransform(), "date")
+    return catalog.load_table(identifier)
+
+
+def _schema() -> pa.Schema:
+    return pa.schema({name: _TYPES[column.type] for name, column in ARCHIVE.items()})
+
+
+def _location(path: str) -> str:
+    path = address(path)
+    return path if "://" in path else f"file://{path}"

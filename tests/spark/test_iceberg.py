@@ -1,0 +1,151 @@
+"""A lake as an Iceberg table, in a catalog in SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_pgqueue.models import ExportRun, Lake
+from pyspark_pgqueue import iceberg
+from pyspark_pgqueue import lake as files
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.verify import verify
+from tests.spark.test_export import export
+
+Finish = Callable[..., list[int]]
+TABLE = "catalog.shop.archive"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    catalogs = pytest.importorskip("pyiceberg.catalog")
+    pytest.importorskip("sqlalchemy")
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__CATALOG__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__CATALOG__WAREHOUSE", f"file://{tmp_path}")
+    # Read from the environment as it is imported.
+    monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
+    return catalogs.load_catalog("catalog")
+
+
+def rows(catalog: Any, **scan: Any) -> list[int]:
+    table = catalog.load_table(("shop", "archive"))
+    return sorted(table.scan(**scan).to_arrow().column("id").to_pylist())
+
+
+def test_each_run_is_a_snapshot_of_the_table(
+    spark: Any, url: str, lake: str, catalog: Any, finish: Finish
+) -> None:
+    first = finish("orders", 20) + finish("007", 10)
+    export(spark, url, lake, table=TABLE)
+    then = catalog.load_table(("shop", "archive")).current_snapshot().snapshot_id
+    second = finish("orders", 5)
+
+    export(spark, url, lake)
+
+    assert rows(catalog) == first + second
+    assert rows(catalog, snapshot_id=then) == first
+    assert rows(catalog, row_filter="queue = '007'") == first[20:]
+    assert {finding.agrees for finding in verify(spark, url, lake)} == {True}
+    assert iceberg.counts(TABLE) == {"orders": 25, "007": 10}
+
+
+def test_compaction_replaces_files_of_the_table_in_one_commit(
+    spark: Any, url: str, lake: str, catalog: Any, finish: Finish
+) -> None:
+    archived = []
+    for _ in range(3):
+        archived += finish("orders", 4)
+        export(spark, url, lake, table=TABLE)
+
+    assert export(spark, url, lake, max_files=2).compacted == 1
+
+    assert rows(catalog) == archived
+    table = catalog.load_table(("shop", "archive"))
+    assert len(list(table.scan().plan_files())) == 1
+    # The files of the earlier ones are deleted.
+    assert len(table.snapshots()) == 1
+
+
+def test_lake_becomes_a_table_later_and_gets_new_columns(
+    spark: Any, url: str, lake: str, catalog: Any, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 6)
+    export(spark, url, lake)
+    older = {name: iceberg.ARCHIVE[name] for name in iceberg.ARCHIVE if name != "result"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg, "ARCHIVE", older)
+        iceberg._table(lake, TABLE)
+    assert "result" not in catalog.load_table(("shop", "archive")).schema().column_names
+    export(spark, url, lake, table=TABLE)
+
+    assert rows(catalog) == archived
+    assert "result" in catalog.load_table(("shop", "archive")).schema().column_names
+
+
+def test_run_that_died_before_its_registration_is_registered_by_the_next_call(
+    spark: Any, url: str, lake: str, catalog: Any, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 6)
+
+    def die(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg, "register", die)
+        with pytest.raises(KeyboardInterrupt):
+            export(spark, url, lake, table=TABLE)
+    assert ExportRun.objects.get().state == "PUBLISHING"
+
+    export(spark, url, lake)
+
+    assert rows(catalog) == archived
+
+
+def test_verification_finds_a_table_that_lacks_a_file(
+    spark: Any, url: str, lake: str, catalog: Any, finish: Finish
+) -> None:
+    finish("orders", 6)
+    export(spark, url, lake, table=TABLE)
+    catalog.load_table(("shop", "archive")).delete("queue = 'orders'")
+
+    found = [finding for finding in verify(spark, url, lake) if finding.run is None]
+
+    assert [(finding.in_lake, finding.expected, finding.agrees) for finding in found] == [
+        (6, 0, False)
+    ]
+    assert "DIFFERS from the table catalog.shop.archive" in str(found[0])
+
+
+def test_lake_made_anew_is_a_table_anew(
+    spark: Any, url: str, lake: str, catalog: Any, finish: Finish
+) -> None:
+    archived = finish("orders", 6)
+    export(spark, url, lake, table=TABLE)
+
+    with pytest.raises(InvalidOption, match="already"):
+        export(spark, url, lake, table="catalog.shop.other")
+    export(spark, url, lake, table=TABLE, anew=True)
+
+    assert rows(catalog) == archived
+    assert len(files.files_in(lake)) == 1
+
+
+@pytest.mark.parametrize("name", ["archive", "nowhere.shop.archive", "shop..archive"])
+def test_table_of_no_catalog_is_refused_and_nothing_noted(
+    spark: Any, url: str, lake: str, catalog: Any, name: str
+) -> None:
+    with pytest.raises(InvalidOption):
+        export(spark, url, lake, table=name)
+
+    assert not Lake.objects.exists()
