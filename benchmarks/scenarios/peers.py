@@ -89,7 +89,7 @@ def peers_enqueue_many(bench: Any) -> dict[str, Measure]:
         Goal("ours", "PgQueuer, tuned", at_least=2),
         Goal("ours, tuned", "PgQueuer, tuned", at_least=3),
         Goal("ours", "Procrastinate, tuned", at_least=10),
-        Goal("ours, tasks", "django-tasks-db, tuned", at_least=50),
+        Goal("ours, tasks, tuned", "django-tasks-db, tuned", at_least=50),
     ),
 )
 def peers_drain(bench: Any) -> dict[str, Measure]:
