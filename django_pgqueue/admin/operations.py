@@ -94,7 +94,7 @@ WORDS = {
         is_final=True,
     ),
     Kind.DISCARD: Words(
-        gettext_lazy("Discard failed messages"),
+        gettext_lazy("Discard archived messages"),
         gettext_lazy("Delete these messages from the archive, with their bodies and errors?"),
         gettext_lazy("discarded"),
         "delete_message",

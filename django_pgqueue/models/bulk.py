@@ -23,6 +23,7 @@ from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.errors import PgQueueError, QueueNotFound
+from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import sqlstate
@@ -278,7 +279,9 @@ def _sent_again(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> i
 
 
 def _discarded(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.erase(queue, ids))
+    # Erasing takes live messages, too.
+    archived = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id, pk__in=ids)
+    return len(settling.erase(queue, list(archived.values_list("pk", flat=True))))
 
 
 def _counted(

@@ -68,12 +68,12 @@ def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
         context.close()
 
 
-def wait_for(page: Any, text: str) -> None:
+def wait_for(page: Any, text: str, patience: int = PATIENCE) -> None:
     """Wait for a text or a /pattern/; without it, say what the page shows instead."""
     from playwright.sync_api import TimeoutError as TooLate
 
     try:
-        page.wait_for_selector(f"text={text}", timeout=PATIENCE)
+        page.wait_for_selector(f"text={text}", timeout=patience)
     except TooLate:
         shown = page.inner_text("body")
         pytest.fail(f"{text!r} is not on {page.url}, which says {page.said} and shows:\n{shown}")
@@ -271,7 +271,7 @@ def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..
     assert queue("orders").metrics().length == stopped_at
     page.click("text=Resume the operation")
 
-    wait_for(page, f"Done: {count:,} of {count:,}")
+    wait_for(page, f"Done: {count:,} of {count:,}", 10 * PATIENCE)
     assert Message.objects.filter(queue__name="orders").count() == count
     assert not Message.objects.filter(queue=dead).exists()
     assert not page.said

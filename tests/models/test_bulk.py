@@ -91,6 +91,18 @@ def test_each_kind_does_what_it_says(orders: BoundQueue) -> None:
     assert not ArchivedMessage.objects.filter(pk=failed.id).exists()
 
 
+def test_discarding_leaves_messages_in_the_queue_alone(orders: BoundQueue) -> None:
+    live, done = orders.send_batch([1, 2])
+    orders.archive(done)
+
+    operation = begin("orders", Kind.DISCARD, [live, done])
+    drive()
+
+    operation.refresh_from_db()
+    assert (operation.done, operation.passed) == (1, 1)
+    assert list(Message.objects.values_list("pk", flat=True)) == [live]
+
+
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("kind", [Kind.READABLE, Kind.ARCHIVE, Kind.DELETE, Kind.PURGE])
 def test_messages_in_flight_are_left_alone_unless_asked_for(
