@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed
@@ -77,7 +78,7 @@ class RollupAdmin(RecordAdmin):
         spans = _chosen(request, "spans", SPANS, SPANS[0]) or SPANS[0]
         queue = request.GET.get("queue", "")
         context: dict[str, Any] = {
-            "title": f"Charts of {queue}" if queue else "Charts",
+            "title": _("Charts of %s") % queue if queue else _("Charts"),
             "queue": queue,
             "lengths": [(n, seconds_of(n)) for n in lengths],
             "seconds": seconds,
@@ -139,32 +140,36 @@ def _one(
         return Chart(title, about, moments, seconds, lines, form, whole, not_over)
 
     span = seconds_of(seconds)
-    ended = [counts("sent", "sent", "first"), counts("completed", "completed", "second")]
+    ended = [counts(_("sent"), "sent", "first"), counts(_("completed"), "completed", "second")]
     # The last one is drawn on top: what failed shows where as many were retried.
     bad = [
-        counts("retried", "retried", "first"),
-        counts("dead-lettered", "dead_lettered", "second"),
-        counts("failed", "failed", "bad"),
+        counts(_("retried"), "retried", "first"),
+        counts(_("dead-lettered"), "dead_lettered", "second"),
+        counts(_("failed"), "failed", "bad"),
     ]
-    waiting = "From when a message could be read to its first delivery."
-    running = "From the last delivery to the end."
+    waiting = _("From when a message could be read to its first delivery.")
+    running = _("From the last delivery to the end.")
     return {
         "charts": [
-            chart("Throughput", f"Messages sent and completed in {span}.", ended, whole=True),
             chart(
-                "Backlog",
-                "In the queue at the end of a span.",
-                [counts("backlog", "backlog", "first filled")],
+                _("Throughput"), _("Messages sent and completed in %s.") % span, ended, whole=True
+            ),
+            chart(
+                _("Backlog"),
+                _("In the queue at the end of a span."),
+                [counts(_("backlog"), "backlog", "first filled")],
                 whole=True,
             ),
-            chart("Waiting", waiting, percentiles("wait"), seconds_of),
-            chart("Running", running, percentiles("run"), seconds_of),
+            chart(_("Waiting"), waiting, percentiles("wait"), seconds_of),
+            chart(_("Running"), running, percentiles("run"), seconds_of),
             chart(
-                "Utilisation",
-                "Workers that were busy, on average.",
-                [counts("busy", "utilisation", "first filled")],
+                _("Utilisation"),
+                _("Workers that were busy, on average."),
+                [counts(_("busy"), "utilisation", "first filled")],
             ),
-            chart("Trouble", f"Messages that ended badly or late in {span}.", bad, whole=True),
+            chart(
+                _("Trouble"), _("Messages that ended badly or late in %s.") % span, bad, whole=True
+            ),
         ],
         "errors": _most((e["error"], e["count"]) for row in found.values() for e in row.top_errors),
         "groups": _most(
