@@ -6,7 +6,10 @@
     python3 run.py test --quick         its part to run while writing, in less than a minute
     python3 run.py test --all           slow tests, whole stories, chaos and Spark too
     python3 run.py test --postgres BIN  any of them on another PostgreSQL, by its bin directory
-    python3 run.py check                linters, types, import layers, migrations
+    python3 run.py check                linters, types, import layers, migrations, documentation
+    python3 run.py docs                 the documentation as a site, in docs/_build/html
+    python3 run.py docs --linkcheck     whether the addresses that it links to answer
+    python3 run.py coverage [arguments] the lines and branches that tests run; as test otherwise
 
 It takes the newest fitting Python it finds; PYTHON=/path/to/python chooses another.
 """
@@ -32,7 +35,9 @@ OLDEST, NEWEST = (3, 10), (3, 14)
 USUAL = "not slow and not acceptance and not spark"
 QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
-NEEDS["check"] = [*NEEDS["test"], "--group=lint"]
+NEEDS["check"] = [*NEEDS["test"], "--group=lint", "--group=docs"]
+NEEDS["docs"] = [*NEEDS["test"], "--group=docs"]
+NEEDS["coverage"] = [*NEEDS["test"], "--group=coverage"]
 
 
 def main(arguments):
@@ -41,10 +46,11 @@ def main(arguments):
         print(__doc__.strip())
         return 0 if command in {"-h", "--help"} else 2
     needs = list(NEEDS[command])
-    if command == "test" and shutil.which("java"):
+    if command in {"test", "coverage"} and shutil.which("java"):
         needs.append("--extra=spark")
     prepare(needs)
-    return {"demo": demo, "test": test, "check": check}[command](arguments[1:])
+    commands = {"demo": demo, "test": test, "check": check, "docs": docs, "coverage": coverage}
+    return commands[command](arguments[1:])
 
 
 # The commands
@@ -55,13 +61,17 @@ def demo(arguments):
 
 
 def test(arguments):
+    choose_postgres(arguments)
+    become("-m", "pytest", *selected(arguments))
+
+
+def choose_postgres(arguments):
     if "--postgres" in arguments:
         position = arguments.index("--postgres")
         if position + 1 == len(arguments):
             stop("--postgres needs the bin directory of a PostgreSQL installation.")
         os.environ["POSTGRES_BIN_DIR"] = arguments[position + 1]
         del arguments[position : position + 2]
-    become("-m", "pytest", *selected(arguments))
 
 
 def selected(arguments):
@@ -76,22 +86,52 @@ def selected(arguments):
     return [*rest, "-m", USUAL]
 
 
+def coverage(arguments):
+    """Branches too, and processes that tests start. Ends with the modules below 90 %."""
+    choose_postgres(arguments)
+    run("-m", "coverage", "erase")
+    failed = run("-m", "coverage", "run", "-m", "pytest", *selected(arguments))
+    run("-m", "coverage", "combine", "--quiet")
+    run("-m", "coverage", "report")
+    return failed
+
+
+def docs(arguments):
+    if "--linkcheck" in arguments:
+        return run(*sphinx("linkcheck"))
+    failed = run(*sphinx("html"))
+    say("Failed." if failed else f"The site is in {ROOT / 'docs/_build/html/README.html'}.")
+    return failed
+
+
+def sphinx(builder):
+    built = f"docs/_build/{builder}"
+    return ["-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder, "docs", built]
+
+
 def check(arguments):
     manage = "example_project/manage.py"
     checks = {
         "ruff": ["-m", "ruff", "check"],
         "ruff format": ["-m", "ruff", "format", "--check"],
         "mypy": ["-m", "mypy"],
+        "signatures": ["-m", "tools.signatures", "--check"],
+        "types of public names": ["-m", "tools.public_names"],
         "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
         "migrations": [manage, "makemigrations", "--check", "--dry-run"],
+        "documentation": sphinx("html"),
     }
     failed = []
     for name, command in checks.items():
         say(f"Checking: {name}")
-        if subprocess.call([str(VENV_PYTHON), *command], cwd=str(ROOT), env=environment()):
+        if run(*command):
             failed.append(name)
     say(f"Failed: {', '.join(failed)}" if failed else "All checks passed.")
     return 1 if failed else 0
+
+
+def run(*arguments):
+    return subprocess.call([str(VENV_PYTHON), *arguments], cwd=str(ROOT), env=environment())
 
 
 def become(*arguments):

@@ -114,7 +114,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for a retry")
-        self.delay = _seconds(delay)
+        self.delay: float | None = _seconds(delay)
 
 
 class Reject(Exception):
@@ -127,7 +127,7 @@ class Reject(Exception):
 
     def __init__(self, reason: str = "rejected by its handler") -> None:
         super().__init__(reason)
-        self.reason = _storable(str(reason))
+        self.reason: str = _storable(str(reason))
 
 
 class Discard(Exception):

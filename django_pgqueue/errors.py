@@ -1,23 +1,25 @@
 """Every error the package raises on purpose.
 
-* PgQueueError
-  x QueueNotFound         no queue of that name
-  x QueueMismatch         the queue exists, made in another way than asked for
-  x QueueBusy             the tables of a queue stayed locked by others
-    + QueueConverting     another process converts it
-  x QueueInUse            another queue has it as its dead-letter queue
-  x NeverRead             a message that was peeked at, and not read, has no lease
-  x MessageNotFound       no message of that id in the queue or its archive
-  x MessageFailed         the message whose result is asked for failed for good
-    + MessageCancelled    it was cancelled
-  x ResultNotReady        it is not done yet; also a TimeoutError
-  x LeaseLost             the message was read again, or is gone
-  x InvalidArgument       also a ValueError
-    + InvalidQueueName
-    + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
-  x HandlerTimeout        a handler ran longer than it may
-  x TransactionRefused    a read inside the caller's transaction
-  x ImmutableMessage      a message row is written once
+Their tree::
+
+    * PgQueueError
+      x QueueNotFound         no queue of that name
+      x QueueMismatch         the queue exists, made in another way than asked for
+      x QueueBusy             the tables of a queue stayed locked by others
+        + QueueConverting     another process converts it
+      x QueueInUse            another queue has it as its dead-letter queue
+      x NeverRead             a message that was peeked at, and not read, has no lease
+      x MessageNotFound       no message of that id in the queue or its archive
+      x MessageFailed         the message whose result is asked for failed for good
+        + MessageCancelled    it was cancelled
+      x ResultNotReady        it is not done yet; also a TimeoutError
+      x LeaseLost             the message was read again, or is gone
+      x InvalidArgument       also a ValueError
+        + InvalidQueueName
+        + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
+      x HandlerTimeout        a handler ran longer than it may
+      x TransactionRefused    a read inside the caller's transaction
+      x ImmutableMessage      a message row is written once
 """
 
 from __future__ import annotations

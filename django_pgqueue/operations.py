@@ -116,8 +116,8 @@ class CreateQueue(QueueOperation):
         notify: bool = _UNSET,
         **unknown: Any,
     ) -> None:
-        self.name = arguments.queue_name(name)
-        self.settings = _given(
+        self.name: str = arguments.queue_name(name)
+        self.settings: dict[str, Any] = _given(
             visibility_timeout=visibility_timeout,
             max_deliveries=max_deliveries,
             dead_letter_queue=dead_letter_queue,
@@ -181,9 +181,9 @@ class AlterQueue(QueueOperation):
         notify: bool = _UNSET,
         **unknown: Any,
     ) -> None:
-        self.name = arguments.queue_name(name)
+        self.name: str = arguments.queue_name(name)
         self.before = before
-        self.settings = settings = _given(
+        self.settings: dict[str, Any] = _given(
             visibility_timeout=visibility_timeout,
             max_deliveries=max_deliveries,
             dead_letter_queue=dead_letter_queue,
@@ -194,6 +194,7 @@ class AlterQueue(QueueOperation):
             **unknown,
         )
         label = f"AlterQueue({name!r})"
+        settings = self.settings
         if not settings:
             raise InvalidArgument(f"{label} changes nothing: name a setting, as max_deliveries=20")
         self._checked = _checked(settings, _CHANGEABLE, label)
@@ -203,7 +204,7 @@ class AlterQueue(QueueOperation):
                 f"{label}: before must name the same settings as are changed "
                 f"({', '.join(sorted(settings))}), not {', '.join(sorted(before)) or 'none'}"
             )
-        self.reversible = before is not None  # type: ignore[misc]
+        self.reversible: bool = before is not None  # type: ignore[misc]
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         before = {} if self.before is None else {"before": dict(self.before)}
@@ -268,8 +269,8 @@ class BindTopic(QueueOperation):
     """
 
     def __init__(self, pattern: str, queue: str) -> None:
-        self.pattern = topic_pattern(pattern)
-        self.name = arguments.queue_name(queue)
+        self.pattern: str = topic_pattern(pattern)
+        self.name: str = arguments.queue_name(queue)
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         return type(self).__name__, [self.pattern, self.name], {}

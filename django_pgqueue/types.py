@@ -103,8 +103,8 @@ class Settled(list[int]):
         before: Iterable[Receipt] = (),
     ) -> None:
         super().__init__(ids)
-        self.lost = list(lost)
-        self.before = list(before)
+        self.lost: list[Receipt | int] = list(lost)
+        self.before: list[Receipt] = list(before)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -14,12 +16,13 @@ import pytest
 import pytest_django
 from django.conf import settings
 from django.core.management.sql import sql_flush
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
 
 from django_pgqueue import handlers, queue
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import Actor, databases, execute
+from tests.app import models as shop_models
 
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -55,6 +58,16 @@ def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty registry of handlers, until the end of the test."""
     handlers.autodiscover()  # or it would register the others during the test
     monkeypatch.setattr(handlers, "_handlers", {})
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, own_handlers: None, db: None) -> None:
+    """The project that the guides speak of: an app with orders, no queue, no consumer yet."""
+    app = ModuleType("shop")
+    monkeypatch.setitem(sys.modules, "shop", app)
+    monkeypatch.setitem(sys.modules, "shop.models", shop_models)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER SEQUENCE pgqueue_message_id_seq RESTART")
 
 
 @pytest.fixture(scope="session", autouse=True)

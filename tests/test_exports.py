@@ -1,11 +1,20 @@
-"""The names that the package promises at its top."""
+"""The names that the package promises."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import re
+from importlib import import_module
 from pathlib import Path
 
+import jedi
+import pytest
+
 import django_pgqueue
+from tools.public_names import PUBLIC
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_every_promised_name_is_there() -> None:
@@ -33,3 +42,37 @@ def test_the_decorator_is_not_hidden_by_a_module_of_its_name() -> None:
     import django_pgqueue.worker
 
     assert callable(django_pgqueue.consumer)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_exported_and_documented(module: str) -> None:
+    found = import_module(module)
+
+    for name in PUBLIC[module]:
+        value = getattr(found, name)
+        assert name in found.__all__
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, name
+
+
+def test_the_page_on_stability_lists_the_public_names() -> None:
+    page = (ROOT / "docs" / "stability.md").read_text()
+
+    rows = re.findall(r"^\| `(django_pgqueue[\w.]*)` \| (.*) \|$", page, re.MULTILINE)
+
+    assert {module: re.findall(r"`(\w+)`", names) for module, names in rows} == PUBLIC
+
+
+@pytest.mark.parametrize(
+    ("call", "first"),
+    [
+        ('from django_pgqueue import queue\nqueue("orders").send(', "body"),
+        ("from django_pgqueue.models import Message\nMessage.objects.send(", "queue"),
+    ],
+)
+def test_an_editor_shows_the_arguments_of_a_send(call: str, first: str) -> None:
+    [signature] = jedi.Script(call, project=jedi.Project(ROOT)).get_signatures()
+
+    names = [parameter.name for parameter in signature.params]
+    assert names[0] == first
+    assert names[-1] == "dedup_key"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any, ClassVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy
 
@@ -23,32 +26,42 @@ class ArchivedMessage(models.Model):
     It has the id of its message, whose body stays where it was: ``archived.message.body``.
     """
 
-    id = models.BigIntegerField(primary_key=True)
-    enqueued_at = models.DateTimeField()
-    first_read_at = models.DateTimeField(null=True)
-    last_read_at = models.DateTimeField(null=True)
-    archived_at = models.DateTimeField(db_default=NOW)
+    id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    first_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    last_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    archived_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
     # Ids and times do not follow the order of commits; with the transaction's id a reader can
     # take what is new without a gap.
-    archive_xid = models.BigIntegerField(
+    archive_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
         db_default=models.Func(
             template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
         )
     )
-    queue = models.ForeignKey(
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="archive"
     )
-    read_ct = models.IntegerField()
-    attempts = models.IntegerField()
-    state = models.TextField(choices=[(s.value, s.value.title()) for s in _ENDS])
-    error = models.TextField(null=True)  # noqa: DJ001
-    result = models.JSONField(null=True)
+    read_ct: models.IntegerField[int, int] = models.IntegerField()
+    attempts: models.IntegerField[int, int] = models.IntegerField()
+    state: models.TextField[str, str] = models.TextField(
+        choices=[(s.value, s.value.title()) for s in _ENDS]
+    )
+    error: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001
+    result: models.JSONField[Any, Any] = models.JSONField(null=True)
 
     class Meta:
-        verbose_name = gettext_lazy("archived message")
-        verbose_name_plural = gettext_lazy("archived messages")
-        default_permissions = ()
-        permissions = (("replay_archivedmessage", "Can send archived messages again"),)
+        verbose_name: ClassVar[Any] = gettext_lazy("archived message")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("archived messages")
+        default_permissions: ClassVar[tuple[str, ...]] = ()
+        permissions: ClassVar[tuple[tuple[str, str], ...]] = (
+            ("replay_archivedmessage", "Can send archived messages again"),
+        )
         db_table = "pgqueue_archive"
         required_db_vendor = "postgresql"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import ClassVar
+
 from django.db import models
 
 from django_pgqueue import arguments
@@ -47,26 +50,30 @@ class Attempt(models.Model):
     ['requests.exceptions.ConnectTimeout', 'shop.errors.CardRefused']
     """
 
-    id = models.BigAutoField(primary_key=True)
-    message_id = models.BigIntegerField()
-    queue = models.ForeignKey(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    message_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="attempts"
     )
-    attempt = models.IntegerField(help_text="Which run of the handler it was, from 1.")
-    at = models.DateTimeField(db_default=NOW)
-    process_id = models.IntegerField(null=True, help_text="The consumer process, if one ran it.")
-    error_class = models.TextField()
-    message = models.TextField()
-    traceback = models.TextField()
+    attempt: models.IntegerField[int, int] = models.IntegerField(
+        help_text="Which run of the handler it was, from 1."
+    )
+    at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
+    process_id: models.IntegerField[int | None, int | None] = models.IntegerField(
+        null=True, help_text="The consumer process, if one ran it."
+    )
+    error_class: models.TextField[str, str] = models.TextField()
+    message: models.TextField[str, str] = models.TextField()
+    traceback: models.TextField[str, str] = models.TextField()
 
-    objects = AttemptManager()
+    objects: ClassVar[AttemptManager] = AttemptManager()
 
     class Meta:
         db_table = "pgqueue_attempt"
         required_db_vendor = "postgresql"
         # No page of the admin shows them by themselves.
-        default_permissions = ()
-        indexes = (
+        default_permissions: ClassVar[tuple[str, ...]] = ()
+        indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["message_id"], name="pgqueue_attempt_message"),
             models.Index(fields=["queue", "at", "id"], name="pgqueue_attempt_at"),
         )

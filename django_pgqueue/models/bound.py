@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django_pgqueue import arguments
-from django_pgqueue.models import queues
-from django_pgqueue.models.message import Operations
-from django_pgqueue.models.operation import on_database
+from django_pgqueue.models.message import Message
+from django_pgqueue.models.methods import QueueOperations
 
 __all__ = ["BoundQueue", "queue"]
 
 
-class BoundQueue(Operations):
+class BoundQueue(QueueOperations):
     """The operations on one queue.
 
     >>> orders = queue("orders")
@@ -23,11 +22,10 @@ class BoundQueue(Operations):
     [1]
     """
 
-    create, acreate = on_database(queues.create_queue)
-    drop, adrop = on_database(queues.drop_queue)
+    model: type[Message] = Message
 
     def __init__(self, name: str, *, using: str | None = None) -> None:
-        self.name = arguments.queue_name(name)
+        self.name: str = arguments.queue_name(name)
         self.using = using
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import DatabaseError, connections, models, transaction
 from django.utils.timezone import now
@@ -130,39 +130,61 @@ class Operation(models.Model):
 
     RUNNING, STOPPED, DONE, FAILED = "running", "stopped", "done", "failed"
 
-    id = models.BigAutoField(primary_key=True)
-    queue = models.ForeignKey(Queue, models.CASCADE, db_constraint=False, related_name="operations")
-    kind = models.TextField(choices=Kind.choices)
-    target = models.TextField(default="", help_text="The queue to send them to, if not their own.")
-    rate = models.FloatField(null=True, help_text="The most messages a second.")
-    in_flight = models.BooleanField(default=False, help_text="Also those that a consumer holds.")
-    filter = models.JSONField(default=dict, help_text="The list that it was asked for.")
-    user_id = models.TextField(default="", help_text="The key of the user who asked for it.")
-    username = models.TextField(default="")
-    highest_id = models.BigIntegerField()
-    count = models.IntegerField()
-    done = models.IntegerField(default=0)
-    passed = models.IntegerField(default=0, help_text="Left alone: gone meanwhile, or in flight.")
-    state = models.TextField(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
+        Queue, models.CASCADE, db_constraint=False, related_name="operations"
+    )
+    kind: models.TextField[str, str] = models.TextField(choices=Kind.choices)
+    target: models.TextField[str, str] = models.TextField(
+        default="", help_text="The queue to send them to, if not their own."
+    )
+    rate: models.FloatField[float | None, float | None] = models.FloatField(
+        null=True, help_text="The most messages a second."
+    )
+    in_flight: models.BooleanField[bool, bool] = models.BooleanField(
+        default=False, help_text="Also those that a consumer holds."
+    )
+    filter: models.JSONField[Any, Any] = models.JSONField(
+        default=dict, help_text="The list that it was asked for."
+    )
+    user_id: models.TextField[str, str] = models.TextField(
+        default="", help_text="The key of the user who asked for it."
+    )
+    username: models.TextField[str, str] = models.TextField(default="")
+    highest_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    count: models.IntegerField[int, int] = models.IntegerField()
+    done: models.IntegerField[int, int] = models.IntegerField(default=0)
+    passed: models.IntegerField[int, int] = models.IntegerField(
+        default=0, help_text="Left alone: gone meanwhile, or in flight."
+    )
+    state: models.TextField[str, str] = models.TextField(
         default=RUNNING, choices=[(s, s) for s in (RUNNING, STOPPED, DONE, FAILED)]
     )
-    error = models.TextField(default="")
-    created_at = models.DateTimeField(db_default=NOW)
-    stepped_at = models.DateTimeField(null=True)
-    finished_at = models.DateTimeField(null=True)
+    error: models.TextField[str, str] = models.TextField(default="")
+    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
+    stepped_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
+        null=True
+    )
+    finished_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
     #: Until when the rate is used up.
-    paced_until = models.DateTimeField(null=True)
+    paced_until: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
 
-    objects = OperationManager()
+    objects: ClassVar[OperationManager] = OperationManager()
 
     class Meta:
-        verbose_name = gettext_lazy("operation")
-        verbose_name_plural = gettext_lazy("operations")
-        default_permissions = ("view",)
+        verbose_name: ClassVar[Any] = gettext_lazy("operation")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("operations")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_operation"
-        ordering = ("-id",)
+        ordering: ClassVar[tuple[str, ...]] = ("-id",)
         required_db_vendor = "postgresql"
-        indexes = (
+        indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(
                 fields=["id"],
                 condition=models.Q(state="running"),
@@ -244,12 +266,14 @@ class Operation(models.Model):
 class OperationPart(models.Model):
     """The ids of one step, until it is done."""
 
-    id = models.BigAutoField(primary_key=True)
-    operation = models.ForeignKey(Operation, models.CASCADE, related_name="parts")
-    ids = models.JSONField()
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    operation: models.ForeignKey[Operation, Operation] = models.ForeignKey(
+        Operation, models.CASCADE, related_name="parts"
+    )
+    ids: models.JSONField[Any, Any] = models.JSONField()
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_operation_part"
         required_db_vendor = "postgresql"
 

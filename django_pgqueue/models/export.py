@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any, ClassVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy
 
@@ -14,38 +17,40 @@ __all__ = ["ExportRun", "Lake", "PurgeMark"]
 class Lake(models.Model):
     """A directory of Parquet files, and how much of the archive is in it."""
 
-    id = models.AutoField(primary_key=True)
-    path = models.TextField(unique=True, editable=False)
-    queues = models.JSONField(
+    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
+    path: models.TextField[str, str] = models.TextField(unique=True, editable=False)
+    queues: models.JSONField[Any, Any] = models.JSONField(
         default=list,
         blank=True,
         help_text="Names of the queues it takes; empty: all.",
     )
-    holds_retention = models.BooleanField(
+    holds_retention: models.BooleanField[bool, bool] = models.BooleanField(
         default=False,
         help_text="Retention waits until archived messages are exported here.",
     )
-    exported_below = models.BigIntegerField(
+    exported_below: models.BigIntegerField[int, int] = models.BigIntegerField(
         default=0,
         editable=False,
         help_text="The transaction before which everything is exported.",
     )
-    system = models.TextField(
+    system: models.TextField[str, str] = models.TextField(
         default="",
         editable=False,
         help_text="The server whose transactions these are.",
     )
-    iceberg = models.TextField(
+    iceberg: models.TextField[str, str] = models.TextField(
         default="", editable=False, help_text="The Iceberg table that it is, if it is one."
     )
-    created_at = models.DateTimeField(db_default=NOW, editable=False)
+    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW, editable=False
+    )
 
     class Meta:
-        verbose_name = gettext_lazy("lake")
-        verbose_name_plural = gettext_lazy("lakes")
-        default_permissions = ("view", "change")
+        verbose_name: ClassVar[Any] = gettext_lazy("lake")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("lakes")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view", "change")
         db_table = "pgqueue_lake"
-        ordering = ("path",)
+        ordering: ClassVar[tuple[str, ...]] = ("path",)
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
@@ -64,31 +69,41 @@ class ExportRun(models.Model):
         PUBLISHING = "PUBLISHING"  # files are moved to their places
         DONE = "DONE"
 
-    id = models.BigAutoField(primary_key=True)
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     # The constraint is the table's own, so that a DELETE in plain SQL takes the runs along.
-    lake = models.ForeignKey(Lake, models.CASCADE, related_name="runs", db_constraint=False)
-    kind = models.TextField(choices=Kind.choices, default=Kind.EXPORT)
-    state = models.TextField(choices=State.choices, default=State.RUNNING)
-    from_xid = models.BigIntegerField(default=0)
-    to_xid = models.BigIntegerField(default=0)
-    rows = models.BigIntegerField(default=0)
-    files = models.IntegerField(default=0)
-    bytes = models.BigIntegerField(default=0)
-    manifest = models.JSONField(default=dict)
-    checksums = models.JSONField(null=True)
-    verified_at = models.DateTimeField(null=True)
-    error = models.TextField(default="", blank=True)
-    started_at = models.DateTimeField(db_default=NOW)
-    finished_at = models.DateTimeField(null=True)
+    lake: models.ForeignKey[Lake, Lake] = models.ForeignKey(
+        Lake, models.CASCADE, related_name="runs", db_constraint=False
+    )
+    kind: models.TextField[str, str] = models.TextField(choices=Kind.choices, default=Kind.EXPORT)
+    state: models.TextField[str, str] = models.TextField(
+        choices=State.choices, default=State.RUNNING
+    )
+    from_xid: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    to_xid: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    rows: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    files: models.IntegerField[int, int] = models.IntegerField(default=0)
+    bytes: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    manifest: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    checksums: models.JSONField[Any, Any] = models.JSONField(null=True)
+    verified_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    error: models.TextField[str, str] = models.TextField(default="", blank=True)
+    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
+    finished_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
 
     class Meta:
-        verbose_name = gettext_lazy("export run")
-        verbose_name_plural = gettext_lazy("export runs")
-        default_permissions = ("view",)
+        verbose_name: ClassVar[Any] = gettext_lazy("export run")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("export runs")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_export_run"
-        ordering = ("-id",)
+        ordering: ClassVar[tuple[str, ...]] = ("-id",)
         required_db_vendor = "postgresql"
-        constraints = (
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("lake",),
                 condition=~models.Q(state="DONE"),
@@ -103,19 +118,21 @@ class ExportRun(models.Model):
 class PurgeMark(models.Model):
     """Up to where archived messages of a queue may have been removed."""
 
-    queue = models.OneToOneField(
+    queue: models.OneToOneField[Queue, Queue] = models.OneToOneField(
         Queue,
         models.DO_NOTHING,
         db_constraint=False,
         primary_key=True,
         related_name="purge_mark",
     )
-    below_xid = models.BigIntegerField()
-    dropped = models.TextField(default="", help_text="The queue's name, once it is dropped.")
-    purged_at = models.DateTimeField(db_default=NOW)
+    below_xid: models.BigIntegerField[int, int] = models.BigIntegerField()
+    dropped: models.TextField[str, str] = models.TextField(
+        default="", help_text="The queue's name, once it is dropped."
+    )
+    purged_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_purge_mark"
         required_db_vendor = "postgresql"
 

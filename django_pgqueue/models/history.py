@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any, ClassVar
+
 from django.db import models
 
 from django_pgqueue.models.queue import Queue
@@ -19,33 +22,59 @@ class History(models.Model):
     """
 
     pk = models.CompositePrimaryKey("queue_id", "bucket", "seconds", "process_id")
-    queue = models.ForeignKey(
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="history"
     )
-    bucket = models.DateTimeField(help_text="When the span begins.")
-    seconds = models.IntegerField(help_text="How long the span is: 60 or 3600.")
-    process_id = models.IntegerField(default=0)
-    completed = models.BigIntegerField(default=0)
-    retried = models.BigIntegerField(default=0, help_text="Failed attempts, to be tried again.")
-    failed = models.BigIntegerField(default=0, help_text="To the archive, as FAILED.")
-    dead_lettered = models.BigIntegerField(default=0, help_text="To the dead-letter queue.")
-    lost = models.BigIntegerField(default=0, help_text="Leases that ran out in a consumer's hands.")
-    busy = models.FloatField(default=0, help_text="Run times of handlers, added up.")
-    waits = models.JSONField(
+    bucket: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        help_text="When the span begins."
+    )
+    seconds: models.IntegerField[int, int] = models.IntegerField(
+        help_text="How long the span is: 60 or 3600."
+    )
+    process_id: models.IntegerField[int, int] = models.IntegerField(default=0)
+    completed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    retried: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="Failed attempts, to be tried again."
+    )
+    failed: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="To the archive, as FAILED."
+    )
+    dead_lettered: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="To the dead-letter queue."
+    )
+    lost: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="Leases that ran out in a consumer's hands."
+    )
+    busy: models.FloatField[float, float] = models.FloatField(
+        default=0, help_text="Run times of handlers, added up."
+    )
+    waits: models.JSONField[Any, Any] = models.JSONField(
         default=dict, help_text="From when a message could be read to its first delivery."
     )
-    runs = models.JSONField(default=dict, help_text="Run times of handlers, by message.")
-    sent = models.BigIntegerField(default=0, help_text="Messages that came since the last look.")
-    depth = models.BigIntegerField(null=True, help_text="The most messages found in the queue.")
-    oldest = models.FloatField(null=True, help_text="The longest wait found of a message in it.")
-    total = models.BigIntegerField(null=True, help_text="All messages that ever came, at the look.")
+    runs: models.JSONField[Any, Any] = models.JSONField(
+        default=dict, help_text="Run times of handlers, by message."
+    )
+    sent: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="Messages that came since the last look."
+    )
+    depth: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="The most messages found in the queue."
+    )
+    oldest: models.FloatField[float | None, float | None] = models.FloatField(
+        null=True, help_text="The longest wait found of a message in it."
+    )
+    total: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+        null=True, help_text="All messages that ever came, at the look."
+    )
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_history"
         required_db_vendor = "postgresql"
-        verbose_name_plural = "history"
-        indexes = (models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),)
+        verbose_name_plural: ClassVar[Any] = "history"
+        indexes: ClassVar[tuple[models.Index, ...]] = (
+            models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),
+        )
 
     def __str__(self) -> str:
         return f"{self.queue_id} {self.bucket:%Y-%m-%d %H:%M}"

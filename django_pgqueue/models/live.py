@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime as dt
+from typing import Any, ClassVar
 
 from django.db import models
 
@@ -26,16 +27,16 @@ class NotLoaded(models.Model):
 class Ready(NotLoaded):
     """A message that may be read and never was. Unlogged queues have a table of their own."""
 
-    id = models.BigIntegerField(primary_key=True)
-    enqueued_at = models.DateTimeField()
-    queue = models.ForeignKey(
+    id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
     )
-    priority = models.SmallIntegerField()
-    group_key = models.TextField(null=True)  # noqa: DJ001
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    group_key: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_ready"
         required_db_vendor = "postgresql"
 
@@ -46,24 +47,28 @@ class Ready(NotLoaded):
 class Deferred(NotLoaded):
     """A message that becomes readable at ``vt``: scheduled, leased or waiting to retry."""
 
-    id = models.BigIntegerField(primary_key=True)
-    vt = models.DateTimeField()
-    enqueued_at = models.DateTimeField()
-    first_read_at = models.DateTimeField(null=True)
-    last_read_at = models.DateTimeField(null=True)
-    queue = models.ForeignKey(
+    id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    vt: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    first_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    last_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
     )
-    read_ct = models.IntegerField(default=0)
-    attempts = models.IntegerField(default=0)
-    process_id = models.IntegerField(null=True)
-    priority = models.SmallIntegerField()
-    state = models.TextField()
-    group_key = models.TextField(null=True)  # noqa: DJ001
-    error = models.TextField(null=True)  # noqa: DJ001
+    read_ct: models.IntegerField[int, int] = models.IntegerField(default=0)
+    attempts: models.IntegerField[int, int] = models.IntegerField(default=0)
+    process_id: models.IntegerField[int | None, int | None] = models.IntegerField(null=True)
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    state: models.TextField[str, str] = models.TextField()
+    group_key: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001
+    error: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_deferred"
         required_db_vendor = "postgresql"
 
@@ -75,21 +80,29 @@ class LiveMessage(NotLoaded):
     """One row a message in the queue, over all the tables that say so: for people, the admin,
     commands and tests, not for the hot path."""
 
-    id = models.BigIntegerField(primary_key=True)
-    queue = models.ForeignKey(Queue, models.DO_NOTHING, db_constraint=False, related_name="live")
-    state = models.TextField(choices=[(s.value, s.value.title()) for s in State])
-    vt = models.DateTimeField()
-    read_ct = models.IntegerField()
-    attempts = models.IntegerField()
-    priority = models.SmallIntegerField()
-    group_key = models.TextField(null=True)  # noqa: DJ001
-    enqueued_at = models.DateTimeField()
-    first_read_at = models.DateTimeField(null=True)
-    last_read_at = models.DateTimeField(null=True)
-    process_id = models.IntegerField(null=True)
+    id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
+        Queue, models.DO_NOTHING, db_constraint=False, related_name="live"
+    )
+    state: models.TextField[str, str] = models.TextField(
+        choices=[(s.value, s.value.title()) for s in State]
+    )
+    vt: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    read_ct: models.IntegerField[int, int] = models.IntegerField()
+    attempts: models.IntegerField[int, int] = models.IntegerField()
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+    group_key: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001
+    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    first_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    last_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True)
+    )
+    process_id: models.IntegerField[int | None, int | None] = models.IntegerField(null=True)
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_live"
         managed = False
 

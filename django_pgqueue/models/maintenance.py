@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
+from typing import ClassVar
+
 from django.db import models
 
 from django_pgqueue.models.clock import NOW
@@ -16,15 +20,15 @@ class MaintenanceLease(models.Model):
     :mod:`django_pgqueue.maintenance.lease`.
     """
 
-    id = models.SmallIntegerField(primary_key=True, default=1)
-    token = models.UUIDField()
-    process = models.TextField()
-    since = models.DateTimeField(db_default=NOW)
-    until = models.DateTimeField()
+    id: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True, default=1)
+    token: models.UUIDField[uuid.UUID, uuid.UUID] = models.UUIDField()
+    process: models.TextField[str, str] = models.TextField()
+    since: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
+    until: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
 
     class Meta:
         db_table = "pgqueue_maintenance"
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:

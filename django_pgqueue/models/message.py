@@ -1,10 +1,10 @@
-"""A message: written once, in the partition of its queue. And the list of all operations."""
+"""A message: written once, in the partition of its queue."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
@@ -15,87 +15,16 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
-from django_pgqueue.engine.leases import batches
-from django_pgqueue.engine.metrics import measuring
-from django_pgqueue.engine.read import grouped, polling, reading
-from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.rows import Delivery, moment
-from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost, NeverRead
-from django_pgqueue.models import attempt, maintaining, queues, results, topics
 from django_pgqueue.models.clock import NOW
-from django_pgqueue.models.operation import Operation, Twin, on_database, operation
+from django_pgqueue.models.methods import ManagerOperations
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
 
-__all__ = ["Message", "MessageManager", "Operations"]
-
-P = ParamSpec("P")
-
-
-def _messages(
-    act: Callable[Concatenate[OpenQueue, P], list[Delivery]],
-) -> tuple[Operation[P, list[Message]], Twin[P, list[Message]]]:
-    """An operation whose deliveries come as messages."""
-    return operation(act, lambda queue, found: Message.from_deliveries(queue, found))
-
-
-class Operations:
-    """Every operation on one queue, with its async twin: the one list of which ``Message.objects``
-    and ``queue("orders")`` are made."""
-
-    send, asend = operation(sending.send)
-    send_batch, asend_batch = operation(sending.send_batch)
-
-    read, aread = _messages(reading.read)
-    read_with_poll, aread_with_poll = _messages(polling.read_with_poll)
-    read_grouped, aread_grouped = _messages(grouped.read_grouped)
-    read_grouped_with_poll, aread_grouped_with_poll = _messages(polling.read_grouped_with_poll)
-    read_grouped_rr, aread_grouped_rr = _messages(grouped.read_grouped_rr)
-    read_grouped_rr_with_poll, aread_grouped_rr_with_poll = _messages(
-        polling.read_grouped_rr_with_poll
-    )
-    # PGMQ's names: a plain read takes at most one message of each group.
-    read_grouped_head, aread_grouped_head = _messages(reading.read)
-    read_grouped_head_with_poll, aread_grouped_head_with_poll = _messages(polling.read_with_poll)
-    lease, alease = _messages(reading.lease)
-    peek, apeek = _messages(reading.peek)
-    pop, apop = _messages(reading.pop)
-    next_due, anext_due = operation(reading.next_due)
-    drained, adrained = operation(reading.drained)
-
-    archive, aarchive = operation(settling.archive)
-    cancel, acancel = operation(settling.cancel)
-    delete, adelete = operation(settling.delete)
-    set_vt, aset_vt = operation(settling.set_vt)
-    complete, acomplete = operation(outcomes.complete)
-    retry, aretry = operation(outcomes.retry)
-    release, arelease = operation(outcomes.release)
-    fail, afail = operation(outcomes.fail)
-    settle, asettle = operation(outcomes.settle)
-    erase, aerase = operation(settling.erase)
-    purge, apurge = operation(settling.purge)
-    rescue, arescue = operation(batches.rescue)
-
-    result, _ = operation(results.result)
-    wait, _ = operation(results.wait)
-    attempts, aattempts = operation(attempt.attempts)
-
-    redrive, aredrive = operation(redriving.redrive)
-    replay, areplay = operation(redriving.replay)
-
-    metrics, ametrics = operation(measuring.metrics)
-
-    maintain, amaintain = operation(maintaining.maintain)
-    repartition, arepartition = operation(maintaining.repartition)
-
-    async def aresult(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
-        queue, args = self._queue(args, kwargs)
-        found = await sync_to_async(Queue.objects.resolve)(queue, self._using)
-        return await results.aresult(found.opened, *args, **kwargs)
+__all__ = ["Message", "MessageManager"]
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -125,7 +54,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
 
-class MessageManager(Operations, models.Manager["Message"]):
+class MessageManager(ManagerOperations, models.Manager["Message"]):
     """The operations, each with the queue as its first argument, and those on no queue in
     particular.
 
@@ -141,19 +70,6 @@ class MessageManager(Operations, models.Manager["Message"]):
     """
 
     use_in_migrations = False
-
-    create_queue, acreate_queue = on_database(queues.create_queue)
-    list_queues, alist_queues = on_database(queues.list_queues)
-    drop_queue, adrop_queue = on_database(queues.drop_queue)
-    metrics_all, ametrics_all = on_database(queues.metrics_all)
-    maintain_all, amaintain_all = on_database(maintaining.maintain_all)
-
-    bind, abind = on_database(topics.bind)
-    unbind, aunbind = on_database(topics.unbind)
-    list_bindings, alist_bindings = on_database(topics.list_bindings)
-    test_routing, atest_routing = on_database(topics.test_routing)
-    publish, apublish = on_database(topics.publish)
-    publish_batch, apublish_batch = on_database(topics.publish_batch)
 
     def get_queryset(self) -> MessageQuerySet:
         return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
@@ -193,25 +109,27 @@ class Message(models.Model):
 
     # The key in the database is (id, queue_id, enqueued_at), as partitions demand; the admin and
     # foreign keys need a single column, and id alone is unique.
-    id = models.BigAutoField(primary_key=True)
-    enqueued_at = models.DateTimeField(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW,
         editable=False,
     )
-    scheduled_at = models.DateTimeField(null=True, blank=True)
+    scheduled_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(null=True, blank=True)
+    )
     # The sending transaction: with it the table can be read as a log, without a gap.
-    enqueued_xid = models.BigIntegerField(
+    enqueued_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
         db_default=models.Func(
             template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
         ),
         editable=False,
     )
-    queue = models.ForeignKey(
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="messages"
     )
-    priority = models.SmallIntegerField(default=0)
-    group_key = models.TextField(null=True, blank=True)  # noqa: DJ001
-    dedup_key = models.TextField(null=True, blank=True)  # noqa: DJ001
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0)
+    group_key: models.TextField[str | None, str | None] = models.TextField(null=True, blank=True)  # noqa: DJ001
+    dedup_key: models.TextField[str | None, str | None] = models.TextField(null=True, blank=True)  # noqa: DJ001
     headers: models.JSONField[Any, Any] = models.JSONField(
         null=True, blank=True, encoder=DjangoJSONEncoder
     )
@@ -219,7 +137,7 @@ class Message(models.Model):
         null=True, blank=True, encoder=DjangoJSONEncoder
     )
 
-    objects = MessageManager()
+    objects: ClassVar[MessageManager] = MessageManager()
 
     # Set by a read; moments are in microseconds since 1970.
     read_ct: int
@@ -241,10 +159,10 @@ class Message(models.Model):
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta:
-        verbose_name = gettext_lazy("message")
-        verbose_name_plural = gettext_lazy("messages")
-        default_permissions = ("view", "delete")
-        permissions = (
+        verbose_name: ClassVar[Any] = gettext_lazy("message")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("messages")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view", "delete")
+        permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("send_message", "Can send messages"),
             ("settle_message", "Can make messages readable and archive them"),
             ("redrive_message", "Can redrive dead letters"),

@@ -1,16 +1,17 @@
 """How a function of the engine becomes a method: of a queue, of the manager, and an async twin.
 
-:func:`operation` and :func:`on_database` take a function and give two attributes of a class. Their
-types, and what ``help()`` shows, have the function's own parameters.
+:func:`operation` and :func:`on_database` take a function and give two attributes of a class: the
+method and its async twin. The signature and docstring are the function's own, for ``help()`` and
+the reference; type checkers find them in ``methods.pyi``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from types import FunctionType, MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, models
@@ -19,13 +20,7 @@ from django_pgqueue.engine.session import OpenQueue, is_gone
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["AnyQueue", "Operation", "Twin", "on_database", "operation"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-#: The first argument of the manager's operations.
-AnyQueue = str | Queue
+__all__ = ["Operation", "on_database", "operation"]
 
 _QUEUE = inspect.Parameter(
     "queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue"
@@ -36,7 +31,7 @@ _ELSEWHERE = {"countdown": "delay", "eta": "delay"}
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
-class Operation(Generic[P, R]):
+class Operation:
     """A method in two forms: of an object that is one queue, and of a manager, which is told it."""
 
     def __init__(self, one: Callable[..., Any], many: Callable[..., Any]) -> None:
@@ -48,69 +43,22 @@ class Operation(Generic[P, R]):
             function.__qualname__ = f"{owner.__qualname__}.{name}"
             function.__module__ = owner.__module__
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Callable[..., R]: ...
-    @overload
-    def __get__(
-        self, instance: models.Manager[Any], owner: type
-    ) -> Callable[Concatenate[AnyQueue, P], R]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Callable[P, R]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         function = self._of_many if issubclass(owner, models.Manager) else self._of_one
         return function if instance is None else MethodType(function, instance)
 
 
-class Twin(Operation[P, R]):
-    """The async form of an operation: the same arguments, run in Django's sync thread."""
-
-    @overload  # type: ignore[override]
-    def __get__(
-        self, instance: models.Manager[Any], owner: type
-    ) -> Callable[Concatenate[AnyQueue, P], Coroutine[Any, Any, R]]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return super().__get__(instance, owner)
-
-
-class DatabaseOperation(Operation[P, R]):
-    """A method that works on a database: the same for a manager and for a queue."""
-
-    @overload  # type: ignore[override]
-    def __get__(self, instance: None, owner: type) -> Callable[..., R]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Callable[P, R]: ...
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return super().__get__(instance, owner)
-
-
-class DatabaseTwin(Operation[P, R]):
-    """The async form of such an operation."""
-
-    @overload  # type: ignore[override]
-    def __get__(self, instance: None, owner: type) -> Callable[..., Coroutine[Any, Any, R]]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return super().__get__(instance, owner)
-
-
-@overload
 def operation(
-    act: Callable[Concatenate[OpenQueue, P], R],
-) -> tuple[Operation[P, R], Twin[P, R]]: ...
-@overload
-def operation(
-    act: Callable[Concatenate[OpenQueue, P], Any], then: Callable[[OpenQueue, Any], R]
-) -> tuple[Operation[P, R], Twin[P, R]]: ...
-def operation(
-    act: Callable[..., Any], then: Callable[[OpenQueue, Any], Any] | None = None
-) -> tuple[Operation[Any, Any], Twin[Any, Any]]:
+    act: Callable[..., Any],
+    then: Callable[[Any, OpenQueue, Any], Any] | None = None,
+    *,
+    returns: str | None = None,
+) -> tuple[Operation, Operation]:
     """A method, and its async twin, that calls a function with an open queue.
 
-    ``then`` makes the result from what the function returns. A queue that was dropped and made
-    again elsewhere is opened once more, unless that is too late inside a broken transaction.
+    ``then`` makes the result, of the type that ``returns`` names, from the object that has the
+    method, the queue and what the function returns. A queue that was dropped and made again
+    elsewhere is opened once more, unless that is too late inside a broken transaction.
     """
 
     signature = inspect.signature(act)
@@ -126,17 +74,16 @@ def operation(
         except DatabaseError as error:
             opened = _reopened(opened, error)
             result = act(opened, *args, **kwargs)
-        return result if then is None else then(opened, result)
+        return result if then is None else then(self, opened, result)
 
     own = list(signature.parameters.values())[1:]
-    one = _documented(run, act, signature, [_SELF, *own])
-    many = _documented(run, act, signature, [_SELF, _QUEUE, *own])
-    return Operation(one, many), Twin(_asynchronous(one), _asynchronous(many))
+    shown = signature.replace(return_annotation=returns) if returns else signature
+    one = _documented(run, act, shown, [_SELF, *own])
+    many = _documented(run, act, shown, [_SELF, _QUEUE, *own])
+    return Operation(one, many), Operation(_asynchronous(one), _asynchronous(many))
 
 
-def on_database(
-    act: Callable[Concatenate[str, P], R],
-) -> tuple[DatabaseOperation[P, R], DatabaseTwin[P, R]]:
+def on_database(act: Callable[..., Any]) -> tuple[Operation, Operation]:
     """A method, and its async twin, that calls a function with the alias of a database.
 
     Of an object that is one queue the function gets the queue's name, too.
@@ -149,7 +96,7 @@ def on_database(
     own = list(signature.parameters.values())[1:]
     one = _documented(run, act, signature, [_SELF, *own[1:]])
     many = _documented(run, act, signature, [_SELF, *own])
-    return DatabaseOperation(one, many), DatabaseTwin(_asynchronous(one), _asynchronous(many))
+    return Operation(one, many), Operation(_asynchronous(one), _asynchronous(many))
 
 
 def _refuse_unknown(signature: inspect.Signature, name: str, given: Iterable[str]) -> None:
@@ -179,6 +126,7 @@ def _documented(
 ) -> Callable[..., Any]:
     copy = FunctionType(run.__code__, run.__globals__, closure=run.__closure__)
     copy.__doc__ = act.__doc__
+    copy.__wrapped__ = act  # type: ignore[attr-defined]
     copy.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return copy
 
@@ -188,5 +136,6 @@ def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:
         return await sync_to_async(function, thread_sensitive=True)(self, *args, **kwargs)
 
     run.__doc__ = function.__doc__
+    run.__wrapped__ = function  # type: ignore[attr-defined]
     run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return run

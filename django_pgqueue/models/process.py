@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import socket
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import models, transaction
 from django.utils.translation import gettext_lazy
@@ -71,23 +71,29 @@ class ProcessManager(models.Manager["Process"]):
 class Process(models.Model):
     """One running consumer process; its row goes when it stops, or soon after it died."""
 
-    id = models.AutoField(primary_key=True)
-    host = models.TextField()
-    pid = models.IntegerField()
-    version = models.TextField()
-    queues = models.JSONField(default=list)
-    working_on = models.JSONField(default=dict)
-    stopping = models.BooleanField(default=False)
-    started_at = models.DateTimeField(db_default=NOW)
-    heartbeat_at = models.DateTimeField(db_default=NOW)
+    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
+    host: models.TextField[str, str] = models.TextField()
+    pid: models.IntegerField[int, int] = models.IntegerField()
+    version: models.TextField[str, str] = models.TextField()
+    queues: models.JSONField[Any, Any] = models.JSONField(default=list)
+    working_on: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    stopping: models.BooleanField[bool, bool] = models.BooleanField(default=False)
+    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
+    heartbeat_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
 
-    objects = ProcessManager()
+    objects: ClassVar[ProcessManager] = ProcessManager()
 
     class Meta:
-        verbose_name = gettext_lazy("consumer process")
-        verbose_name_plural = gettext_lazy("consumer processes")
-        default_permissions = ("view",)
-        permissions = (("view_health", "Can view the health of the database"),)
+        verbose_name: ClassVar[Any] = gettext_lazy("consumer process")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("consumer processes")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
+        permissions: ClassVar[tuple[tuple[str, str], ...]] = (
+            ("view_health", "Can view the health of the database"),
+        )
         db_table = "pgqueue_process"
         required_db_vendor = "postgresql"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
 from django.db import IntegrityError, connections, models, router, transaction
@@ -44,7 +45,7 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         return dropped, {self.model._meta.label: dropped}
 
 
-class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore[misc]
+class QueueManager(models.Manager["Queue"]):
     """Finds queues, and remembers all of them for a few seconds.
 
     Only committed queues are remembered, so that nothing is known of one that a rollback took.
@@ -53,6 +54,18 @@ class QueueManager(models.Manager.from_queryset(QueueQuerySet)):  # type: ignore
     use_in_migrations = False
     #: By database: the queues by their names in lower case, and until when they are fresh.
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
+
+    def get_queryset(self) -> QueueQuerySet:
+        """Queues, which :meth:`QueueQuerySet.named` finds by name."""
+        return QueueQuerySet(self.model, using=self._db)
+
+    def using(self, alias: str | None) -> QueueQuerySet:
+        """The queues of another database."""
+        return self.get_queryset().using(alias)
+
+    def named(self, name: str) -> QueueQuerySet:
+        """The queue of that name, whatever its case."""
+        return self.get_queryset().named(name)
 
     def database(self, using: str | None = None) -> str:
         """The alias to work on: the one asked for, else PGQUEUE's, else the routers'."""
@@ -115,22 +128,22 @@ class Queue(models.Model):
     transaction around it.
     """
 
-    id = models.AutoField(primary_key=True)
-    name = models.CharField(
+    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
+    name: models.CharField[str, str] = models.CharField(
         max_length=63,
         validators=[arguments.validate_queue_name],
         help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
     )
-    visibility_timeout = models.PositiveIntegerField(
+    visibility_timeout: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
         default=30,
         help_text="Seconds a message stays hidden from others once it is read.",
     )
-    max_deliveries = models.PositiveIntegerField(
+    max_deliveries: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
         default=20,
         validators=[MinValueValidator(1)],
         help_text="How often a message is delivered before it is dead-lettered.",
     )
-    dead_letter_queue = models.ForeignKey(
+    dead_letter_queue: models.ForeignKey[Queue | None, Queue | None] = models.ForeignKey(
         "self",
         models.PROTECT,
         null=True,
@@ -140,47 +153,59 @@ class Queue(models.Model):
             "Where messages go whose deliveries ran out; empty: the archive, as FAILED."
         ),
     )
-    retention = models.DurationField(
-        null=True,
-        blank=True,
-        help_text="How long archived messages are kept; empty: for ever.",
+    retention: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
+        models.DurationField(
+            null=True,
+            blank=True,
+            help_text="How long archived messages are kept; empty: for ever.",
+        )
     )
-    partition_interval = models.DurationField(
-        null=True,
-        blank=True,
-        editable=False,
-        help_text="The time in one partition; empty: one partition for all.",
+    partition_interval: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
+        models.DurationField(
+            null=True,
+            blank=True,
+            editable=False,
+            help_text="The time in one partition; empty: one partition for all.",
+        )
     )
-    dedup_window = models.DurationField(
-        null=True,
-        blank=True,
-        help_text="How long a dedup key counts; empty: five minutes.",
+    dedup_window: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
+        models.DurationField(
+            null=True,
+            blank=True,
+            help_text="How long a dedup key counts; empty: five minutes.",
+        )
     )
-    unlogged = models.BooleanField(
+    unlogged: models.BooleanField[bool, bool] = models.BooleanField(
         default=False,
         editable=False,
         help_text="Faster, and empty after a crash of the server.",
     )
-    paused = models.BooleanField(default=False, help_text="Consumers leave it alone.")
-    notify = models.BooleanField(default=True, help_text="A send wakes waiting consumers.")
-    created_at = models.DateTimeField(
+    paused: models.BooleanField[bool, bool] = models.BooleanField(
+        default=False, help_text="Consumers leave it alone."
+    )
+    notify: models.BooleanField[bool, bool] = models.BooleanField(
+        default=True, help_text="A send wakes waiting consumers."
+    )
+    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW,
         editable=False,
     )
 
-    objects = QueueManager()
+    objects: ClassVar[QueueManager] = QueueManager()
 
     class Meta:
-        verbose_name = gettext_lazy("queue")
-        verbose_name_plural = gettext_lazy("queues")
-        permissions = (
+        verbose_name: ClassVar[Any] = gettext_lazy("queue")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("queues")
+        permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("pause_queue", "Can pause and resume queues"),
             ("purge_queue", "Can purge queues"),
         )
         db_table = "pgqueue_queue"
-        ordering = ("name",)
+        ordering: ClassVar[tuple[str, ...]] = ("name",)
         required_db_vendor = "postgresql"
-        constraints = (models.UniqueConstraint(Lower("name"), name="pgqueue_queue_name_unique"),)
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            models.UniqueConstraint(Lower("name"), name="pgqueue_queue_name_unique"),
+        )
 
     def __str__(self) -> str:
         return self.name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any, ClassVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy
 
@@ -19,40 +22,54 @@ class Rollup(models.Model):
     quarters of octaves, ``floor(4 * log2(seconds))``, and counts may be added up over any span.
     """
 
-    id = models.BigAutoField(primary_key=True)
-    queue_name = models.TextField()
-    seconds = models.IntegerField(help_text="How long the span is.")
-    bucket = models.DateTimeField(help_text="When it begins.")
-    sent = models.BigIntegerField(default=0)
-    completed = models.BigIntegerField(default=0)
-    failed = models.BigIntegerField(default=0)
-    retried = models.BigIntegerField(default=0, help_text="Ended after more than one delivery.")
-    dead_lettered = models.BigIntegerField(default=0)
-    backlog = models.BigIntegerField(default=0, help_text="In the queue at the span's end.")
-    busy_seconds = models.FloatField(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    queue_name: models.TextField[str, str] = models.TextField()
+    seconds: models.IntegerField[int, int] = models.IntegerField(help_text="How long the span is.")
+    bucket: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        help_text="When it begins."
+    )
+    sent: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    completed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    failed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    retried: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="Ended after more than one delivery."
+    )
+    dead_lettered: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
+    backlog: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="In the queue at the span's end."
+    )
+    busy_seconds: models.FloatField[float, float] = models.FloatField(
         default=0, help_text="Run times added up; over the span's length: the workers kept busy."
     )
-    wait_p50 = models.FloatField(null=True)
-    wait_p95 = models.FloatField(null=True)
-    wait_p99 = models.FloatField(null=True)
-    run_p50 = models.FloatField(null=True)
-    run_p95 = models.FloatField(null=True)
-    run_p99 = models.FloatField(null=True)
-    wait_histogram = models.JSONField(default=dict)
-    run_histogram = models.JSONField(default=dict)
-    groups = models.BigIntegerField(default=0, help_text="FIFO groups with messages that ended.")
-    top_group = models.JSONField(null=True, help_text="The largest group and its count.")
-    poison = models.JSONField(default=list, help_text="The messages delivered most often.")
-    top_errors = models.JSONField(default=list)
-    computed_at = models.DateTimeField(db_default=NOW)
+    wait_p50: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    wait_p95: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    wait_p99: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    run_p50: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    run_p95: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    run_p99: models.FloatField[float | None, float | None] = models.FloatField(null=True)
+    wait_histogram: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    run_histogram: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    groups: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, help_text="FIFO groups with messages that ended."
+    )
+    top_group: models.JSONField[Any, Any] = models.JSONField(
+        null=True, help_text="The largest group and its count."
+    )
+    poison: models.JSONField[Any, Any] = models.JSONField(
+        default=list, help_text="The messages delivered most often."
+    )
+    top_errors: models.JSONField[Any, Any] = models.JSONField(default=list)
+    computed_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
 
     class Meta:
-        verbose_name = gettext_lazy("roll-up")
-        verbose_name_plural = gettext_lazy("roll-ups")
-        default_permissions = ("view",)
+        verbose_name: ClassVar[Any] = gettext_lazy("roll-up")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("roll-ups")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_rollup"
         required_db_vendor = "postgresql"
-        constraints = (
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
             ),
@@ -74,23 +91,29 @@ class Rollup(models.Model):
 class RollupRun(models.Model):
     """One computation of roll-ups."""
 
-    id = models.BigAutoField(primary_key=True)
-    seconds = models.IntegerField()
-    from_at = models.DateTimeField()
-    to_at = models.DateTimeField()
-    below_xid = models.BigIntegerField(help_text="What was archived before this was counted.")
-    buckets = models.IntegerField()
-    removed = models.IntegerField(default=0)
-    system = models.TextField(default="", help_text="The server whose transactions these are.")
-    started_at = models.DateTimeField()
-    finished_at = models.DateTimeField(db_default=NOW)
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    seconds: models.IntegerField[int, int] = models.IntegerField()
+    from_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    to_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    below_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
+        help_text="What was archived before this was counted."
+    )
+    buckets: models.IntegerField[int, int] = models.IntegerField()
+    removed: models.IntegerField[int, int] = models.IntegerField(default=0)
+    system: models.TextField[str, str] = models.TextField(
+        default="", help_text="The server whose transactions these are."
+    )
+    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    finished_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        db_default=NOW
+    )
 
     class Meta:
-        verbose_name = gettext_lazy("roll-up run")
-        verbose_name_plural = gettext_lazy("roll-up runs")
-        default_permissions = ("view",)
+        verbose_name: ClassVar[Any] = gettext_lazy("roll-up run")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("roll-up runs")
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_rollup_run"
-        ordering = ("-id",)
+        ordering: ClassVar[tuple[str, ...]] = ("-id",)
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
@@ -120,48 +120,60 @@ class Schedule(models.Model):
     Raises InvalidArgument when it is saved with times that make no sense.
     """
 
-    id = models.BigAutoField(primary_key=True)
-    name = models.TextField(unique=True)
-    queue = models.ForeignKey(Queue, models.CASCADE, db_constraint=False, related_name="schedules")
-    cron = models.TextField(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    name: models.TextField[str, str] = models.TextField(unique=True)
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
+        Queue, models.CASCADE, db_constraint=False, related_name="schedules"
+    )
+    cron: models.TextField[str, str] = models.TextField(
         blank=True,
         default="",
         help_text="Minute, hour, day of month, month, day of week, as 0 4 * * *.",
     )
-    interval = models.DurationField(
+    interval: models.DurationField[dt.timedelta | None, dt.timedelta | None] = models.DurationField(
         null=True,
         blank=True,
         help_text="In place of cron: the time between two messages.",
     )
-    time_zone = models.TextField(default="UTC", help_text="Of the cron expression.")
-    missed = models.TextField(choices=Missed.choices, default=Missed.ONCE)
-    paused = models.BooleanField(default=False, help_text="Nothing is sent meanwhile.")
+    time_zone: models.TextField[str, str] = models.TextField(
+        default="UTC", help_text="Of the cron expression."
+    )
+    missed: models.TextField[str, str] = models.TextField(
+        choices=Missed.choices, default=Missed.ONCE
+    )
+    paused: models.BooleanField[bool, bool] = models.BooleanField(
+        default=False, help_text="Nothing is sent meanwhile."
+    )
     body: models.JSONField[Any, Any] = models.JSONField(
         null=True, blank=True, encoder=DjangoJSONEncoder
     )
-    priority = models.SmallIntegerField(
+    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
     )
     declared: models.JSONField[Any, Any] = models.JSONField(
         null=True, editable=False, help_text="What the code says, if it does."
     )
-    next_run_at = models.DateTimeField(editable=False)
-    last_run_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="The last tick that a message was sent for.",
+    next_run_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
+        editable=False
     )
-    error = models.TextField(blank=True, default="", editable=False)
+    last_run_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(
+            null=True,
+            editable=False,
+            help_text="The last tick that a message was sent for.",
+        )
+    )
+    error: models.TextField[str, str] = models.TextField(blank=True, default="", editable=False)
 
-    objects = ScheduleManager()
+    objects: ClassVar[ScheduleManager] = ScheduleManager()
 
     class Meta:
-        verbose_name = gettext_lazy("schedule")
-        verbose_name_plural = gettext_lazy("schedules")
+        verbose_name: ClassVar[Any] = gettext_lazy("schedule")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("schedules")
         db_table = "pgqueue_schedule"
-        ordering = ("name",)
+        ordering: ClassVar[tuple[str, ...]] = ("name",)
         required_db_vendor = "postgresql"
-        indexes = (
+        indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(
                 fields=["next_run_at"],
                 condition=models.Q(paused=False),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import ClassVar
+
 from django.db import models
 
 from django_pgqueue.models.clock import NOW
@@ -14,24 +17,26 @@ __all__ = ["Binding"]
 class Binding(models.Model):
     """A pattern bound to a queue: what is published under a matching key goes there."""
 
-    id = models.BigAutoField(primary_key=True)
-    pattern = models.CharField(
+    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    pattern: models.CharField[str, str] = models.CharField(
         max_length=255,
         validators=[validate_topic_pattern],
         help_text="Words joined by dots; * stands for one word, # for any number of them.",
     )
-    queue = models.ForeignKey(Queue, models.CASCADE, related_name="bindings")
-    bound_at = models.DateTimeField(
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
+        Queue, models.CASCADE, related_name="bindings"
+    )
+    bound_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW,
         editable=False,
     )
 
     class Meta:
-        default_permissions = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
         db_table = "pgqueue_binding"
-        ordering = ("pattern", "queue")
+        ordering: ClassVar[tuple[str, ...]] = ("pattern", "queue")
         required_db_vendor = "postgresql"
-        constraints = (
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(fields=("pattern", "queue"), name="pgqueue_binding_unique"),
         )
 

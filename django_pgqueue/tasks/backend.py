@@ -80,13 +80,15 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """The options that are those of a handler."""
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
-    def message_of(self, task: Task, args: Any, kwargs: Any) -> TaskMessage:
+    def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
         """The message that has a task run, for a schedule to send."""
         self.validate_task(task)
         body = body_of(task, *_plain(args, kwargs))
         return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
 
-    def enqueue(self, task: Task, args: Any, kwargs: dict[str, Any]) -> TaskResult:
+    def enqueue(  # type: ignore[override]
+        self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> TaskResult[..., Any]:
         """Send the task's message, in the caller's transaction if there is one.
 
         Raises InvalidTask, TypeError for arguments that are not JSON, and QueueNotFound.
@@ -108,7 +110,9 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def enqueue_many(self, task: Task, calls: Iterable[Call]) -> list[TaskResult]:
+    def enqueue_many(
+        self, task: Task[..., Any], calls: Iterable[Call]
+    ) -> list[TaskResult[..., Any]]:
         """Enqueue a task once for each of these arguments, all in one statement or COPY.
 
         ``calls`` has a list or a dict of arguments for each run. With a dedup key, a run that was
@@ -139,7 +143,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             task_enqueued.send(type(self), task_result=result)
         return results
 
-    def get_result(self, result_id: str) -> TaskResult:
+    def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """The result of that id, from where its message stands.
 
         Raises TaskResultDoesNotExist, also for a message that retention has removed, and
@@ -180,19 +184,19 @@ def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return normalize_json(list(args)), normalize_json(kwargs)
 
 
-def _delay(task: Task) -> dt.datetime | None:
+def _delay(task: Task[..., Any]) -> dt.datetime | None:
     moment: dt.datetime | None = task.run_after
     if moment is not None and timezone.is_naive(moment):
         return timezone.make_aware(moment)
     return moment
 
 
-def _key(task: Task, name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+def _key(task: Task[..., Any], name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:
     return task.key(name, args, kwargs) if isinstance(task, PgQueueTask) else None
 
 
 def _keys(
-    task: Task, name: str, runs: list[tuple[list[Any], dict[str, Any]]]
+    task: Task[..., Any], name: str, runs: list[tuple[list[Any], dict[str, Any]]]
 ) -> list[str | None] | None:
     if getattr(task, name, None) is None:
         return None

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.tasks.base import Task, TaskResult
 from django.tasks.exceptions import InvalidTask
@@ -17,12 +17,17 @@ from django_pgqueue.retries import RetryStrategy
 
 __all__ = ["Call", "Options", "PgQueueTask", "call_of"]
 
+if TYPE_CHECKING:
+    AnyTask = Task[..., Any]  # at run time Django's class has no parameters
+else:
+    AnyTask = Task
+
 #: The arguments of one task run: positional ones as a list, or keyword ones as a dict.
 Call = Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PgQueueTask(Task):
+class PgQueueTask(AnyTask):
     """Django's Task, and four options that ``@task`` takes from Django 6.1 on.
 
     ``retry``
@@ -60,7 +65,7 @@ class PgQueueTask(Task):
             dedup_key=changed.dedup_key if dedup_key is None else dedup_key,
         )
 
-    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult]:
+    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[..., Any]]:
         """Enqueue the task once for each of these arguments, all in one statement.
 
         >>> email_user.enqueue_many([{"user_id": 7}, {"user_id": 8}])
@@ -90,7 +95,7 @@ class Options:
 
     task_class = PgQueueTask
 
-    def validate_task(self, task: Task) -> None:
+    def validate_task(self, task: Task[..., Any]) -> None:
         """As Django does, and the options too. Raises InvalidTask."""
         super().validate_task(task)  # type: ignore[misc]
         if not isinstance(task, PgQueueTask):
@@ -110,7 +115,9 @@ class Options:
         for name in ("group", "dedup_key"):
             _check_template(task, name, getattr(task, name))
 
-    def enqueue_many(self, task: Task, calls: Iterable[Call]) -> list[TaskResult]:
+    def enqueue_many(
+        self, task: Task[..., Any], calls: Iterable[Call]
+    ) -> list[TaskResult[..., Any]]:
         """Enqueue a task once for each of these arguments: lists of them, or dicts."""
         return [self.enqueue(task, *call_of(call)) for call in calls]  # type: ignore[attr-defined]
 

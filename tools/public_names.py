@@ -1,0 +1,174 @@
+"""The public names: the one list, which docs/stability.md shows and tests hold.
+
+    python -m tools.public_names    # ends with 1 when a public name has no known type
+
+What is not here is private: it may change in any version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PUBLIC: dict[str, list[str]] = {
+    "django_pgqueue": ["Receipt", "State", "consumer", "queue", "schedule"],
+    "django_pgqueue.acks": [
+        "Ack",
+        "AckPolicy",
+        "Discard",
+        "Failure",
+        "Nack",
+        "Outcome",
+        "Reject",
+        "Retry",
+    ],
+    "django_pgqueue.errors": [
+        "HandlerTimeout",
+        "ImmutableMessage",
+        "InvalidArgument",
+        "InvalidMessage",
+        "InvalidQueueName",
+        "LeaseLost",
+        "MessageCancelled",
+        "MessageFailed",
+        "MessageNotFound",
+        "NeverRead",
+        "PgQueueError",
+        "QueueBusy",
+        "QueueConverting",
+        "QueueInUse",
+        "QueueMismatch",
+        "QueueNotFound",
+        "ResultNotReady",
+        "TransactionRefused",
+    ],
+    "django_pgqueue.handlers": ["consumer"],
+    "django_pgqueue.models": [
+        "ArchivedMessage",
+        "Attempt",
+        "Binding",
+        "BoundQueue",
+        "ExportRun",
+        "Lake",
+        "LiveMessage",
+        "Message",
+        "Missed",
+        "Process",
+        "Queue",
+        "Rollup",
+        "Schedule",
+        "queue",
+    ],
+    "django_pgqueue.operations": [
+        "AlterQueue",
+        "BindTopic",
+        "CreateQueue",
+        "DropQueue",
+        "UnbindTopic",
+    ],
+    "django_pgqueue.retries": ["Constant", "Exponential", "Linear", "NoRetry", "RetryStrategy"],
+    "django_pgqueue.routers": ["QueueRouter"],
+    "django_pgqueue.schedules": ["schedule"],
+    "django_pgqueue.signals": [
+        "consumer_started",
+        "consumer_stopped",
+        "consumer_stopping",
+        "database_failed",
+        "leases_extended",
+        "leases_lost",
+        "leases_rescued",
+        "listening_stopped",
+        "maintenance_failed",
+        "message_finished",
+        "message_started",
+        "messages_completed",
+        "messages_discarded",
+        "messages_exhausted",
+        "messages_failed",
+        "messages_fetched",
+        "messages_released",
+        "messages_retried",
+        "messages_sending",
+        "messages_sent",
+        "operation_ended",
+        "pool_too_small",
+        "queue_maintained",
+        "retention_due",
+    ],
+    "django_pgqueue.tasks": ["DummyBackend", "ImmediateBackend", "PgQueueBackend", "PgQueueTask"],
+    "django_pgqueue.testing": [
+        "assert_enqueued",
+        "assert_not_enqueued",
+        "captured_messages",
+        "drain",
+        "eager",
+        "make_queues",
+        "make_tables",
+        "travel",
+    ],
+    "django_pgqueue.types": ["Delay", "Maintained", "Metrics", "Receipt", "Settled", "State"],
+    "django_pgqueue.worker.context": ["Context"],
+}
+
+
+def main() -> int:
+    wrong = list(unknown())
+    for line in wrong:
+        print(line)
+    count = sum(map(len, PUBLIC.values()))
+    print(f"{count} public names, {len(wrong)} mistakes in their types.")
+    return 1 if wrong else 0
+
+
+def unknown() -> Iterator[str]:
+    """What pyright does not know of the public names, by ``--verifytypes``."""
+    homes = tuple(home for module in PUBLIC for home in homes_of(module))
+    for symbol in verified("django_pgqueue")["symbols"]:
+        name = symbol["name"]
+        if not any(f"{name}.".startswith(f"{home}.") for home in homes):
+            continue
+        for problem in symbol["diagnostics"]:
+            if problem["severity"] == "error":
+                yield f"{name}: {' '.join(problem['message'].split())}"
+
+
+def homes_of(module: str) -> Iterator[str]:
+    """The names under which pyright reports those of a public module."""
+    found = import_module(module)
+    for name in PUBLIC[module]:
+        value: Any = getattr(found, name)
+        yield f"{module}.{name}"
+        if hasattr(value, "__qualname__"):
+            yield f"{value.__module__}.{value.__qualname__}"
+
+
+def verified(package: str) -> dict[str, Any]:
+    # It resolves imports by the Python that is first on the path.
+    python = Path(sys.executable)
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
+    done = subprocess.run(
+        [python, "-m", "pyright", "--ignoreexternal", "--outputjson", "--verifytypes", package],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)["typeCompleteness"]
+    except (ValueError, KeyError):
+        raise SystemExit(f"pyright failed:\n{done.stdout}{done.stderr}") from None
+    return answer
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    import_module("django").setup()
+    raise SystemExit(main())

@@ -1,0 +1,136 @@
+"""Write the signatures of all operations out, for type checkers and editors.
+
+    python -m tools.signatures            # writes django_pgqueue/models/methods.pyi
+    python -m tools.signatures --check    # ends with 1 when that file is not up to date
+
+The operations are made from functions of the engine when their classes are (see
+``django_pgqueue/models/operation.py``), which no type checker can follow in both forms: with the
+queue as the first argument, and without.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+STUB = ROOT / "django_pgqueue" / "models" / "methods.pyi"
+HEADER = '"""The signatures of all operations. Written by tools/signatures.py, not by hand."""\n'
+
+
+def main(arguments: list[str]) -> int:
+    text = formatted(stub())
+    if "--check" in arguments:
+        if STUB.read_text() == text:
+            return 0
+        print(f"{STUB.relative_to(ROOT)} is not up to date: run python -m tools.signatures.")
+        return 1
+    STUB.write_text(text)
+    return 0
+
+
+def stub() -> str:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    import django
+
+    django.setup()
+    from django_pgqueue.models import methods
+    from django_pgqueue.models.message import MessageManager
+
+    imports = {
+        "from django_pgqueue.models.message import Message",
+        "from django_pgqueue.models.queue import Queue",
+    }
+    classes = []
+    # The manager's form of a method shows on a manager only.
+    for name, owner in (("QueueOperations", methods.QueueOperations), ("ManagerOperations", None)):
+        shown = owner or MessageManager
+        lines = [f'class {name}:\n    """{inspect.getdoc(getattr(methods, name))}"""\n']
+        for method in methods_of(getattr(methods, name)):
+            function = getattr(shown, method)
+            imports |= set(imports_of(function))
+            lines.append(written(shown, method, function))
+        classes.append("\n".join(lines))
+    return "\n".join([HEADER, *sorted(imports), "", *classes])
+
+
+def methods_of(owner: type) -> list[str]:
+    """The public methods in the order in which they are written, own ones first."""
+    return [
+        name
+        for each in owner.__mro__[:-1]
+        for name in vars(each)
+        if not name.startswith("_") and callable(getattr(owner, name))
+    ]
+
+
+def written(owner: type, name: str, function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    if name.startswith("a") and name[1:] in dir(owner):
+        signature = inspect.signature(getattr(owner, name[1:]))
+    word = "async def" if inspect.iscoroutinefunction(function) else "def"
+    shown = ", ".join(parts(signature))
+    first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
+    return f'    {word} {name}({shown}) -> {signature.return_annotation}:\n        """{first}"""\n'
+
+
+def parts(signature: inspect.Signature) -> Iterator[str]:
+    """The parameters as source text; ``str(signature)`` puts annotations into quotes."""
+    starred = False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        annotated = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        yield f"{parameter.name}{annotated}{default}"
+
+
+def imports_of(function: Callable[..., Any]) -> Iterator[str]:
+    """The imports that the annotations of a function need."""
+    act = inspect.unwrap(function)
+    for annotation in inspect.get_annotations(act).values():
+        for node in ast.walk(ast.parse(str(annotation))):
+            if isinstance(node, ast.Name) and node.id in act.__globals__:
+                yield import_of(node.id, act.__globals__[node.id], act.__module__)
+
+
+def import_of(name: str, value: Any, module: str) -> str:
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    home = getattr(value, "__module__", None)
+    if home in {None, "types", "typing"} and name not in vars(sys.modules["typing"]):
+        # An alias: its home is the module that has it among its own names.
+        homes = [
+            each
+            for each, found in sys.modules.items()
+            if each.startswith("django_pgqueue") and name in getattr(found, "__all__", ())
+        ]
+        home = next(iter(homes), module)
+    return f"from {home} import {name}"
+
+
+def formatted(text: str) -> str:
+    for command in (["check", "--quiet", "--select=I,F401", "--fix"], ["format", "--quiet"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        if not done.stdout:
+            raise SystemExit(f"ruff could not format the signatures:\n{done.stderr}")
+        text = done.stdout
+    return text
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
