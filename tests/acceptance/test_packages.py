@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tarfile
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,25 @@ def test_the_wheel_is_what_the_pages_ran(python: Path, tmp_path: Path) -> None:
     assert place.startswith(str(python.parent.parent))
 
 
+def test_the_wheel_has_the_package_and_nothing_else(packages: Path) -> None:
+    [wheel] = packages.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
+        "django_pgqueue",
+        "pyspark_pgqueue",
+    }
+    for name in ("py.typed", "models/methods.pyi", "engine/read/read.sql", "__init__.pyi"):
+        assert f"django_pgqueue/{name}" in names
+    assert not [name for name in names if name.endswith((".pyc", ".orig")) or "/tests/" in name]
+
+
+def test_the_package_is_imported_without_settings(python: Path, tmp_path: Path) -> None:
+    code = "import django_pgqueue, pyspark_pgqueue; print(django_pgqueue.__version__)"
+
+    assert run([str(python), "-c", code], tmp_path, clean_environment()).startswith("0.")
+
+
 def test_the_source_distribution_runs_its_own_tests(packages: Path, tmp_path: Path) -> None:
     [sdist] = packages.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -236,7 +256,8 @@ def test_the_source_distribution_runs_its_own_tests(packages: Path, tmp_path: Pa
 
 
 def test_links_of_the_readme_work_on_a_package_index() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", README.read_text(encoding="utf-8"))
+    # A package index leaves the picture out; a forge shows it.
+    targets = re.findall(r"(?<!!)\[[^\]]*\]\(([^)]+)\)", README.read_text(encoding="utf-8"))
 
     assert targets
     assert [target for target in targets if not target.startswith("https://")] == []

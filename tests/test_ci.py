@@ -1,0 +1,79 @@
+"""What is said about supported versions, in each of the places that say it."""
+
+from __future__ import annotations
+
+import configparser
+import itertools
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+if sys.version_info < (3, 11):
+    pytest.skip("reads pyproject.toml by tomllib", allow_module_level=True)
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def of_workflow() -> set[tuple[str, str]]:
+    matrix = WORKFLOW["jobs"]["suite"]["strategy"]["matrix"]
+    excluded = {(each["python"], each["django"]) for each in matrix["exclude"]}
+    included = {(each["python"], each["django"]) for each in matrix["include"]}
+    return set(itertools.product(matrix["python"], matrix["django"])) - excluded | included
+
+
+def of_tox() -> set[tuple[str, str]]:
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    pairs = set()
+    for line in config["tox"]["env_list"].split():
+        if not line.startswith("py"):
+            continue
+        pythons, djangos = line.removeprefix("py").split("-django")
+        for python, django in itertools.product(alternatives(pythons), alternatives(djangos)):
+            pairs.add((f"{python[0]}.{python[1:]}", f"{django[0]}.{django[1:]}"))
+    return pairs
+
+
+def alternatives(text: str) -> list[str]:
+    return text.strip("{}").split(",")
+
+
+def classified(prefix: str) -> set[str]:
+    found = (re.fullmatch(rf"{prefix} :: (\d+\.\d+)", each) for each in PROJECT["classifiers"])
+    return {each[1] for each in found if each}
+
+
+def test_the_workflow_has_the_matrix_of_tox() -> None:
+    assert of_workflow() == of_tox()
+
+
+def test_the_matrix_is_what_the_classifiers_promise() -> None:
+    pythons, djangos = zip(*of_tox(), strict=True)
+
+    assert set(pythons) == classified("Programming Language :: Python")
+    assert set(djangos) == classified("Framework :: Django")
+    assert PROJECT["requires-python"] == f">={min(pythons, key=lambda each: int(each[2:]))}"
+
+
+def test_the_page_on_stability_names_the_same_versions() -> None:
+    page = (ROOT / "docs" / "stability.md").read_text()
+    matrix = WORKFLOW["jobs"]["suite"]["strategy"]["matrix"]
+    servers = {*matrix["postgres"], *(each["postgres"] for each in matrix["include"])}
+
+    assert "| Python | 3.10 to 3.14 |" in page
+    assert f"| Django | {', '.join(sorted(classified('Framework :: Django')))} |" in page
+    assert f"| PostgreSQL | {min(servers)} to {max(servers)} |" in page
+
+
+def test_every_step_of_the_workflow_runs_or_uses_something() -> None:
+    for job in WORKFLOW["jobs"].values():
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step)
