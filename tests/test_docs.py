@@ -11,22 +11,20 @@ import doctest
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, NamedTuple
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection
 
-from tests.app import models as shop_models
+from tools.diagrams import FOLDER, digest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 #: Other pages run in tests/acceptance/test_packages.py, from the wheel.
-RUN = ["docs/operations.md"]
+RUN = ["docs/operations.md", "docs/limits.md", "docs/tenants.md", "docs/capacity.md"]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 PURE_MODULES = [
@@ -111,16 +109,6 @@ async def _awaited(waiting: Any) -> None:
     await waiting
 
 
-@pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, own_handlers: None, db: None) -> None:
-    """The project that the guides speak of: an app with orders, no queue, no consumer yet."""
-    app = ModuleType("shop")
-    monkeypatch.setitem(sys.modules, "shop", app)
-    monkeypatch.setitem(sys.modules, "shop.models", shop_models)
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER SEQUENCE pgqueue_message_id_seq RESTART")
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_of_a_page_compiles(page: Path) -> None:
     for block in blocks(page):
@@ -182,3 +170,11 @@ def test_links_to_headings_lead_somewhere() -> None:
                 broken.append(f"{page.relative_to(ROOT)}: {target}#{heading}")
 
     assert broken == []
+
+
+def test_diagrams_are_drawn_from_their_text() -> None:
+    sources = sorted(FOLDER.glob("*.dot"))
+
+    assert sources
+    for source in sources:
+        assert f"drawn from {digest(source)}" in source.with_suffix(".svg").read_text(), source
