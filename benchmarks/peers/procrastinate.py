@@ -23,7 +23,9 @@ CONCURRENCY = 30
 CHUNK = 1000
 
 where = database.parameters() if "BENCHMARK_DATABASE" in os.environ else {}
-pool = {"max_size": int(size)} if (size := os.environ.get("BENCHMARK_POOL")) else {}
+size = int(os.environ.get("BENCHMARK_POOL", 0))
+# Four is psycopg's least number unless another is given.
+pool = {"min_size": min(size, 4), "max_size": size} if size else {}
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(kwargs=where, **pool))
 
 
