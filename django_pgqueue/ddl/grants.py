@@ -12,7 +12,7 @@ from typing import Any
 
 from django_pgqueue.ddl.names import PARENTS, own_table, wake_sequence
 
-__all__ = ["KINDS", "copy", "inherit", "role_exists", "statements"]
+__all__ = ["KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -41,9 +41,7 @@ _CONSUMER = {
     "process": _KEPT,
     "history": "SELECT, INSERT, UPDATE",
     "attempt": "SELECT, INSERT, DELETE",
-    "attempt_id_seq": "USAGE",
     "schedule": "SELECT, INSERT, UPDATE",
-    "schedule_id_seq": "USAGE",
 }
 _ANALYST = dict.fromkeys(
     (
@@ -62,7 +60,6 @@ _OPERATOR = {
     "binding": _KEPT,
     "schedule": _KEPT,
     **dict.fromkeys(("operation", "operation_part"), _KEPT),
-    **dict.fromkeys(("operation_id_seq", "operation_part_id_seq"), "USAGE"),
     "message_id_seq": "SELECT, USAGE",
 }
 
@@ -81,6 +78,14 @@ _FUNCTIONS = {
     "operator": "^pgqueue_(wake|sent|bodies|go_on|next_heads)(_unlogged)?$",
     "analyst": "^pgqueue_bodies$",
 }
+
+# A right on a table of the first migration by which the kind of a role is known, the widest first.
+_MARKS = (
+    ("operator", "pgqueue_queue", "UPDATE"),
+    ("consumer", "pgqueue_deferred", "DELETE"),
+    ("analyst", "pgqueue_live", "SELECT"),
+    ("sender", "pgqueue_ready", "INSERT"),
+)
 
 _OWN = re.compile(r"(message|archive|wake)_q(\d+)")
 
@@ -162,6 +167,23 @@ def inherit(cursor: Any, queue_id: int) -> None:
     }
     for rights, role in sorted(wakes):
         cursor.execute(f"GRANT {rights} ON SEQUENCE {wake_sequence(number)} TO {role}")
+
+
+def extend(cursor: Any, tables: Collection[str]) -> None:
+    """Give the roles that have rights already those on tables that a later migration makes.
+
+    So an upgrade needs no second run of ``pgqueue_grants``.
+    """
+    kinds: dict[str, str] = {}
+    for kind, table, mark in _MARKS:
+        for right, role, _ in _rights_of_others(cursor, table):
+            if right == mark:
+                kinds.setdefault(role, kind)
+    for role, kind in sorted(kinds.items()):
+        for table in tables:
+            rights = _of(kind, table.removeprefix("pgqueue_"))
+            if rights:
+                cursor.execute(f"GRANT {rights} ON TABLE {table} TO {role}")
 
 
 def copy(cursor: Any, source: str, target: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Any
 
-from django.db.migrations import RunSQL
+from django.db.migrations import RunPython, RunSQL
 
-__all__ = ["RunPostgreSQL", "made", "run", "run_twice"]
+from django_pgqueue.ddl import grants
+
+__all__ = ["RunPostgreSQL", "extend_rights", "made", "run", "run_twice"]
 
 
 class RunPostgreSQL(RunSQL):
@@ -49,6 +51,17 @@ def run_twice(name: str) -> RunPostgreSQL:
     """The same for a file that is run once for each set of the live tables."""
     forward, reverse = _read(name)
     return RunPostgreSQL(_for_both(forward), _for_both(reverse))
+
+
+def extend_rights(*tables: str) -> RunPython:
+    """The operation that gives the roles of ``pgqueue_grants`` their rights on new tables."""
+
+    def extend(apps: Any, schema_editor: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            with schema_editor.connection.cursor() as cursor:
+                grants.extend(cursor, tables)
+
+    return RunPython(extend, RunPython.noop)
 
 
 def made(schema: str) -> str:

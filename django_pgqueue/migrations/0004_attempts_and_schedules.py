@@ -11,6 +11,8 @@ import django.core.validators
 import django.db.models.deletion
 from django.db import migrations, models
 
+from django_pgqueue.ddl import statements
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -172,4 +174,5 @@ class Migration(migrations.Migration):
                 ]
             ),
         ),
+        statements.extend_rights("pgqueue_attempt", "pgqueue_schedule"),
     ]

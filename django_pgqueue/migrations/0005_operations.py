@@ -6,6 +6,8 @@ from __future__ import annotations
 import django.db.models.deletion
 from django.db import migrations, models
 
+from django_pgqueue.ddl import statements
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -133,4 +135,5 @@ class Migration(migrations.Migration):
                 name="pgqueue_operation_running",
             ),
         ),
+        statements.extend_rights("pgqueue_operation", "pgqueue_operation_part"),
     ]

@@ -21,6 +21,7 @@ from django_pgqueue.models import (
     Queue,
 )
 from django_pgqueue.operations import CreateQueue
+from django_pgqueue.retries import Constant
 from tests.conftest import run_sql
 from tests.management.calling import call, call_json
 
@@ -291,6 +292,22 @@ def test_a_queue_made_later_inherits_rights_on_all_queues(
         queue("later").send(1)
         queue("later").send(2, group="customer-7")
         assert len(queue("later").archive(queue("later").read(qty=2))) == 2
+
+
+def test_a_consumer_of_all_queues_keeps_attempts_of_a_queue_made_later(
+    role: str, queues: None, own_handlers: None
+) -> None:
+    @consumer("later", retry=Constant(seconds=0, max_attempts=2))
+    def charge(message: Message) -> None:
+        raise ValueError("no money")
+
+    call("pgqueue_grants", "--role", role, "--for", "consumer", "--apply")
+    Message.objects.create_queue("later")
+    pk = queue("later").send(1)
+
+    with acting(role):
+        call_command("runconsumer", "later", "--drain", "--no-progress")
+        assert [each.message for each in queue("later").attempts(pk)] == ["no money"] * 2
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,37 @@ def test_a_migration_can_be_undone_step_by_step(empty: Actor) -> None:
     assert empty.do(execute, LEFT_BEHIND) == []
 
 
+def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty: Actor) -> None:
+    empty.do(manage, "migrate", "django_pgqueue", "0003")
+    kinds = ("sender", "consumer", "operator", "analyst")
+    rights = (
+        "SELECT kind || ' ' || relname || ' ' || privilege_type FROM pg_class, "
+        "aclexplode(relacl) a JOIN pg_roles r ON r.oid = a.grantee, "
+        "LATERAL replace(rolname, 'pgqueue_migrated_', '') AS k (kind) "
+        "WHERE rolname LIKE 'pgqueue\\_migrated\\_%' AND relname ~ 'attempt|schedule|operation' ORDER BY 1"
+    )
+    for kind in kinds:
+        role = f"pgqueue_migrated_{kind}"
+        empty.do(execute, f"CREATE ROLE {role}")
+        empty.do(manage, "pgqueue_grants", "--role", role, "--for", kind, "--apply")
+    try:
+        empty.do(manage, "migrate", "django_pgqueue")
+
+        extended = empty.do(execute, rights)
+        for kind in kinds:
+            role = f"pgqueue_migrated_{kind}"
+            empty.do(manage, "pgqueue_grants", "--role", role, "--for", kind, "--apply")
+        assert extended == empty.do(execute, rights)
+        assert ("consumer pgqueue_attempt INSERT",) in extended
+        assert ("operator pgqueue_schedule DELETE",) in extended
+        assert not [each for (each,) in extended if each.startswith("sender")]
+    finally:
+        for kind in kinds:
+            role = f"pgqueue_migrated_{kind}"
+            empty.do(execute, f"DROP OWNED BY {role}")
+            empty.do(execute, f"DROP ROLE {role}")
+
+
 def test_the_sql_of_the_migrations_can_be_shown(empty: Actor) -> None:
     shown = empty.do(manage, "sqlmigrate", "django_pgqueue", "0001")
 
