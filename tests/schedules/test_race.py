@@ -1,8 +1,9 @@
-"""A year of ticks in ten zones, by processes that race for each tick and are killed at random.
+"""A year of ticks in ten zones: fifty consumers race for each, and are killed at random.
 
 Each tick must be sent once: what is sent is compared with the library's own iteration. The
-processes share a clock that runs as fast as they do. SCHEDULE_PROCESSES and SCHEDULE_KILLS in the
-environment make it longer, as ``SCHEDULE_PROCESSES=50 SCHEDULE_KILLS=500``.
+consumers are sessions in some processes; processes are killed, single sessions are ended by the
+server, and each time the clock is set back. All share that clock, which runs as fast as they do.
+SCHEDULE_PROCESSES, SCHEDULE_SESSIONS and SCHEDULE_KILLS in the environment make it longer.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from tests.conftest import run_sql
 from tests.schedules.players import tick_until
 from tests.waiting import until
 
-PROCESSES = int(os.environ.get("SCHEDULE_PROCESSES", "3"))
-KILLS = int(os.environ.get("SCHEDULE_KILLS", "5"))
+PROCESSES = int(os.environ.get("SCHEDULE_PROCESSES", "5"))
+SESSIONS = int(os.environ.get("SCHEDULE_SESSIONS", "10"))
+KILLS = int(os.environ.get("SCHEDULE_KILLS", "12"))
+#: By which the server knows the sessions that race.
+RACER = "pgqueue-test-racer"
 
 UTC = dt.timezone.utc
 START = dt.datetime(2026, 1, 1, tzinfo=UTC)
 END = dt.datetime(2027, 1, 1, tzinfo=UTC)
-STEP = dt.timedelta(hours=12)
+STEP = dt.timedelta(days=2)
 
 SCHEDULES = {
     "Europe/Berlin": "30 2 * * *",
@@ -49,12 +53,14 @@ SCHEDULES = {
 
 
 class Player:
-    """A process that sends what is due."""
+    """A process that sends what is due, in some sessions."""
 
     def __init__(self, reachable: dict[str, dict[str, Any]]) -> None:
-        self.actor = Actor(reachable)
+        default = reachable["default"]
+        options = {**default.get("OPTIONS", {}), "application_name": RACER}
+        self.actor = Actor({"default": {**default, "OPTIONS": options}})
         self.pid: Future[int] = self.actor.start(os.getpid)
-        self.sent = self.actor.start(tick_until, END, STEP)
+        self.sent = self.actor.start(tick_until, END, STEP, SESSIONS)
 
     def kill(self) -> None:
         os.kill(self.pid.result(60), signal.SIGKILL)
@@ -92,6 +98,10 @@ def test_each_tick_of_a_year_is_sent_once(
             # All through the year, not all at its start.
             mark = START + span * number / (KILLS + 2)
             until(lambda mark=mark: now() >= mark, seconds=300)
+            run_sql("UPDATE schedule_clock SET now = now - interval '36 hours'")
+            if number % 2:
+                end_sessions(draw.randrange(SESSIONS))
+                continue
             victim = draw.choice(players)
             if victim.sent.done():
                 break
@@ -108,6 +118,14 @@ def test_each_tick_of_a_year_is_sent_once(
         found[headers["x-schedule"]["name"]].append(headers["x-schedule"]["at"])
     assert found == expected
     assert sum(map(len, found.values())) > 3500
+
+
+def end_sessions(most: int) -> None:
+    run_sql(
+        "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity "
+        "WHERE application_name = %s ORDER BY random() LIMIT %s) s",
+        [RACER, most + 1],
+    )
 
 
 def now() -> dt.datetime:
