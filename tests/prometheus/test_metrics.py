@@ -143,48 +143,61 @@ def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
         apps.PrometheusConfig.create("django_pgqueue.prometheus").ready()
 
 
-def known_names(orders: BoundQueue) -> set[str]:
-    process._started(None, _Consumer())
-    process.run_seconds.labels("orders")
-    process.wait_seconds.labels("orders")
-    process.database_failed.labels("fetch")
-    texts = process.page()[1] + queues.page()[1]
-    return {
-        sample.name
-        for family in text_string_to_metric_families(texts.decode())
-        for sample in family.samples
-    }
-
-
-class _Consumer:
-    class _Subscription:
-        name = "orders"
-
-    subscriptions = [_Subscription()]
-
-
-def names_in(expression: str) -> set[str]:
-    return set(re.findall(r"pgqueue_\w+", expression))
-
-
-def test_the_dashboard_asks_for_metrics_that_there_are(orders: BoundQueue) -> None:
+def asked_by_dashboard() -> list[str]:
     dashboard = json.loads((FILES / "dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-
-    assert len(dashboard["panels"]) == 8
-    assert all(names_in(expression) for expression in asked)
-    assert set().union(*map(names_in, asked)) <= known_names(orders)
-    assert len({panel["id"] for panel in dashboard["panels"]}) == 8
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) == 8
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def test_the_alerts_ask_for_metrics_that_there_are(orders: BoundQueue) -> None:
+def asked_by_alerts() -> list[str]:
     text = (FILES / "alerts.yml").read_text()
     rules = re.findall(
-        r"- alert: (\w+)\n +expr: (.+)\n +for: \d+m\n +annotations:\n"
+        r"- alert: \w+\n +expr: (.+)\n +for: \d+m\n +annotations:\n"
         r' +summary: ".+"\n +action: ".+"\n',
         text,
     )
-
     assert len(rules) == text.count("- alert:") == 5
-    assert all(names_in(expression) for _, expression in rules)
-    assert set().union(*(names_in(expression) for _, expression in rules)) <= known_names(orders)
+    return rules
+
+
+def unanswered(query: str, scraped: list[Any]) -> list[str]:
+    """The selectors of a query that no sample of a scrape fits, with the labels it groups by."""
+    wanted = {
+        label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")
+    }
+    missing = []
+    for name, matchers in re.findall(r"(pgqueue_\w+)(?:\{([^}]*)\})?", query):
+        patterns = dict(re.findall(r'(\w+)=~"([^"]*)"', matchers.replace("$queue", ".*")))
+        fitting = [
+            sample
+            for sample in scraped
+            if sample.name == name
+            and wanted <= sample.labels.keys()
+            and all(re.fullmatch(p, sample.labels.get(label, "")) for label, p in patterns.items())
+        ]
+        if not fitting or (name.endswith("_bucket") and fitting[-1].labels["le"] != "+Inf"):
+            missing.append(name)
+    return missing
+
+
+def test_queries_of_the_dashboard_and_of_alerts_are_answered_by_a_scrape(
+    committed_orders: BoundQueue, consume: Callable[..., Any], connected: None
+) -> None:
+    committed_orders.send(1)
+    run = consume(lambda message: None, options={"health_port": 0})
+    until(lambda: run.subscription.completed == 1)
+    signals.database_failed.send_robust(None, operation="fetch", error=OSError(), wait=1.0)
+    with urlopen(f"http://127.0.0.1:{run.consumer._health.port}/metrics", timeout=10) as answer:
+        own = answer.read()
+    view = views.metrics(RequestFactory().get("/metrics/queues")).content
+    scraped = [
+        sample
+        for family in text_string_to_metric_families((own + view).decode())
+        for sample in family.samples
+    ]
+
+    asked = [*asked_by_dashboard(), *asked_by_alerts()]
+
+    assert [(query, missing) for query in asked if (missing := unanswered(query, scraped))] == []
+    assert unanswered("sum by (pod) (pgqueue_up)", scraped) == ["pgqueue_up"]
+    assert unanswered('pgqueue_gone{queue=~"$queue"}', scraped) == ["pgqueue_gone"]

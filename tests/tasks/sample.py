@@ -8,6 +8,7 @@ from typing import Any
 
 from django.tasks import TaskContext, task
 
+from django_pgqueue import queue
 from django_pgqueue.acks import Retry
 
 #: The calls, in the order of running.
@@ -85,6 +86,11 @@ def second_time_lucky(context: TaskContext) -> dict[str, Any]:
 @task()
 def double_keys(key: Any) -> Any:
     return {key: key * 2}
+
+
+@task()
+def send_on(queue_name: str, body: Any) -> None:
+    queue(queue_name).send(body)
 
 
 @task()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import django
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from django_pgqueue import consumer, queue
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.retries import Constant
 from django_pgqueue.tracing import apps
@@ -193,7 +200,6 @@ def test_a_message_of_no_trace_begins_one(
 def test_a_task_is_in_the_trace_too(
     db: None, settings: Any, provider: TracerProvider, exported: InMemorySpanExporter
 ) -> None:
-    from django_pgqueue import queue
     from tests.tasks.sample import noop
 
     settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
@@ -203,6 +209,55 @@ def test_a_task_is_in_the_trace_too(
         noop.enqueue()
 
     assert "traceparent" in Message.objects.get().headers
+
+
+def place_order(request: HttpRequest) -> HttpResponse:
+    from tests.tasks.sample import send_on
+
+    send_on.enqueue("orders", {"number": 7})
+    return HttpResponse("placed")
+
+
+urlpatterns = [path("orders", place_order)]
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+def test_one_trace_goes_from_a_web_request_by_a_task_to_a_handler(
+    committed: None,
+    settings: Any,
+    own_handlers: None,
+    provider: TracerProvider,
+    exported: InMemorySpanExporter,
+) -> None:
+    from django_pgqueue.tasks import running
+
+    settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
+    settings.ROOT_URLCONF = __name__
+    queue("default").create()
+    queue("orders").create()
+    running.register()
+    handled: list[Any] = []
+
+    @consumer("orders")
+    def charge(message: Message) -> None:
+        handled.append(message.body)
+
+    with provider.get_tracer("web").start_as_current_span("POST /orders", kind=SpanKind.SERVER):
+        answer = Client().post("/orders")
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for name in ("default", "orders"):
+        call_command("runconsumer", name, drain=True, no_progress=True, stdout=io.StringIO())
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+    assert (answer.status_code, handled) == (200, [{"number": 7}])
+    names = ["POST /orders", "create default", "process default", "create orders", "process orders"]
+    spans = [span for name in names for span in named(exported, name)]
+    assert [span.name for span in spans] == names
+    assert len({span.context.trace_id for span in spans}) == 1
+    assert [span.parent.span_id for span in spans[1:]] == [
+        span.context.span_id for span in spans[:-1]
+    ]
 
 
 def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

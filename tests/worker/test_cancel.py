@@ -14,7 +14,9 @@ from django_pgqueue import queue
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument, MessageCancelled
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
+from tests.actors import Actor, call
 from tests.app.models import Order
+from tests.conftest import run_sql
 from tests.waiting import until
 from tests.worker.consuming import Held, live, outcomes
 
@@ -171,6 +173,75 @@ def test_a_transactional_handler_is_rolled_back(
     until(lambda: run.subscription.lost == 1)
     assert not Order.objects.exists()
     assert outcomes() == {pk: CANCELLED}
+
+
+def test_a_transactional_handler_is_told(
+    committed_orders: BoundQueue, consume: Callable[..., Any]
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(message: Message, context: Any) -> None:
+        Order.objects.create(number="7")
+        begun.set()
+        until(lambda: context.cancelled, seconds=20)
+        ended.set()
+
+    pk = committed_orders.send(1)
+    run = consume(work, ack_policy=AckPolicy.TRANSACTIONAL, visibility_timeout=1)
+    assert begun.wait(10)
+
+    committed_orders.cancel(pk)
+
+    assert ended.wait(20)
+    until(lambda: run.subscription.lost == 1)
+    assert not Order.objects.exists()
+    assert outcomes() == {pk: CANCELLED}
+
+
+def test_an_async_batch_is_cancelled_once_all_of_it_is(
+    committed_orders: BoundQueue, consume: Callable[..., Any]
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    seen: list[list[bool]] = []
+
+    async def work(messages: list[Message], context: Any) -> None:
+        begun.set()
+        try:
+            while not any(message.cancelled for message in messages):
+                await asyncio.sleep(0.01)
+            seen.append([context.cancelled, *(message.cancelled for message in messages)])
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append([context.cancelled])
+            cancelled.set()
+            raise
+
+    one, two = committed_orders.send_batch([1, 2])
+    consume(work, batch=True, visibility_timeout=1)
+    assert begun.wait(10)
+
+    committed_orders.cancel(one)
+    until(lambda: seen, seconds=20)
+    committed_orders.cancel(two)
+
+    assert cancelled.wait(20)
+    assert seen == [[False, True, False], [True]]
+    until(lambda: outcomes() == {one: CANCELLED, two: CANCELLED})
+
+
+def test_cancelling_waits_for_a_locked_handler(
+    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held, actor: Actor
+) -> None:
+    pk = committed_orders.send(1)
+    consume(held.work, locked=True)
+    held.until_begun()
+
+    waiting = actor.start(call, "cancel", "orders", pk)
+    until(lambda: run_sql("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(0,)], seconds=20)
+    held.let_go()
+
+    assert list(waiting.result(20)) == []
+    assert outcomes() == {pk: "COMPLETED"}
 
 
 def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
