@@ -238,6 +238,15 @@ def test_the_package_is_imported_without_settings(python: Path, tmp_path: Path) 
     assert run([str(python), "-c", code], tmp_path, clean_environment()).startswith("0.")
 
 
+def test_the_wheel_brings_the_pytest_plugin(packages: Path) -> None:
+    [wheel] = packages.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        [name] = [name for name in files.namelist() if name.endswith("entry_points.txt")]
+        told = files.read(name).decode()
+
+    assert "[pytest11]\ndjango_pgqueue.pytest_plugin = django_pgqueue.pytest_plugin" in told
+
+
 def test_the_source_distribution_runs_its_own_tests(packages: Path, tmp_path: Path) -> None:
     [sdist] = packages.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
