@@ -37,6 +37,9 @@ DATABASES = {
     },
 }
 
+if "BENCHMARK_HISTORY" in os.environ:
+    PGQUEUE = {"HISTORY_SECONDS": float(os.environ["BENCHMARK_HISTORY"] or 0) or None}
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
