@@ -6,19 +6,22 @@
 
 A page's time is the median of five visits after a first one, in the process of the benchmark. A
 consumer's throughput is what one process does with a handler that does nothing, with and without
-history in turn. The server is one of our own that is gone afterwards, or DATABASE_URL's.
+history in turn; its processor time besides, on which a busy machine has less influence. The server
+is one of our own that is gone afterwards, or DATABASE_URL's.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import django
 
@@ -151,36 +154,50 @@ def pages(size: float) -> bool:
     return good
 
 
-def history() -> bool:
+def history(size: float, rounds: int) -> bool:
     """Messages a second of a consumer with history and without; whether the goal is reached."""
     from django_pgqueue import queue
 
     queue("drain").create()
-    rates: dict[str, list[float]] = {"10": [], "": []}
-    for number in range(2 * ROUNDS):
-        seconds = ("10", "")[number % 2 if number // 2 % 2 else 1 - number % 2]
-        rates[seconds].append(drained(seconds))
-        say(f"{'with' if seconds else 'without'} history: {rates[seconds][-1]:,.0f} a second")
-    kept, without = statistics.median(rates["10"]), statistics.median(rates[""])
-    print(
-        f"With history {kept:,.0f} messages a second, without {without:,.0f}: {kept / without:.1%}"
+    runs: dict[str, list[Drained]] = {"10": [], "": []}
+    for number in range(2 * rounds):
+        # Which goes first changes each time: the server's caches favour neither.
+        seconds = ("10", "")[(number + number // 2) % 2]
+        runs[seconds].append(drained(seconds, int(MESSAGES * size)))
+        say(f"{'with' if seconds else 'without'} history: {runs[seconds][-1]}")
+    kept, without = (
+        Drained(*map(statistics.median, zip(*runs[key], strict=True))) for key in ("10", "")
     )
-    return kept / without >= SHARE
+    print(f"with history:    {kept}\nwithout history: {without}")
+    print(f"throughput kept: {kept.rate / without.rate:.1%}; cpu: {without.cpu / kept.cpu:.1%}")
+    return kept.rate / without.rate >= SHARE
 
 
-def drained(seconds: str) -> float:
-    """Messages a second of a new consumer process that drains a queue."""
+class Drained(NamedTuple):
+    """Messages a second, and microseconds of processor time for each."""
+
+    rate: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f} messages a second, {self.cpu:.0f} us of the processor each"
+
+
+def drained(seconds: str, messages: int) -> Drained:
+    """What a new consumer process does that drains a queue."""
     from django.db import connection
 
     from django_pgqueue import queue
     from django_pgqueue.models import Queue
 
-    queue("drain").send_batch([{"x": "y" * 192}] * MESSAGES)
+    queue("drain").send_batch([{"x": "y" * 192}] * messages)
+    before = _cpu_of_children()
     subprocess.run(
         [sys.executable, "-m", "django", "runconsumer", "drain", "--drain", "--no-progress"],
         env={**os.environ, "BENCHMARK_HISTORY": seconds},
         check=True,
     )
+    cpu = (_cpu_of_children() - before) / messages * 1_000_000
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) / extract(epoch FROM max(archived_at) - min(first_read_at)) "
@@ -190,7 +207,12 @@ def drained(seconds: str) -> float:
         rate = float(cursor.fetchone()[0])
         cursor.execute("DELETE FROM pgqueue_archive; DELETE FROM pgqueue_message")
         cursor.execute("VACUUM pgqueue_archive, pgqueue_message, pgqueue_deferred, pgqueue_lease")
-    return rate
+    return Drained(rate, cpu)
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def say(text: str) -> None:
@@ -205,6 +227,7 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", choices=["pages", "history", []], metavar="part")
     parser.add_argument("--size", type=float, default=1.0, help="of the backlog (default: 1)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the consumers")
     options = parser.parse_args()
     parts = options.parts or ["history", "pages"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -218,7 +241,7 @@ def main() -> int:
         call_command("migrate", verbosity=0)
         try:
             if "history" in parts:
-                good = history() and good
+                good = history(options.size, options.rounds) and good
             if "pages" in parts:
                 good = pages(options.size) and good
         finally:

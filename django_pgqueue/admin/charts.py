@@ -135,9 +135,9 @@ def _runs(values: Values) -> list[list[tuple[int, float]]]:
     return [run for run in runs if run]
 
 
-def spark_path(values: Sequence[float], width: int = 120, height: int = 24) -> str:
-    """A line without axes, for a cell of a table."""
-    most, step = max(values, default=0) or 1, width / max(len(values) - 1, 1)
+def spark_path(values: Sequence[float], width: int = 120, height: int = 24, most: float = 0) -> str:
+    """A line without axes, for a cell of a table; ``most``, or the largest value, is on top."""
+    most, step = most or max(values, default=0) or 1, width / max(len(values) - 1, 1)
     points = (
         f"{place * step:.1f} {height - 1 - value / most * (height - 2):.1f}"
         for place, value in enumerate(values)

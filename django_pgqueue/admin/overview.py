@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connections
 from django.utils.timezone import is_naive, now
+from django.utils.translation import gettext, ngettext
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.wording import age
-from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
+from django_pgqueue.engine.history.reading import Counts, Recent, Times, recent, times
+from django_pgqueue.engine.metrics.measuring import metrics_of_all
+from django_pgqueue.models import ArchivedMessage, Process, Queue
 from django_pgqueue.types import Metrics
 from django_pgqueue.worker import Options
 
@@ -24,7 +27,10 @@ __all__ = [
     "Alert",
     "Overview",
     "Row",
+    "add_times",
+    "judged",
     "look",
+    "name_of",
     "oldest_transaction",
     "seconds_since",
     "standing_in",
@@ -34,11 +40,17 @@ __all__ = [
 LATE = 300.0
 #: Seconds that a transaction may stay open.
 LONG_TRANSACTION = 300.0
-#: How many of the newest outcomes tell which queues fail, and since when.
+#: Seconds without a heartbeat after which a consumer is taken for dead.
+DEAD_AFTER = Options.dead_after
+
+#: From how many failed attempts on, and which share of all, a queue counts as failing: in an hour,
+#: and in the last two minutes, in the midst of which it may have begun.
+FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
+#: How many of the newest outcomes tell which queues fail, where no consumer keeps their history.
 OUTCOMES = 2000
 RECENT = 3600.0
-#: From how many failures on, and which share of what ended, a queue counts as failing.
-FAILURES, SHARE = 3, 0.05
+
+UNKNOWN = Times()
 
 #: How bad each kind of finding is.
 BAD, WARNING = 2, 1
@@ -61,7 +73,7 @@ class Alert:
 
     level: int
     text: str
-    about: str  # "messages", "archive", "queue", "consumers" or "database"
+    about: str  # "messages", "failures", "queue", "consumers" or "database"
     queue: Queue | None = None
     place: Place | None = None
 
@@ -80,8 +92,10 @@ class Row:
     exact: bool
     oldest: float | None  # seconds for which the oldest readable message could have been read
     consumers: int
-    failed: int  # among the newest outcomes, within the last hour
+    recent: Recent  # the last hour
+    rates: tuple[float, float]  # messages in and out a minute
     sources: list[str]  # the queues whose dead letters come here
+    times: Times = UNKNOWN
     alerts: list[Alert] = field(default_factory=list)
 
     @property
@@ -92,6 +106,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON has it."""
+        hour = self.recent.hour
         return {
             "queue": self.queue.name,
             "paused": self.queue.paused,
@@ -99,8 +114,15 @@ class Row:
             "length": self.length,
             "exact": self.exact,
             "oldest_readable_seconds": self.oldest,
+            "in_per_minute": round(self.rates[0], 2),
+            "out_per_minute": round(self.rates[1], 2),
+            "completed_last_hour": hour.completed,
+            "retried_last_hour": hour.retried,
+            "failed_last_hour": hour.failed,
+            "dead_lettered_last_hour": hour.dead_lettered,
+            "wait_p95_seconds": self.times.wait,
+            "run_p95_seconds": self.times.run,
             "consumers": self.consumers,
-            "failed_recently": self.failed,
             "alerts": [alert.text for alert in self.alerts],
         }
 
@@ -111,6 +133,7 @@ class Overview:
 
     rows: list[Row]
     alerts: list[Alert]
+    processes: list[Process]  # that take any of the queues
     at: dt.datetime
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,13 +147,57 @@ class Overview:
         }
 
 
-def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
-    """Measure these queues, all in the same few statements, and say what is wrong with them."""
-    using = queues[0].alias if queues else Queue.objects.database()
+def look(
+    queues: Sequence[Queue], *, by_name: bool = False, seen: Container[str] | None = None
+) -> Overview:
+    """Measure these queues, all in the same few statements, and say what is wrong with them.
+
+    The rows lack their times, for which see :func:`add_times`.
+
+    Arguments:
+        seen: the names of queues that may be told; None: all.
+    """
+    if not queues:
+        return Overview([], [], [], now())
+    using = queues[0].alias
     ids = [queue.pk for queue in queues]
-    measured = {each.queue_name: each for each in Message.objects.metrics_all()} if queues else {}
-    oldest = places.oldest_readable(ids, using=using)
-    processes = list(Process.objects.using(using).order_by("host", "pid"))
+    measured = metrics_of_all(using, [queue.unlogged for queue in queues])
+    found = judged(
+        queues,
+        {each.queue_name: each for each in measured},
+        recent(using, ids),
+        sources=_sources(queues, seen),
+    )
+    open_for = oldest_transaction(using)
+    if open_for is not None and open_for > LONG_TRANSACTION:
+        told = gettext("A transaction has been open for %s: dead rows cannot be removed")
+        found.alerts.append(Alert(WARNING, told % age(open_for), "database"))
+    if by_name:
+        found.rows.sort(key=lambda row: row.queue.name.lower())
+    return found
+
+
+def judged(
+    queues: Sequence[Queue],
+    measured: Mapping[str, Metrics],
+    history: Mapping[int, Recent],
+    *,
+    sources: Mapping[int, list[str]],
+) -> Overview:
+    """The rows of these queues, the worst first, and what is wrong with them.
+
+    Arguments:
+        measured: what the queues hold, by name; one that is not there was dropped just now.
+        history: what happened to them in the last hour, by id.
+        sources: the names of the queues whose dead letters come to them, by id.
+    """
+    using, names = queues[0].alias, {queue.name for queue in queues}
+    oldest = places.oldest_readable([queue.pk for queue in queues], using=using)
+    processes = [
+        process
+        for process in Process.objects.using(using).order_by("host", "pid")
+        if names.intersection(process.queues)
+    ]
     dead = [process for process in processes if seconds_since(process.heartbeat_at) > DEAD_AFTER]
     live = Counter(
         name
@@ -138,107 +205,136 @@ def look(queues: Sequence[Queue], *, by_name: bool = False) -> Overview:
         if process not in dead and not process.stopping
         for name in process.queues
     )
-    ended, failed = _outcomes(ids, using)
-    # Of a source that may not be seen the name stays away, not that there is one.
-    names = {queue.name for queue in queues}
-    sources: dict[int, list[str]] = {}
-    for pk, source in (
-        Queue.objects.using(using)
-        .filter(dead_letter_queue__in=ids)
-        .order_by("name")
-        .values_list("dead_letter_queue_id", "name")
-    ):
-        sources.setdefault(pk, []).append(source if source in names else "another queue")
-    rows = [
-        _judged(
-            Row(
-                queue,
-                standing_in(measured[queue.name]),
-                measured[queue.name].length,
-                measured[queue.name].exact,
-                oldest.get(queue.pk),
-                live[queue.name],
-                failed[queue.pk],
-                sources.get(queue.pk, []),
-            ),
-            ended[queue.pk],
+    told = {pk for pk, happened in history.items() if happened.hour.attempts}
+    outcomes = _outcomes({queue.pk for queue in queues} - told, using)
+    at = now()
+    rows = []
+    for queue in queues:
+        backlog = measured.get(queue.name)
+        if backlog is None:
+            continue
+        happened = history.get(queue.pk, Recent())
+        row = Row(
+            queue,
+            standing_in(backlog),
+            backlog.length,
+            backlog.exact,
+            oldest.get(queue.pk),
+            live[queue.name],
+            outcomes.get(queue.pk, happened),
+            happened.per_minute(at.second),
+            sources.get(queue.pk, []),
         )
-        for queue in queues
-        if queue.name in measured  # or it was dropped at this very moment
-    ]
-    if by_name:
-        rows.sort(key=lambda row: row.queue.name.lower())
-    else:
-        rows.sort(key=lambda row: row.worst, reverse=True)
+        row.alerts += _alerts(row)
+        rows.append(row)
+    rows.sort(key=lambda row: row.worst, reverse=True)
     alerts = [alert for row in rows for alert in row.alerts]
     alerts += [
         Alert(
             WARNING,
-            f"Consumer {process} has given no sign of life for "
-            f"{age(seconds_since(process.heartbeat_at))}",
+            gettext("Consumer %(consumer)s has given no sign of life for %(age)s")
+            % {"consumer": process, "age": age(seconds_since(process.heartbeat_at))},
             "consumers",
         )
         for process in dead
-        if names.intersection(process.queues)
     ]
-    open_for = oldest_transaction(using)
-    if open_for is not None and open_for > LONG_TRANSACTION:
-        alerts.append(
-            Alert(
-                WARNING,
-                f"A transaction has been open for {age(open_for)}: dead rows cannot be removed",
-                "database",
-            )
-        )
     alerts.sort(key=lambda alert: -alert.level)
-    return Overview(rows, alerts, now())
+    return Overview(rows, alerts, processes, at)
 
 
-#: Seconds without a heartbeat after which a consumer is taken for dead.
-DEAD_AFTER = Options.dead_after
+def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:
+    """The names of the queues whose dead letters come to these, by their ids."""
+    found: dict[int, list[str]] = defaultdict(list)
+    every = (
+        queues
+        if seen is None
+        else Queue.objects.using(queues[0].alias).filter(dead_letter_queue__in=list(queues))
+    )
+    for source in sorted(every, key=lambda queue: queue.name):
+        if source.dead_letter_queue_id is not None:
+            found[source.dead_letter_queue_id].append(name_of(source, seen))
+    return found
 
 
-def _judged(row: Row, ended: int) -> Row:
-    """The row with what is wrong with it."""
-    queue, alerts = row.queue, row.alerts
+def name_of(queue: Queue, seen: Container[str] | None) -> str:
+    """The name, if it may be seen: that there is such a queue is no secret."""
+    return queue.name if seen is None or queue.name in seen else gettext("another queue")
+
+
+def add_times(rows: Sequence[Row]) -> None:
+    """Put on these rows how long messages waited and ran lately."""
+    if rows:
+        found = times(rows[0].queue.alias, [row.queue.pk for row in rows])
+        for row in rows:
+            row.times = found.get(row.queue.pk, UNKNOWN)
+
+
+def _alerts(row: Row) -> Iterator[Alert]:
+    """What is wrong with a queue."""
+    queue = row.queue
     readable = row.counts[Place.READY] + row.counts[Place.DUE]
+    told: dict[str, Any] = {"queue": queue, "messages": _many(row.length)}
     if queue.paused:
         if row.length:
-            alerts.append(
-                Alert(WARNING, f"{queue} is paused with {_many(row.length)}", "queue", queue)
-            )
+            text = gettext("%(queue)s is paused with %(messages)s") % told
+            yield Alert(WARNING, text, "queue", queue)
     elif row.sources:
         if row.length:
-            told = f"{_many(row.length)} from {', '.join(row.sources)} in {queue}"
-            alerts.append(Alert(WARNING, f"Dead letters: {told}", "messages", queue))
+            told["sources"] = ", ".join(row.sources)
+            text = gettext("Dead letters: %(messages)s from %(sources)s in %(queue)s") % told
+            yield Alert(WARNING, text, "messages", queue)
     else:
         if readable and not row.consumers:
-            told = f"{queue} has no live consumer, and {_many(readable)} to read"
-            alerts.append(Alert(BAD, told, "consumers", queue))
+            told["messages"] = _many(readable)
+            text = gettext("%(queue)s has no live consumer, and %(messages)s to read") % told
+            yield Alert(BAD, text, "consumers", queue)
         if row.oldest is not None and row.oldest > LATE:
             place = Place.READY if row.counts[Place.READY] else Place.DUE
-            told = f"{queue}: the oldest message has waited for {age(row.oldest)}"
-            alerts.append(Alert(BAD, told, "messages", queue, place))
-    if row.failed >= FAILURES and row.failed >= SHARE * ended:
-        told = f"{queue}: {row.failed:,} of the last {ended:,} messages failed"
-        alerts.append(Alert(BAD, told, "archive", queue, Place.FAILED))
-    return row
+            told["age"] = age(row.oldest)
+            text = gettext("%(queue)s: the oldest message has waited for %(age)s") % told
+            yield Alert(BAD, text, "messages", queue, place)
+    yield from _failing(queue, row.recent)
+
+
+def _failing(queue: Queue, recent: Recent) -> Iterator[Alert]:
+    """That many attempts fail: bad while it does not get better."""
+    present, hour = recent.now, recent.hour
+    fails_now = present.bad >= FAILURES and present.share >= SHARE_NOW
+    if not fails_now and not (hour.bad >= FAILURES and hour.share >= SHARE):
+        return
+    told = {
+        "queue": queue,
+        "now": f"{present.share:.0%}",
+        "hour": f"{hour.share:.0%}",
+        "bad": f"{hour.bad:,}",
+        "attempts": f"{hour.attempts:,}",
+    }
+    if fails_now and present.share > 1.5 * hour.share:
+        text = gettext(
+            "%(queue)s: failures are rising, %(now)s of attempts in the last two minutes and "
+            "%(hour)s in an hour"
+        )
+    else:
+        text = gettext("%(queue)s: %(bad)s of %(attempts)s attempts failed in the last hour")
+    yield Alert(BAD if fails_now else WARNING, text % told, "failures", queue, Place.FAILED)
 
 
 def _many(number: int) -> str:
-    return f"{number:,} message{'' if number == 1 else 's'}"
+    return ngettext("%s message", "%s messages", number) % f"{number:,}"
 
 
-def _outcomes(queues: Iterable[int], using: str) -> tuple[Counter[int], Counter[int]]:
-    """How many of the newest messages ended in the last hour, and how many of them failed."""
-    ended: Counter[int] = Counter()
-    failed: Counter[int] = Counter()
+def _outcomes(queues: Collection[int], using: str) -> dict[int, Recent]:
+    """How the newest messages ended in the last hour, of queues that no consumer tells of."""
+    if not queues:
+        return {}
     rows = ArchivedMessage.objects.using(using).filter(queue_id__in=queues).order_by("-pk")
+    found: dict[int, Recent] = defaultdict(Recent)
     for queue_id, state, at in rows.values_list("queue_id", "state", "archived_at")[:OUTCOMES]:
-        if seconds_since(at) <= RECENT:
-            ended[queue_id] += 1
-            failed[queue_id] += state == Place.FAILED.name
-    return ended, failed
+        past = seconds_since(at)
+        if past <= RECENT:
+            failed = state == Place.FAILED.name
+            found[queue_id].add(past, Counts(completed=not failed, failed=failed))
+    return found
 
 
 def oldest_transaction(using: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,8 +11,9 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import (
+    Http404,
     HttpRequest,
     HttpResponse,
     HttpResponseNotAllowed,
@@ -22,21 +23,42 @@ from django.http import (
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path
 from django.utils.crypto import constant_time_compare
-from django.utils.http import urlencode
-from django.utils.translation import gettext as _
+from django.utils.html import format_html
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.operations import Job, perform
-from django_pgqueue.admin.overview import Alert, Overview, Row, look, standing_in
+from django_pgqueue.admin.charts import count_of, seconds_of, spark_path
+from django_pgqueue.admin.operations import Job, may, perform
+from django_pgqueue.admin.overview import (
+    DEAD_AFTER,
+    Alert,
+    Overview,
+    Row,
+    add_times,
+    judged,
+    look,
+    name_of,
+    seconds_since,
+    standing_in,
+)
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.queue_page import (
+    RANGES,
+    Happened,
+    SendForm,
+    errors_of,
+    room_of,
+)
 from django_pgqueue.admin.search import Backlog
 from django_pgqueue.admin.spans import SpanField, span_text
-from django_pgqueue.admin.wording import EMPTY, age, amount, moment
+from django_pgqueue.admin.wording import EMPTY, age, amount, cut, moment
 from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.conf import settings
-from django_pgqueue.errors import QueueBusy, QueueNotFound
+from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueBusy, QueueNotFound
 from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, Message, Process, PurgeMark, Queue
 from django_pgqueue.models.bulk import Kind
@@ -46,7 +68,10 @@ __all__ = ["QueueAdmin"]
 #: How many queues a page of the overview shows, and how many it looks at.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
 
-NOT_TYPED = "Nothing was changed: type the name of the queue to confirm."
+#: How many characters of an error a list shows.
+ERROR = 300
+
+NOT_TYPED = _("Nothing was changed: type the name of the queue to confirm.")
 
 BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest", "archived"]
 STORAGE = ["kept", "interval", "partitions", "last_removed", "made_at"]
@@ -56,10 +81,14 @@ class QueueForm(forms.ModelForm):
     """The settings of a queue, held to what ``create_queue`` allows."""
 
     retention = SpanField(
-        required=False, help_text="How long archived messages are kept, like 7d; empty: for ever."
+        required=False,
+        label=_("Retention"),
+        help_text=_("How long archived messages are kept, like 7d; empty: for ever."),
     )
     dedup_window = SpanField(
-        required=False, help_text="How long a dedup key counts, like 10min; empty: five minutes."
+        required=False,
+        label=_("Dedup window"),
+        help_text=_("How long a dedup key counts, like 10min; empty: five minutes."),
     )
 
     class Meta:
@@ -79,7 +108,7 @@ class QueueForm(forms.ModelForm):
         name: str = self.cleaned_data["name"]
         validate_queue_name(name)
         if Queue.objects.using(self.instance.alias).named(name).exists():
-            raise forms.ValidationError("There is a queue of that name, whatever its case.")
+            raise forms.ValidationError(_("There is a queue of that name, whatever its case."))
         return name
 
     def clean_dead_letter_queue(self) -> Queue | None:
@@ -91,10 +120,10 @@ class QueueForm(forms.ModelForm):
             passed.append(following)
             if following == self.instance:
                 raise forms.ValidationError(
-                    "A queue cannot be its own dead-letter queue."
+                    gettext("A queue cannot be its own dead-letter queue.")
                     if len(passed) == 1
-                    else "Dead letters would go round: "
-                    + " -> ".join(map(self._named, [self.instance, *passed]))
+                    else gettext("Dead letters would go round: %s")
+                    % " -> ".join(map(self._named, [self.instance, *passed]))
                 )
             following = following.dead_letter_queue
         return target
@@ -103,18 +132,18 @@ class QueueForm(forms.ModelForm):
         """The name, if it is one of a queue that this form offers, or its own."""
         offered: Any = self.fields["dead_letter_queue"]
         seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
-        return queue.name if seen else "another queue"
+        return queue.name if seen else gettext("another queue")
 
     def clean_visibility_timeout(self) -> int:
-        return self._at_least("visibility_timeout", 1, "a second")
+        return self._at_least("visibility_timeout", 1, _("At least a second."))
 
     def clean_max_deliveries(self) -> int | None:
-        return self._at_least("max_deliveries", 1, "one")
+        return self._at_least("max_deliveries", 1, _("At least one."))
 
-    def _at_least(self, field: str, least: Any, words: str) -> Any:
+    def _at_least(self, field: str, least: Any, words: Any) -> Any:
         value = self.cleaned_data[field]
         if value is not None and value < least:
-            raise forms.ValidationError(f"At least {words}.")
+            raise forms.ValidationError(words)
         return value
 
 
@@ -159,7 +188,7 @@ class QueueAdmin(PageAdmin):
         fieldsets: list[Any] = [
             (None, {"fields": ["name", "paused"]}),
             (
-                "Delivery",
+                _("Delivery"),
                 {
                     "fields": [
                         "visibility_timeout",
@@ -170,7 +199,7 @@ class QueueAdmin(PageAdmin):
                 },
             ),
             (
-                "Keeping",
+                _("Keeping"),
                 {
                     "fields": ["retention", "dedup_window"],
                 },
@@ -182,8 +211,8 @@ class QueueAdmin(PageAdmin):
         if seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
             # Not to be seen, and not to be lost by saving the rest.
             fieldsets[1][1]["fields"].remove("dead_letter_queue")
-        backlog = ("Backlog", {"fields": BACKLOG})
-        storage = ("Storage", {"fields": STORAGE})
+        backlog = (_("Backlog"), {"fields": BACKLOG})
+        storage = (_("Storage"), {"fields": STORAGE})
         return [fieldsets[0], backlog, *fieldsets[1:], storage]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
@@ -199,65 +228,70 @@ class QueueAdmin(PageAdmin):
 
     # Cells
 
-    @admin.display(description="ready")
+    @admin.display(description=_("ready"))
     def ready(self, queue: Any) -> str:
         return self._messages(queue, Place.READY)
 
-    @admin.display(description="due")
+    @admin.display(description=_("due"))
     def due(self, queue: Any) -> str:
         return self._messages(queue, Place.DUE)
 
-    @admin.display(description="waiting")
+    @admin.display(description=_("waiting"))
     def waiting(self, queue: Any) -> str:
         return self._messages(queue, Place.WAITING)
 
-    @admin.display(description="in flight")
+    @admin.display(description=_("in flight"))
     def in_flight(self, queue: Any) -> str:
         return self._messages(queue, Place.IN_FLIGHT)
 
-    @admin.display(description="delayed")
+    @admin.display(description=_("delayed"))
     def delayed(self, queue: Any) -> str:
         return self._messages(queue, Place.DELAYED)
 
-    @admin.display(description="in the queue")
+    @admin.display(description=_("in the queue"))
     def length(self, queue: Any) -> str:
         return amount(queue.backlog.length, exact=queue.backlog.exact) if queue.backlog else EMPTY
 
-    @admin.display(description="oldest")
+    @admin.display(description=_("oldest"))
     def oldest(self, queue: Any) -> str:
         return age(queue.backlog.oldest_age) if queue.backlog else EMPTY
 
-    @admin.display(description="archived")
+    @admin.display(description=_("archived"))
     def archived(self, queue: Any) -> str:
         if queue.backlog is None:
             return EMPTY
         number = amount(queue.backlog.archived, exact=queue.backlog.exact)
         return self.listed(ArchivedMessage, number, queue=queue.pk)
 
-    @admin.display(description="storage")
+    @admin.display(description=_("storage"))
     def kept(self, queue: Queue) -> str:
-        return "unlogged: empty after a crash of the server" if queue.unlogged else "logged"
+        if queue.unlogged:
+            return gettext("unlogged: empty after a crash of the server")
+        return gettext("logged")
 
-    @admin.display(description="partition interval")
+    @admin.display(description=_("partition interval"))
     def interval(self, queue: Queue) -> str:
         return span_text(queue.partition_interval) if queue.partition_interval else EMPTY
 
-    @admin.display(description="created at")
+    @admin.display(description=_("created at"))
     def made_at(self, queue: Queue) -> str:
         return moment(queue.created_at)
 
-    @admin.display(description="partitions by time")
+    @admin.display(description=_("partitions by time"))
     def partitions(self, queue: Queue) -> str:
         with connections[queue.alias].cursor() as cursor:
             found = [each for each in find_partitions(cursor, queue.pk) if each.has_range]
         if not found:
             return EMPTY
         first, last = found[0].start, found[-1].end
-        since = f"from {moment(first)} " if first else ""
-        until = f"to {moment(last)}" if last else "on"
-        return f"{len(found)}, {since}{until}"
+        told = {"number": len(found), "first": moment(first), "last": moment(last)}
+        if first and last:
+            return gettext("%(number)s, from %(first)s to %(last)s") % told
+        if first:
+            return gettext("%(number)s, from %(first)s on") % told
+        return gettext("%(number)s, to %(last)s") % told
 
-    @admin.display(description="retention last removed messages")
+    @admin.display(description=_("retention last removed messages"))
     def last_removed(self, queue: Queue) -> str:
         mark = PurgeMark.objects.using(queue.alias).filter(queue=queue).first()
         return EMPTY if mark is None else moment(mark.purged_at)
@@ -285,10 +319,11 @@ class QueueAdmin(PageAdmin):
                 live += backlog.length
                 archived += backlog.archived
             going += [
-                f"Queue: {queue}",
+                gettext("Queue: %s") % queue,
                 [
-                    f"{amount(backlog.length, exact=backlog.exact)} messages in the queue",
-                    f"{amount(backlog.archived, exact=backlog.exact)} in the archive",
+                    gettext("%s messages in the queue")
+                    % amount(backlog.length, exact=backlog.exact),
+                    gettext("%s in the archive") % amount(backlog.archived, exact=backlog.exact),
                 ]
                 if backlog
                 else [],
@@ -297,11 +332,18 @@ class QueueAdmin(PageAdmin):
         may = all(self.has_delete_permission(request, queue) for queue in queues)
         return (
             going,
-            {"queues": len(queues), "messages": live, "archived messages": archived},
+            {
+                gettext("queues"): len(queues),
+                gettext("messages"): live,
+                gettext("archived messages"): archived,
+            },
             set() if may else {str(self.opts.verbose_name)},
             [
-                f"Queue: {source if seen is None or source.pk in seen else 'another one'}, "
-                f"whose dead-letter queue is {source.dead_letter_queue}"
+                gettext("Queue: %(source)s, whose dead-letter queue is %(target)s")
+                % {
+                    "source": name_of(source, None if seen is None else seen.values()),
+                    "target": source.dead_letter_queue,
+                }
                 for source in Queue.objects.filter(dead_letter_queue__in=queues).select_related(
                     "dead_letter_queue"
                 )
@@ -328,14 +370,18 @@ class QueueAdmin(PageAdmin):
     # Overview
 
     def get_urls(self) -> list[URLPattern]:
-        def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-            return self.admin_site.admin_view(view)
+        def of_queue(name: str, view: Callable[..., HttpResponse]) -> URLPattern:
+            guarded = self.admin_site.admin_view(view)
+            return path(f"<int:pk>/{name}/", guarded, name=f"django_pgqueue_queue_{name}")
 
         return [
             path("overview.json", self.overview_json, name="django_pgqueue_overview_json"),
-            path("<int:pk>/pause/", guarded(self.pause), name="django_pgqueue_queue_pause"),
-            path("<int:pk>/resume/", guarded(self.resume), name="django_pgqueue_queue_resume"),
-            path("<int:pk>/purge/", guarded(self.purge), name="django_pgqueue_queue_purge"),
+            of_queue("overview", self.queue_overview),
+            of_queue("send", self.send),
+            of_queue("pause", self.pause),
+            of_queue("resume", self.resume),
+            of_queue("purge", self.purge),
+            of_queue("redrive", self.redrive),
             *super().get_urls(),
         ]
 
@@ -350,15 +396,15 @@ class QueueAdmin(PageAdmin):
         words = request.GET.get("q", "").strip()
         found = self._look(request, by_name)
         shown = [row for row in found.rows if words.lower() in row.queue.name.lower()]
-        paginator = Paginator(shown, QUEUES_PER_PAGE)
-        page = paginator.get_page(request.GET.get("p"))
+        page = Paginator(shown, QUEUES_PER_PAGE).get_page(request.GET.get("p"))
+        add_times(list(page))
         return self.render_live(
             request,
             "overview",
             {
-                "title": "Queues",
-                "alerts": [(alert, self._alert_url(alert)) for alert in found.alerts],
-                "rows": [self._cells(row) for row in page],
+                "title": gettext("Queues"),
+                "alerts": [(alert, self.alert_url(alert)) for alert in found.alerts],
+                "rows": self.cells(page),
                 "page": page,
                 "at": found.at,
                 "words": words,
@@ -375,31 +421,184 @@ class QueueAdmin(PageAdmin):
         token = settings.OVERVIEW_TOKEN
         if token and constant_time_compare(given, f"Bearer {token}"):
             queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
-            return JsonResponse(look(queues, by_name=True).as_dict())
+            return self._as_json(look(queues, by_name=True))
         if not self.admin_site.has_permission(request):
             return JsonResponse(
-                {"error": "log in, or send the token of OVERVIEW_TOKEN"}, status=401
+                {"error": gettext("log in, or send the token of OVERVIEW_TOKEN")}, status=401
             )
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
-        return JsonResponse(self._look(request, by_name=True).as_dict())
+        return self._as_json(self._look(request, by_name=True))
+
+    def _as_json(self, found: Overview) -> JsonResponse:
+        add_times(found.rows)
+        return JsonResponse(found.as_dict())
 
     def _look(self, request: HttpRequest, by_name: bool) -> Overview:
         queues = self.get_queryset(request).order_by("name")
-        return look(list(queues[:MOST_QUEUES]), by_name=by_name)
+        return look(list(queues[:MOST_QUEUES]), by_name=by_name, seen=self._seen(request))
 
-    def _cells(self, row: Row) -> dict[str, Any]:
+    @staticmethod
+    def _seen(request: HttpRequest) -> Collection[str] | None:
+        """The names of the queues that the request may see; None: all."""
+        seen = allowed(request)
+        return None if seen is None else seen.values()
+
+    # A queue's page
+
+    @patiently
+    def queue_overview(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """One queue: its numbers and charts, its consumers, errors, groups and storage."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        seen = self._seen(request)
+        # With it the queues whose dead letters come to it.
+        both = Queue.objects.filter(Q(pk=pk) | Q(dead_letter_queue=pk)).order_by("name")
+        sources = list(both)
+        queue: Any = next((each for each in sources if each.pk == pk), None)
+        if queue is None or (seen is not None and queue.name not in seen):
+            raise Http404
+        sources.remove(queue)
+        chosen = RANGES.get(request.GET.get("range", ""), RANGES["hour"])
+        happened = Happened(queue, chosen)
+        self.prepare([queue])
+        found = judged(
+            [queue],
+            {queue.name: queue.backlog} if queue.backlog else {},
+            {queue.pk: happened.recent},
+            sources={queue.pk: [name_of(source, seen) for source in sources]},
+        )
+        for row in found.rows:
+            row.times = happened.times
+        groups, all_groups, storage = room_of(queue)
+        return self.render_live(
+            request,
+            "queue",
+            {
+                "title": queue.name,
+                "is_list": False,
+                "queue": queue,
+                "alerts": [(alert, self.alert_url(alert)) for alert in found.alerts],
+                "rows": self.cells(found.rows),
+                "ranges": [
+                    (key, each.label, each is chosen, f"?range={key}")
+                    for key, each in RANGES.items()
+                ],
+                "charts": happened.charts(),
+                "consumers": self._consumers(queue, found.processes),
+                "errors": [
+                    (
+                        attempt,
+                        self.link(Message, attempt.message_id, attempt.message_id),
+                        cut(f"{attempt.error_class}: {attempt.message}", ERROR),
+                    )
+                    for attempt in errors_of(queue)
+                ],
+                "groups": groups,
+                "all_groups": all_groups,
+                "storage": storage,
+                "links": self._links(request, queue, found.rows),
+                "may_pause": self.has_pause_permission(request),
+                "back": request.get_full_path(),
+            },
+        )
+
+    def _consumers(self, queue: Queue, processes: Iterable[Process]) -> list[dict[str, Any]]:
+        """The processes that take the queue, and what they hold of it."""
+        rows = []
+        for process in processes:
+            silent = seconds_since(process.heartbeat_at)
+            told = process.working_on if isinstance(process.working_on, dict) else {}
+            held = told.get(queue.name, [])
+            rows.append(
+                {
+                    "process": process,
+                    "is_dead": silent > DEAD_AFTER,
+                    "heartbeat": age(silent),
+                    "held": [self.link(Message, each, each) for each in held],
+                }
+            )
+        return rows
+
+    def _links(
+        self, request: HttpRequest, queue: Queue, rows: Sequence[Row]
+    ) -> list[tuple[str, str]]:
+        """What can be done to the queue, of what this user may do: the words and the address."""
+        links = []
+        if self.admin_site.is_registered(Message):
+            narrowed = urlencode({"queue": str(queue.pk)})
+            url = f"{self.url('message_changelist')}?{narrowed}"
+            links.append((gettext("Messages"), url))
+        if self.has_send_permission(request):
+            links.append((gettext("Send a message"), self.url("queue_send", queue.pk)))
+        if any(row.sources for row in rows) and may(request, Kind.REDRIVE):
+            links.append((gettext("Redrive"), self.url("queue_redrive", queue.pk)))
+        if self.has_purge_permission(request):
+            links.append((gettext("Purge"), self.url("queue_purge", queue.pk)))
+        links.append((gettext("Settings"), self.url("queue_change", queue.pk)))
+        return links
+
+    # Sending
+
+    def has_send_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("django_pgqueue.send_message")
+
+    def send(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """A form for one message."""
+        if not self.has_send_permission(request):
+            raise PermissionDenied
+        queue = get_object_or_404(self.get_queryset(request), pk=pk)
+        form = SendForm(request.POST or None)
+        if form.is_valid():
+            try:
+                sent = Message.objects.send(queue, **form.cleaned_data)
+            except (InvalidArgument, InvalidMessage) as error:
+                form.add_error(None, str(error))
+            else:
+                self.log_change(request, queue, f"Sent message {sent}.")
+                told = gettext("Sent message {id} to {queue}.")
+                link = self.link(Message, sent, sent)
+                self.message_user(
+                    request, format_html(told, id=link, queue=queue), messages.SUCCESS
+                )
+                return HttpResponseRedirect(self.url("queue_overview", pk))
+        context = {
+            "title": gettext("Send a message to %s") % queue,
+            "form": form,
+            "back": self.url("queue_overview", pk),
+        }
+        return self.render_page(request, "admin/django_pgqueue/send.html", context)
+
+    def cells(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """What the pages show of these rows."""
+        # Once: to find an address takes longer than all else of a cell.
+        lists = {
+            model: self.url(f"{model._meta.model_name}_changelist")
+            for model in (Message, ArchivedMessage)
+            if self.admin_site.is_registered(model)
+        }
+
+        def listed(model: Any, text: str, **query: Any) -> str:
+            if model not in lists:
+                return text
+            return format_html('<a href="{}?{}">{}</a>', lists[model], urlencode(query), text)
+
+        return [self._cells(row, listed) for row in rows]
+
+    def _cells(self, row: Row, listed: Callable[..., str]) -> dict[str, Any]:
+        queue, hour = row.queue, row.recent.hour
+        scale = max(max(slot.sent, slot.ended) for slot in row.recent.slots)
         return {
             "row": row,
-            "name": self.link(Queue, row.queue.pk, row.queue),
+            "name": format_html('<a href="{}">{}</a>', self.url("queue_overview", queue.pk), queue),
             "counts": [
                 (
                     place,
                     number,
-                    self.listed(
+                    listed(
                         Message,
                         amount(number, exact=row.exact),
-                        queue=row.queue.pk,
+                        queue=queue.pk,
                         state=place.value,
                     ),
                 )
@@ -407,27 +606,45 @@ class QueueAdmin(PageAdmin):
             ],
             "length": amount(row.length, exact=row.exact),
             "oldest": age(row.oldest),
-            "failed": self.listed(
-                ArchivedMessage, amount(row.failed), queue=row.queue.pk, state=Place.FAILED.value
+            "came": count_of(row.rates[0]),
+            "went": count_of(row.rates[1]),
+            "came_path": spark_path([slot.sent for slot in row.recent.slots], most=scale),
+            "went_path": spark_path([slot.ended for slot in row.recent.slots], most=scale),
+            "has_line": scale > 0,
+            "failed": listed(
+                ArchivedMessage, amount(hour.failed), queue=queue.pk, state=Place.FAILED.value
             ),
+            "has_failed": hour.failed > 0,
+            "dead": listed(
+                Message, amount(hour.dead_lettered), queue=queue.dead_letter_queue_id or queue.pk
+            ),
+            "has_dead": hour.dead_lettered > 0,
+            "wait": EMPTY if row.times.wait is None else seconds_of(row.times.wait),
+            "run": EMPTY if row.times.run is None else seconds_of(row.times.run),
             "look": max((alert.level for alert in row.alerts), default=0),
         }
 
-    def _alert_url(self, alert: Alert) -> str | None:
+    def alert_url(self, alert: Alert) -> str | None:
         """Where the page that tells more is; None on a site that does not have it."""
-        models = {"messages": Message, "archive": ArchivedMessage, "queue": Queue}
-        if alert.about in models and alert.queue is not None:
-            model = models[alert.about]
-            if not self.admin_site.is_registered(model):
+        queue, about = alert.queue, alert.about
+        if queue is not None and about == "failures":
+            # What failed for good is in the archive, or in the dead-letter queue.
+            target = queue.dead_letter_queue_id
+            about = "archive" if target is None else "messages"
+        else:
+            target = None
+        if about == "queue" and queue is not None:
+            return self.url("queue_overview", queue.pk)
+        models = {"messages": Message, "archive": ArchivedMessage}
+        if about in models and queue is not None:
+            if not self.admin_site.is_registered(models[about]):
                 return None
-            if alert.about == "queue":
-                return self.url("queue_change", alert.queue.pk)
-            chosen = {"state": alert.place.value} if alert.place else {}
-            narrowed = urlencode({"queue": str(alert.queue.pk), **chosen})
-            return f"{self.url(f'{model._meta.model_name}_changelist')}?{narrowed}"
+            chosen = {"state": alert.place.value} if alert.place and target is None else {}
+            narrowed = urlencode({"queue": str(target or queue.pk), **chosen})
+            return f"{self.url(f'{models[about]._meta.model_name}_changelist')}?{narrowed}"
         if not self.admin_site.is_registered(Process):
             return None
-        return self.url("health" if alert.about == "database" else "process_changelist")
+        return self.url("health" if about == "database" else "process_changelist")
 
     # Pausing
 
@@ -450,9 +667,18 @@ class QueueAdmin(PageAdmin):
             queue.paused = paused
             queue.save(update_fields=["paused"])
             self.log_change(request, queue, "Paused." if paused else "Resumed.")
-        done = f"Paused {queue}: consumers leave it alone." if paused else f"Resumed {queue}."
-        self.message_user(request, done, messages.SUCCESS)
-        return HttpResponseRedirect(self.url("queue_changelist"))
+        done = gettext("Paused %s: consumers leave it alone.") if paused else gettext("Resumed %s.")
+        self.message_user(request, done % queue, messages.SUCCESS)
+        return HttpResponseRedirect(self._back(request) or self.url("queue_changelist"))
+
+    @staticmethod
+    def _back(request: HttpRequest) -> str | None:
+        """The page of this site that the button was on, if it says so."""
+        back = request.POST.get("back", "")
+        safe = url_has_allowed_host_and_scheme(
+            back, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+        )
+        return back if safe else None
 
     # Purging
 
@@ -468,7 +694,21 @@ class QueueAdmin(PageAdmin):
             self,
             request,
             [Job(Kind.PURGE, Backlog(queue.pk))],
-            back=self.url("queue_change", pk),
-            title=_("Purge %s") % queue,
+            back=self.url("queue_overview", pk),
+            title=gettext("Purge %s") % queue,
             typed=queue.name,
+        )
+
+    # Redriving
+
+    def redrive(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Ask, then send the dead letters in the queue back to where they came from."""
+        queue = get_object_or_404(self.get_queryset(request), pk=pk)
+        return perform(
+            self,
+            request,
+            [Job(Kind.REDRIVE, Backlog(queue.pk))],
+            back=self.url("queue_overview", pk),
+            title=gettext("Redrive %s") % queue,
+            ask=True,
         )

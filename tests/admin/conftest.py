@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -54,6 +54,13 @@ def page(client: Client, model: str, view: str = "changelist", *args: object, **
     response = client.get(url, query, follow=True)
     assert response.status_code == 200, response
     return response.content.decode()
+
+
+def queries(asked: Iterable[dict[str, str]]) -> int:
+    """How many queries a page made, without what the test's own transaction makes of
+    transactions: savepoints, and a timeout to set back."""
+    told = [query["sql"] for query in asked]
+    return len([sql for sql in told if "SAVEPOINT" not in sql and "SELECT set_config" not in sql])
 
 
 def rows(client: Client, model: str, **query: Any) -> list[list[str]]:

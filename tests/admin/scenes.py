@@ -10,7 +10,7 @@ from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
-from django_pgqueue.models import Message, Operation, Process, Queue, Rollup
+from django_pgqueue.models import History, Message, Operation, Process, Queue, Rollup
 from django_pgqueue.models.bulk import Kind
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
@@ -79,6 +79,7 @@ def play() -> None:
     held = [message.id for message in mails.read(qty=3, vt=600)]
     Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
     _operations()
+    _history()
     _rollups()
 
 
@@ -106,6 +107,30 @@ def order(number: int) -> dict[str, object]:
         "total": "129.90",
         "lines": [{"sku": "A-17", "quantity": 2}, {"sku": "B-4", "quantity": 1}],
     }
+
+
+def _history() -> None:
+    """Two hours by the minute: payments fail more and more, mails come in waves."""
+    minute = now().replace(second=0, microsecond=0)
+    for name, size in (("mails", 900), ("payments", 240), ("invoices", 60)):
+        pk = Queue.objects.get(name=name).pk
+        History.objects.bulk_create(
+            History(
+                queue_id=pk,
+                bucket=minute - dt.timedelta(minutes=ago),
+                seconds=60,
+                sent=int(size * (1.2 + math.sin(ago / 9))),
+                completed=int(size * (1.2 + math.sin((ago + 3) / 9))),
+                retried=int(size / (3 * ago + 5)) if name == "payments" else 0,
+                dead_lettered=int(size / (6 * ago + 20)) if name == "payments" else 0,
+                busy=size / 12,
+                waits={"-16": 80, "-8": 15, "2": 5},
+                runs={"-14": 60, "-8": 30, "0": 9, "8": 1},
+                depth=int(size / 9 * (1.1 + math.sin(ago / 9))),
+                oldest=3 * (1.1 + math.sin(ago / 9)),
+            )
+            for ago in range(120)
+        )
 
 
 def _rollups() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,17 @@ from urllib.parse import quote
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
-from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.admin.failures import fingerprint
+from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message, Operation, Process, Queue
 from tests.admin import scenes
 from tests.admin.browsing import serve, sign_in
+from tests.waiting import until
+from tests.worker.consuming import InThread
+from tests.worker.test_processes import url
+from tests.working.running import Command
 from tools.screenshots import ARGUMENTS, CHROMIUM, WIDTHS, pages
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -139,7 +142,7 @@ def test_a_traceback_is_three_clicks_away_and_redriving_its_group_two_more(
     page.goto("/admin/")
 
     page.click(".model-queue th a")
-    page.click("text=mails: 4 of the last")
+    page.click("text=mails: 4 of 44 attempts failed")
     page.locator("#result_list tbody th a").first.click()
 
     told = page.locator(".field-error pre").inner_text()
@@ -154,21 +157,64 @@ def test_a_traceback_is_three_clicks_away_and_redriving_its_group_two_more(
     assert not page.said
 
 
-def test_the_overview_says_without_a_reload_that_the_consumers_are_gone(
+def test_the_overview_says_without_a_reload_that_the_consumers_were_killed(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    queue("lease").create()
+    page = visit()
+    with (
+        Command(url(), "runconsumer", "lease", WORKING_HISTORY=tmp_path) as one,
+        Command(url(), "runconsumer", "lease", WORKING_HISTORY=tmp_path) as other,
+    ):
+        until(lambda: Process.objects.count() == 2)
+        page.goto(OVERVIEW)
+        page.evaluate("window.same = true")
+        assert page.locator(".alert.bad").count() == 0
+
+        one.kill()
+        other.kill()
+        queue("lease").send({"op": 1})
+
+        wait_for(page, "lease has no live consumer")
+    assert page.evaluate("window.same")
+    assert not page.said
+
+
+def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(
     visit: Callable[..., Any],
 ) -> None:
+    def handle(message: Message) -> None:
+        if message.body % 10 == 0:
+            message.reject("card declined")
+
     queue("orders").create()
-    queue("orders").send(1)
-    Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
     page = visit()
     page.goto(OVERVIEW)
     page.evaluate("window.same = true")
-    assert page.locator(".alert.bad").count() == 0
+    consumer = InThread(Handler("orders", handle))
+    try:
+        queue("orders").send_batch(range(400))
 
-    Process.objects.update(heartbeat_at=now() - dt.timedelta(minutes=1))
+        wait_for(page, "orders: 40 of 400 attempts failed in the last hour")
+    finally:
+        consumer.stop()
+    assert page.evaluate("window.same")
+    assert not page.said
+
+
+def test_a_queue_page_refreshes_but_while_a_table_is_open(visit: Callable[..., Any]) -> None:
+    orders = queue("orders").create()
+    page = visit()
+    page.goto(f"{OVERVIEW}{orders.pk}/overview/")
+    page.locator("figure summary").first.click()
+    queue("orders").send(1)
+
+    wait_for(page, "/updated ([7-9]|\\d\\d) s ago/")
+    assert page.locator(".alert.bad").count() == 0
+    page.locator("figure summary").first.click()
+    page.evaluate("document.activeElement.blur()")
 
     wait_for(page, "orders has no live consumer")
-    assert page.evaluate("window.same")
     assert not page.said
 
 

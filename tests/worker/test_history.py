@@ -145,3 +145,15 @@ def test_history_can_be_turned_off(committed_orders: BoundQueue, drain: Consume)
     assert consumer.subscription.completed == 1
     assert consumer.subscription.tally()["completed"] == 1
     assert not History.objects.exists()
+
+
+def test_one_consumer_also_tells_what_every_queue_holds(
+    committed_orders: BoundQueue, consume: Consume
+) -> None:
+    Message.objects.create_queue("mails")
+    queue("mails").send_batch([1, 2])
+
+    with override_settings(PGQUEUE={"MAINTENANCE_SECONDS": 0.05}):
+        consume(lambda message: None)
+
+        until(lambda: History.objects.filter(queue__name="mails", depth=2).exists())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from django.db import connections
@@ -28,9 +29,6 @@ class Counts(NamedTuple):
     retried: int = 0
     failed: int = 0
     dead_lettered: int = 0
-
-    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]
-        return Counts(*map(sum, zip(self, other, strict=True)))
 
     @property
     def ended(self) -> int:
@@ -57,15 +55,20 @@ class Counts(NamedTuple):
         return self.completed + self.bad
 
 
+def total(counts: Iterable[Counts]) -> Counts:
+    """All of them together."""
+    return Counts(*map(sum, zip(*counts, strict=True)))
+
+
 @dataclass
 class Recent:
     """The last hour of a queue: ``slots`` of two minutes, the oldest first."""
 
     slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
 
-    @property
+    @cached_property
     def hour(self) -> Counts:
-        return sum(self.slots, Counts())
+        return total(self.slots)
 
     @property
     def now(self) -> Counts:
@@ -74,7 +77,8 @@ class Recent:
 
     def add(self, past: float, counts: Counts) -> None:
         """Add what happened this many seconds ago."""
-        self.slots[-1 - min(int(past / 120), SLOTS - 1)] += counts
+        slot = -1 - min(int(past / 120), SLOTS - 1)
+        self.slots[slot] = total([self.slots[slot], counts])
 
     def per_minute(self, second: int) -> tuple[float, float]:
         """Messages in and out a minute, over the last five or six.
@@ -82,7 +86,7 @@ class Recent:
         Arguments:
             second: of the present minute.
         """
-        counts = sum(self.slots[-RATE:], Counts())
+        counts = total(self.slots[-RATE:])
         minutes = 2 * RATE - 1 + second / 60
         return counts.sent / minutes, counts.ended / minutes
 

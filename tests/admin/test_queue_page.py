@@ -1,0 +1,210 @@
+"""A queue's page: what happened, who consumes it, what failed, and what can be done."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.timezone import now
+
+from django_pgqueue import queue
+from django_pgqueue.models import Attempt, BoundQueue, History, Message, Process, Queue
+from tests.admin.conftest import confirm, page, queries
+
+
+def shown(client: Client, **query: Any) -> str:
+    """The page of the queue ``orders``."""
+    return page(client, "queue", "overview", Queue.objects.get(name="orders").pk, **query)
+
+
+def chart(text: str, title: str) -> list[list[str]]:
+    """The table of a chart, the newest span first."""
+    found = text.partition(f"<h2>{title}</h2>")[2].partition("</figure>")[0]
+    rows = found.partition("<tbody>")[2].split("</tr>")[:-1]
+    return [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+
+
+def happened(ago: dt.timedelta, seconds: int = 60, process_id: int = 0, **counts: Any) -> None:
+    bucket = (now() - ago).replace(second=0, microsecond=0)
+    History.objects.create(
+        queue=Queue.objects.get(name="orders"),
+        bucket=bucket if seconds == 60 else bucket.replace(minute=0),
+        seconds=seconds,
+        process_id=process_id,
+        **counts,
+    )
+
+
+def test_an_hour_is_drawn_by_the_minute(operator: Client, orders: BoundQueue) -> None:
+    happened(dt.timedelta(minutes=1), sent=5, completed=3, failed=1, depth=7, oldest=90)
+    happened(dt.timedelta(minutes=1), process_id=4, completed=2, waits={"0": 1}, runs={"4": 2})
+
+    text = shown(operator)
+
+    assert len(chart(text, "Throughput")) == 60
+    assert ["5", "6"] in chart(text, "Throughput")[:3]
+    assert ["7"] in chart(text, "Depth")[:3]
+    assert ["1.5 min"] in chart(text, "Oldest message")[:3]
+    assert ["0", "0", "1"] in chart(text, "Failures")[:3]
+    assert ["1.09 s"] * 3 in chart(text, "Waiting")[:3]
+    assert ["2.18 s"] * 3 in chart(text, "Running")[:3]
+
+
+def test_days_are_drawn_by_the_hour_minutes_included(operator: Client, orders: BoundQueue) -> None:
+    happened(dt.timedelta(hours=3), seconds=3600, completed=10)
+    happened(dt.timedelta(minutes=0), completed=1)
+    happened(dt.timedelta(minutes=0), process_id=4, completed=2)
+
+    text = shown(operator, range="day")
+
+    table = chart(text, "Throughput")
+    assert len(table) == 24
+    assert (table[0], table[3]) == (["0", "3"], ["0", "10"])
+    assert len(chart(shown(operator, range="fortnight"), "Throughput")) == 84
+    assert len(chart(shown(operator, range="nonsense"), "Throughput")) == 60
+
+
+def test_consumers_errors_groups_and_storage_are_told(operator: Client, orders: BoundQueue) -> None:
+    [first, *_] = orders.send_batch([1, 2, 3], group="customer <7>")
+    pk = Queue.objects.get().pk
+    Process.objects.create(
+        host="web-1", pid=7, version="1", queues=["orders"], working_on={"orders": [first]}
+    )
+    Process.objects.create(host="web-2", pid=8, version="1", queues=["mails"])
+    Attempt.objects.create(
+        message_id=first,
+        queue_id=pk,
+        attempt=2,
+        error_class="shop.Declined",
+        message="card <4242>\u202e",
+        traceback="",
+    )
+
+    text = shown(operator)
+
+    assert "web-1:7" in text
+    assert "web-2:8" not in text
+    assert "shop.Declined: card &lt;4242&gt;\\u202e" in text
+    assert reverse("admin:django_pgqueue_message_change", args=[first]) in text
+    assert re.search(r'<td class="number">3</td><td><code>customer &lt;7&gt;</code>', text)
+    assert "Messages and their bodies" in text
+
+
+def test_a_page_of_one_queue_asks_at_most_15_times(operator: Client, orders: BoundQueue) -> None:
+    shown(operator)
+    with CaptureQueriesContext(connection) as asked:
+        shown(operator)
+
+    assert queries(asked) <= 15
+
+
+def test_a_queue_is_paused_on_its_page(operator: Client, orders: BoundQueue) -> None:
+    pk = Queue.objects.get().pk
+    url = reverse("admin:django_pgqueue_queue_overview", args=[pk])
+    pause = reverse("admin:django_pgqueue_queue_pause", args=[pk])
+    assert f'action="{pause}"' in shown(operator)
+
+    there = operator.post(pause, {"back": f"{url}?range=day"})
+    elsewhere = operator.post(pause, {"back": "https://example.com/"})
+
+    assert there.headers["Location"] == f"{url}?range=day"
+    assert elsewhere.headers["Location"] == reverse("admin:django_pgqueue_queue_changelist")
+    assert Queue.objects.get().paused
+
+
+def test_a_message_is_sent(operator: Client, orders: BoundQueue) -> None:
+    url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
+
+    answer = operator.post(
+        url,
+        {"body": '{"order": 7}', "headers": '{"trace": "x"}', "delay": "10min", "priority": "5"},
+        follow=True,
+    )
+
+    sent = Message.objects.get()
+    assert "Sent message <a" in answer.content.decode()
+    assert (sent.body, sent.headers, sent.priority) == ({"order": 7}, {"trace": "x"}, 5)
+    assert orders.metrics().delayed == 1
+    assert LogEntry.objects.get().get_change_message() == f"Sent message {sent.pk}."
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"body": "{"}, "Enter a valid JSON"),
+        ({"headers": "[1]"}, "headers must be"),
+        ({"priority": "101"}, "less than or equal to 100"),
+        ({"delay": "7"}, "Write the unit too"),
+    ],
+)
+def test_a_message_that_cannot_be_sent_says_why(
+    operator: Client, orders: BoundQueue, wrong: dict[str, str], told: str
+) -> None:
+    url = reverse("admin:django_pgqueue_queue_send", args=[Queue.objects.get().pk])
+
+    answer = operator.post(url, {"body": "1", **wrong})
+
+    assert told in answer.content.decode()
+    assert not Message.objects.exists()
+
+
+def test_without_the_permission_there_is_no_button_and_no_way(
+    staff: Callable[..., Client], orders: BoundQueue
+) -> None:
+    client = staff("view_queue")
+    pk = Queue.objects.get().pk
+
+    text = shown(client)
+
+    for name in ("send", "pause", "purge"):
+        url = reverse(f"admin:django_pgqueue_queue_{name}", args=[pk])
+        assert url not in text
+        assert client.post(url).status_code == 403
+
+
+def test_the_page_is_of_queues_that_may_be_seen(
+    staff: Callable[..., Client], orders: BoundQueue, settings: Any
+) -> None:
+    settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
+    queue("mails").create()
+    client = staff("view_queue", "send_message")
+
+    for name in ("overview", "send"):
+        url = reverse(
+            f"admin:django_pgqueue_queue_{name}", args=[Queue.objects.get(name="orders").pk]
+        )
+        assert client.get(url).status_code == 404
+
+
+def test_dead_letters_are_redriven_from_their_queue(operator: Client, orders: BoundQueue) -> None:
+    Message.objects.create_queue("mails", dead_letter_queue="orders")
+    queue("mails").send_batch([1, 2, 3])
+    for message in queue("mails").read(qty=2):
+        message.reject("no")
+    pk = Queue.objects.get(name="orders").pk
+    url = reverse("admin:django_pgqueue_queue_redrive", args=[pk])
+    assert url in shown(operator)
+    assert url not in page(operator, "queue", "overview", Queue.objects.get(name="mails").pk)
+
+    asked = operator.post(url).content.decode()
+    confirm(operator, url, asked)
+
+    assert "orders: 2 messages" in asked
+    assert (orders.metrics().length, queue("mails").metrics().length) == (0, 3)
+
+
+def test_without_the_permission_nothing_is_redriven(
+    staff: Callable[..., Client], orders: BoundQueue
+) -> None:
+    client = staff("view_queue", "view_message")
+    url = reverse("admin:django_pgqueue_queue_redrive", args=[Queue.objects.get().pk])
+
+    assert client.post(url).status_code == 403
