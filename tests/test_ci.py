@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+import django_pgqueue
+
 if sys.version_info < (3, 11):
     pytest.skip("reads pyproject.toml by tomllib", allow_module_level=True)
 
@@ -77,3 +79,11 @@ def test_every_step_of_the_workflow_runs_or_uses_something() -> None:
     for job in WORKFLOW["jobs"].values():
         for step in job["steps"]:
             assert ("run" in step) != ("uses" in step)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    versions = re.findall(
+        r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M
+    )
+
+    assert versions[0] == PROJECT["version"] == django_pgqueue.__version__
