@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
@@ -49,6 +48,10 @@ def read(
 
 def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.RecordBatch]:
     """The rows of a task, as PostgreSQL gives them."""
+    # Late: the driver starts several processes that plan and read nothing, and this takes longer
+    # than all the rest, since it brings pandas and Polars where they are installed.
+    import adbc_driver_postgresql.dbapi as adbc
+
     with adbc.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
         for statement in SETUP:
             cursor.execute(statement)

@@ -1,4 +1,4 @@
-"""A Spark session on this machine, for the jobs. On a cluster, ``spark-submit`` makes it."""
+"""A Spark session for the jobs: on this machine, or that of ``spark-submit`` or Spark Connect."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from pyspark_pgqueue import java
 
 __all__ = ["local_session"]
 
+PER_SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    # Bytes that Python's workers hold at once.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+}
+
 
 def local_session(
     name: str = "pgqueue",
@@ -22,16 +28,24 @@ def local_session(
 ) -> Any:
     """A session with what the jobs need, on some cores of this machine.
 
-    Spark's own settings go in ``conf``, with ``__`` for the dots. A session that runs already,
-    as under ``spark-submit``, is taken as it is.
+    Spark's own settings go in ``conf``, with ``__`` for the dots. Under ``spark-submit``, with
+    ``SPARK_REMOTE`` in the environment, and where a session runs already, that one is taken, with
+    its own settings.
 
     >>> spark = local_session(cores=2, spark__sql__shuffle__partitions="2")
 
     Raises SparkMissing, and says what to install.
     """
-    java.check()
+    remote = "SPARK_REMOTE" in os.environ
+    if not remote:
+        java.check()
     from pyspark.sql import SparkSession
 
+    if remote or "PYSPARK_GATEWAY_PORT" in os.environ:
+        session = SparkSession.builder.appName(name).getOrCreate()
+        for key, value in PER_SESSION.items():
+            session.conf.set(key, value)
+        return session
     cores = cores or os.cpu_count() or 1
     # Workers must find this package too, as well where it is not installed.
     root = str(Path(__file__).resolve().parents[1])
@@ -43,10 +57,9 @@ def local_session(
     settings = {
         "spark.driver.memory": memory,
         "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
+        **PER_SESSION,
         "spark.sql.shuffle.partitions": str(2 * cores),
-        # What Python's workers hold: bytes of one batch, and workers that wait for work.
-        "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+        # Python's workers that wait for work.
         "spark.python.factory.idleWorkerMaxPoolSize": str(cores),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
