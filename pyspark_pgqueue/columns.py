@@ -13,6 +13,7 @@ from pyspark_pgqueue.errors import InvalidOption
 __all__ = [
     "ARCHIVE",
     "CONSUMED",
+    "COUNTS",
     "JSON",
     "LIVE",
     "Column",
@@ -75,6 +76,15 @@ CONSUMED = {
     **_MESSAGE,
     "enqueued_at": Column("timestamp", "m.enqueued_at"),
     "read_ct": Column("int", "a.read_ct"),
+}
+
+#: How many messages there are, counted by PostgreSQL: a row for each queue and state.
+COUNTS = {
+    "queue": Column("string", "{queue}"),
+    "state": Column("string", "a.state"),
+    "messages": Column("bigint", "count(*)"),
+    "oldest": Column("timestamp", "min(a.enqueued_at)"),
+    "newest": Column("timestamp", "max(a.enqueued_at)"),
 }
 
 #: Columns that hold JSON: as text, or in whatever type a schema gives them.

@@ -4,7 +4,8 @@
 option                     default              meaning
 =========================  ===================  ==================================================
 url                        $PGQUEUE_URL         how to connect, as libpq takes it
-source                     archive              archive, or live: a peek at what is in the queue
+source                     archive              archive; live, a peek at what is in the queue; or
+                                                counts, how many there are of each queue and state
 mode                       read                 read, or consume: a stream that takes messages out
                                                 of queues (needs subscribe or subscribePattern)
 subscribe                  every queue          names of queues, with commas between
@@ -46,7 +47,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, LIVE, Column
+from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
@@ -83,6 +84,8 @@ _NAMES = {
 _SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
 
 
+_COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
+
 FROM_THE_START = Offset(EARLIEST)
 
 
@@ -91,7 +94,7 @@ class Options:
     """Parsed, and checked where that needs no database."""
 
     url: str
-    live: bool = False
+    source: str = "archive"
     consume: bool = False
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -133,14 +136,14 @@ class Options:
                 "driver and the executors, as in postgresql://user@host/database"
             )
         source = options.get("source", "archive")
-        if source not in {"archive", "live"}:
-            raise InvalidOption(f"source is archive or live, not {source!r}")
+        if source not in _COLUMNS:
+            raise InvalidOption(f"source is archive, live or counts, not {source!r}")
         pattern = options.get("subscribepattern")
         if (options.get("txnappid") is None) != (options.get("txnversion") is None):
             raise InvalidOption("Give txnAppId and txnVersion together.")
         found = cls(
             url=url,
-            live=source == "live",
+            source=source,
             consume=_consumes(options),
             subscribe=tuple(_list(options.get("subscribe", ""))),
             pattern=re.compile(pattern).pattern if pattern else None,
@@ -171,7 +174,7 @@ class Options:
 
     @property
     def columns(self) -> dict[str, Column]:
-        return CONSUMED if self.consume else LIVE if self.live else ARCHIVE
+        return CONSUMED if self.consume else _COLUMNS[self.source]
 
     def with_names(self, names: Iterable[str], headers: bool = True) -> Options:
         """The columns that are read when no schema says otherwise."""

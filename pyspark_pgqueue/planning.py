@@ -26,6 +26,7 @@ __all__ = [
     "Task",
     "check_server",
     "connect",
+    "count_tasks",
     "cut_by_position",
     "cut_by_transaction",
     "live_tasks",
@@ -411,6 +412,25 @@ def live_tasks(
                     name,
                     [f"a.queue_id = {pk}", *conditions],
                 ),
+            )
+        )
+        for pk, name in queues(connection, options, on_queue)
+    ]
+
+
+def count_tasks(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    names: Sequence[str],
+    on_queue: Sequence[str] = (),
+) -> list[Task]:
+    """How many messages there are, one statement a queue."""
+    return [
+        Task(
+            (
+                f"SELECT {columns.select(options.columns, names, f'{literal(name)}::text')} FROM ("
+                f"SELECT state, enqueued_at FROM pgqueue_live WHERE queue_id = {pk} UNION ALL "
+                f"SELECT state, enqueued_at FROM pgqueue_archive_q{pk}) a GROUP BY a.state",
             )
         )
         for pk, name in queues(connection, options, on_queue)

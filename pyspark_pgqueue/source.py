@@ -66,10 +66,10 @@ class PgQueueDataSource(DataSource):
     def streamReader(self, schema: StructType) -> ArchiveStream | QueueStream:
         options = Options.parse(self.options)
         _check(schema, options)
-        if options.live:
+        if options.source != "archive":
             raise InvalidOption(
-                "A peek is no stream. mode=consume takes messages out of the queue; without "
-                "source=live, the archive is streamed."
+                f"source={options.source} is no stream. mode=consume takes messages out of the "
+                f"queue; without source, the archive is streamed."
             )
         return QueueStream(options, schema) if options.consume else ArchiveStream(options, schema)
 
@@ -92,7 +92,9 @@ class Reader(Landing, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options, names = self.options, columns.stored(self.schema.names)
         with planning.connect(options.url) as connection:
-            if options.live:
+            if options.source == "counts":
+                tasks = planning.count_tasks(connection, options, names, self.on_queue)
+            elif options.source == "live":
                 tasks = planning.live_tasks(
                     connection, options, names, self.conditions, self.on_queue
                 )
@@ -132,7 +134,10 @@ class PushingReader(Reader):
     """The same, with filters that PostgreSQL applies."""
 
     def pushFilters(self, filters_: list[Any]) -> Iterable[Any]:
-        pushed, left = filters.push(filters_, self.options.columns)
+        known = self.options.columns
+        if self.options.source == "counts":
+            known = {"queue": known["queue"]}  # the others are made by counting
+        pushed, left = filters.push(filters_, known)
         self.on_queue = [condition for name, condition in pushed if name == "queue"]
         self.conditions = [condition for name, condition in pushed if name != "queue"]
         return left

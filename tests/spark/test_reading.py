@@ -331,7 +331,7 @@ def test_peek_shows_live_messages_and_takes_none(read: Read, url: str) -> None:
         ({"columns": "id,nonsense"}, "no column 'nonsense'"),
         ({"subscribe": "nowhere"}, "no queue 'nowhere'"),
         ({"subscribe": "a", "subscribePattern": "a"}, "not both"),
-        ({"source": "dead"}, "source is archive or live"),
+        ({"source": "dead"}, "source is archive, live or counts"),
         ({"maxRecordsPerPartition": "0"}, "whole number from 1"),
         ({"startingoffset": "earliest"}, "no option startingoffset"),
         ({"startingOffsets": '{"partition": 0}'}, "startingOffsets is earliest"),
@@ -343,3 +343,31 @@ def test_option_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=complaint):
         read(**options).collect()
+
+
+def test_counts_are_made_by_postgresql(read: Read, finish: Finish) -> None:
+    finish("orders", 5)
+    finish("mails", 2)
+    Message.objects.send_batch("orders", [1, 2, 3], delay=60)
+
+    rows = read(source="counts").orderBy("queue", "state").collect()
+
+    assert [(row.queue, row.state, row.messages) for row in rows] == [
+        ("mails", "COMPLETED", 2),
+        ("orders", "COMPLETED", 5),
+        ("orders", "SCHEDULED", 3),
+    ]
+    orders = read(source="counts", columns="messages", subscribe="orders").where("messages > 3")
+    assert [row.messages for row in orders.collect()] == [5]
+
+
+def test_queue_is_a_view_for_sql(spark: Any, url: str, finish: Finish) -> None:
+    finish("orders", 5)
+
+    spark.sql(
+        f"""CREATE OR REPLACE TEMPORARY VIEW orders USING pgqueue
+        OPTIONS (url "{url}", subscribe "orders", bodySchema "n bigint")"""
+    )
+
+    [row] = spark.sql("SELECT count(*) AS count, sum(body.n) AS sum FROM orders").collect()
+    assert (row["count"], row["sum"]) == (5, 10)
