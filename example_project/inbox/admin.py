@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
 
 from example_project.inbox.models import Activity, Delivery, Repository
+from example_project.inbox.report import page_path
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -40,6 +45,22 @@ class DeliveryAdmin(ReadOnlyAdmin):
     list_filter = [IsProcessed, "event"]
     search_fields = ["guid", "repository", "message_id"]
     date_hierarchy = "received_at"
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.report)
+        return [path("report/", view, name="inbox_report"), *super().get_urls()]
+
+    def report(self, request: HttpRequest) -> HttpResponse:
+        """The dashboard as ``manage.py report`` drew it last."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        drawn = page_path()
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Report"),
+            "report": drawn.read_text(encoding="utf-8") if drawn.exists() else "",
+        }
+        return TemplateResponse(request, "admin/inbox/report.html", context)
 
     @admin.display(boolean=True, ordering="processed_at", description="processed")
     def is_processed(self, delivery: Delivery) -> bool:

@@ -1,4 +1,4 @@
-"""Queries of the lake: repositories, events, latency by hour."""
+"""Queries of the lake: what came from which repository."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class History:
     failed: int
     events: list[dict[str, Any]]
     repositories: list[dict[str, Any]]
-    hours: list[dict[str, Any]]
 
 
 def ask(spark: Any, path: str) -> History:
@@ -33,8 +32,6 @@ def ask(spark: Any, path: str) -> History:
             "get_json_object(headers, '$.event') AS event",
             "get_json_object(body, '$.action') AS action",
             "get_json_object(body, '$.repository.full_name') AS repository",
-            "date_trunc('hour', archived_at) AS hour",
-            "(unix_micros(archived_at) - unix_micros(enqueued_at)) / 1e6 AS seconds",
         )
         .cache()
     )
@@ -57,11 +54,6 @@ def ask(spark: Any, path: str) -> History:
                 "SELECT repository, count(*) AS deliveries, count(DISTINCT event) AS events "
                 "FROM deliveries WHERE repository IS NOT NULL GROUP BY repository "
                 f"ORDER BY deliveries DESC, repository LIMIT {MOST}"
-            ),
-            hours=rows(
-                "SELECT hour, count(*) AS deliveries, percentile(seconds, 0.5) AS p50, "
-                "percentile(seconds, 0.95) AS p95, max(seconds) AS slowest "
-                "FROM deliveries GROUP BY hour ORDER BY hour"
             ),
         )
     finally:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-__all__ = ["bars", "columns", "table"]
+__all__ = ["bars", "table"]
 
 WIDTH, ROW, LABEL = 720, 22, 230
-HEIGHT, FOOT = 220, 40
 
 
 def bars(rows: Sequence[tuple[str, float]]) -> str:
@@ -25,34 +24,6 @@ def bars(rows: Sequence[tuple[str, float]]) -> str:
             f'<text x="{LABEL + length + 6:.1f}" y="{y + 15}">{value:,.0f}</text>'
         )
     return _svg(WIDTH, len(rows) * ROW + 4, parts)
-
-
-def columns(labels: Sequence[str], series: dict[str, Sequence[float]], unit: str) -> str:
-    """Groups of columns, one a label, and what each colour stands for."""
-    most = max((value for values in series.values() for value in values), default=0) or 1
-    step = (WIDTH - 60) / max(len(labels), 1)
-    wide = min(step * 0.8 / max(len(series), 1), 40)
-    base = HEIGHT - FOOT
-    parts = [f'<text x="4" y="12">{most:.3g} {escape(unit)}</text>']
-    every = -(-len(labels) // 12)
-    for place, label in enumerate(labels):
-        x = 50 + place * step
-        for number, values in enumerate(series.values()):
-            height = (base - 20) * values[place] / most
-            parts.append(
-                f'<rect class="s{number}" x="{x + number * wide:.1f}" y="{base - height:.1f}" '
-                f'width="{wide * 0.9:.1f}" height="{height:.1f}">'
-                f"<title>{escape(label)}: {values[place]:.3g} {escape(unit)}</title></rect>"
-            )
-        if place % every == 0:
-            parts.append(f'<text x="{x:.1f}" y="{base + 15}">{escape(label)}</text>')
-    for number, name in enumerate(series):
-        x = 50 + number * 90
-        parts.append(
-            f'<rect class="s{number}" x="{x}" y="{HEIGHT - 16}" width="12" height="12"/>'
-            f'<text x="{x + 17}" y="{HEIGHT - 6}">{escape(name)}</text>'
-        )
-    return _svg(WIDTH, HEIGHT, parts)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,0 +1,114 @@
+"""The dashboard: charts and tables of the roll-ups, drawn once by the job and shown by the admin.
+
+It is a part of a page: what is around it, and the colours, are the admin's.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of
+from django_pgqueue.models import Rollup
+from example_project.inbox.report import plots
+
+__all__ = ["draw"]
+
+HOUR = 3600
+HOURS = 72
+MOST = 10
+
+
+def draw(history: Any) -> str:
+    """The last three days of each queue by the hour, and what the lake says of the webhooks."""
+    newest = Rollup.objects.filter(seconds=HOUR).order_by("bucket").last()
+    rows: list[Rollup] = []
+    moments: list[dt.datetime] = []
+    if newest is not None:
+        hour = dt.timedelta(seconds=HOUR)
+        moments = [newest.bucket - hour * back for back in reversed(range(HOURS))]
+        rows = list(Rollup.objects.filter(seconds=HOUR, bucket__gte=moments[0]))
+    page = {
+        "made_at": timezone.now(),
+        "queues": [
+            (name, _charts([row for row in rows if row.queue_name == name], moments))
+            for name in sorted({row.queue_name for row in rows})
+        ],
+        "errors": _errors(rows),
+        "costs": _costs(rows),
+        "history": history,
+        "events": plots.bars([(str(row["event"]), row["deliveries"]) for row in history.events]),
+        "repositories": plots.bars(
+            [(row["repository"], row["deliveries"]) for row in history.repositories]
+        ),
+    }
+    return render_to_string("inbox/dashboard.html", page)
+
+
+def _charts(rows: Sequence[Rollup], moments: Sequence[dt.datetime]) -> list[Chart]:
+    found = {row.bucket: row for row in rows}
+
+    def line(name: str, field: str, look: str, nothing: float | None) -> Line:
+        return Line(
+            name, [getattr(found[at], field) if at in found else nothing for at in moments], look
+        )
+
+    def chart(title: str, about: str, lines: Sequence[Line], form: Any, whole: bool) -> Chart:
+        return Chart(title, about, moments, HOUR, lines, form, whole)
+
+    return [
+        chart(
+            _("Throughput"),
+            _("Messages in an hour."),
+            [
+                line(_("sent"), "sent", "first", 0),
+                line(_("completed"), "completed", "second", 0),
+                line(_("failed"), "failed", "bad", 0),
+            ],
+            count_of,
+            True,
+        ),
+        chart(
+            _("Waiting"),
+            _("From when a message could be read to its first delivery."),
+            [line(f"p{part}", f"wait_p{part}", f"p{part}", None) for part in (50, 95, 99)],
+            seconds_of,
+            False,
+        ),
+    ]
+
+
+def _errors(rows: Sequence[Rollup]) -> list[tuple[int, str, str]]:
+    """The most frequent: how often, in which queue, and what they say."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        for told in row.top_errors:
+            counts[row.queue_name, told["error"]] += told["count"]
+    return [(count, queue, error) for (queue, error), count in counts.most_common(MOST)]
+
+
+def _costs(rows: Sequence[Rollup]) -> list[dict[str, Any]]:
+    """The worker time that each queue took, the dearest first."""
+    busy, ended, retried = Counter[str](), Counter[str](), Counter[str]()
+    for row in rows:
+        busy[row.queue_name] += row.busy_seconds  # type: ignore[assignment]
+        ended[row.queue_name] += row.completed + row.failed
+        retried[row.queue_name] += row.retried
+    total = sum(busy.values())
+    return [
+        {
+            "queue": queue,
+            "ended": ended[queue],
+            "retried": retried[queue],
+            "busy": seconds_of(seconds),
+            "each": seconds_of(seconds / ended[queue]) if ended[queue] else "-",
+            "share": f"{seconds / total:.0%}" if total else "-",
+        }
+        for queue, seconds in busy.most_common()
+    ]
