@@ -73,7 +73,7 @@ def workers() -> dict[int, bool]:
     return {
         pid: b"pyspark.worker" in commands[pid]
         for pid in family
-        if b"pyspark.daemon" in commands[pid] and b"java" not in commands[pid]
+        if b".daemon" in commands[pid] and b"java" not in commands[pid]
     }
 
 

@@ -66,6 +66,9 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         **{key.replace("__", "."): value for key, value in conf.items()},
     }
+    if master is None or master.startswith("local["):
+        # Executors elsewhere may not have it before the package is shipped to them.
+        settings.setdefault("spark.python.daemon.module", "pyspark_pgqueue.daemon")
     active = SparkSession.getActiveSession()
     if active is not None:
         return active

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as dataset
 
-from pyspark_pgqueue import lake, sink
+from pyspark_pgqueue import executors, lake, sink
 
 MEGABYTE = 1024 * 1024
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
@@ -66,6 +68,16 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
 
     assert merged["rows"] == rows_of
     assert merged["to"].startswith(directory)
+
+
+def test_workers_share_what_they_import(spark: Any) -> None:
+    def parent(number: int, _: None) -> str:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_text()
+
+    parents = set(executors.on_executors(spark, parent, [None, None]))
+
+    assert len(parents) == 1
+    assert "pyspark_pgqueue.daemon" in parents.pop()
 
 
 def test_sink_escapes_a_large_batch_in_small_parts() -> None:
