@@ -5,11 +5,12 @@ from __future__ import annotations
 import django
 from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy
 
 
 class PgQueueConfig(AppConfig):
     name = "django_pgqueue"
-    verbose_name = "Message queues"
+    verbose_name = gettext_lazy("Message queues")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
