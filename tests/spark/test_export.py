@@ -371,13 +371,6 @@ def test_address_that_cannot_be_written_to_is_refused_and_nothing_noted(
     assert not Lake.objects.exists()
 
 
-def test_export_by_spark_connect_is_refused_and_nothing_noted(url: str, lake: str) -> None:
-    with pytest.raises(InvalidOption, match="classic session"):
-        export(object(), url, lake)
-
-    assert not Lake.objects.exists()
-
-
 def test_lost_file_of_a_half_published_run_is_not_passed_over(tmp_path: Path) -> None:
     moved = {"to": "archive/a.parquet", "rows": 1, "bytes": 1}
 
