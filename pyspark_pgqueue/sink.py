@@ -281,8 +281,8 @@ WITH arrived AS MATERIALIZED (
     FROM pgqueue_arrived WHERE queue_id = {id}
 ),
 claimed AS MATERIALIZED (
-    SELECT * FROM pgqueue_claim_keys(
-        '{dedup}', {id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
+    SELECT * FROM {claim_keys}(
+        {id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
         %(window)s::interval)
 )
 INSERT INTO pgqueue_message_q{id}
@@ -322,7 +322,11 @@ def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[dic
     if len(rows) < len(ids):
         raise PipelineError("Nothing was sent: a queue was dropped meanwhile.")
     return [
-        {"id": pk, "dedup": f"pgqueue_dedup{'_unlogged' if unlogged else ''}", "window": window}
+        {
+            "id": pk,
+            "claim_keys": f"pgqueue_claim_keys{'_unlogged' if unlogged else ''}",
+            "window": window,
+        }
         for pk, unlogged, window in rows
     ]
 

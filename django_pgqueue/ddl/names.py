@@ -54,6 +54,7 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
         "recheck": f"pgqueue_recheck{twin}",
         "dedup": f"pgqueue_dedup{twin}",
         "next_heads": f"pgqueue_next_heads{twin}",
+        "claim_keys": f"pgqueue_claim_keys{twin}",
         "unlogged": str(unlogged).lower(),
     }
 

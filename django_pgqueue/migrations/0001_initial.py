@@ -142,7 +142,7 @@ class Migration(migrations.Migration):
                 statements.run_twice("groups"),
                 statements.run("truncate"),
                 statements.run("repair"),
-                statements.run("claim_keys"),
+                statements.run_twice("claim_keys"),
             ],
             state_operations=[
                 migrations.CreateModel(

@@ -320,20 +320,7 @@ MUTANTS = (
     ),
     Mutant(
         "dedup-taken-over",
-        "a second send takes a dedup key over that still counts",
-        (DEDUP,),
-        (
-            Change(
-                f"{ENGINE}/send/send_once.sql",
-                "SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id "
-                "ELSE d.id END,",
-                "SET id = excluded.id,",
-            ),
-        ),
-    ),
-    Mutant(
-        "dedup-taken-over-by-batches",
-        "a batch takes a dedup key over that still counts",
+        "a send takes a dedup key over that still counts",
         (DEDUP,),
         (
             Change(
