@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from django_pgqueue import ddl
 
-__all__ = ["Part", "load", "render"]
+__all__ = ["Part", "compose", "load", "render"]
 
 ENGINE = "django_pgqueue.engine"
 
@@ -42,6 +42,11 @@ def load(name: str, package: str = ENGINE) -> str:
     return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
+def compose(name: str, names: Mapping[str, object]) -> str:
+    """The text of a statement, and of its parts, with these names in place."""
+    return load(name).format_map(_Names(names))
+
+
 @lru_cache(maxsize=4096)
 def render(
     name: str,
@@ -57,4 +62,4 @@ def render(
     True
     """
     tables: Mapping[str, object] = ddl.table_names(queue_id, unlogged=unlogged)
-    return load(name).format_map(_Names({**tables, **dict(names)}))
+    return compose(name, {**tables, **dict(names)})

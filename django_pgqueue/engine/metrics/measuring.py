@@ -10,7 +10,7 @@ from django.db import connections
 from django_pgqueue import ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.session import OpenQueue
-from django_pgqueue.engine.statements import load
+from django_pgqueue.engine.statements import compose
 from django_pgqueue.types import Metrics
 
 __all__ = ["metrics", "metrics_of_all"]
@@ -31,7 +31,7 @@ def metrics(queue: OpenQueue) -> Metrics:
     """
     limit = int(settings.EXACT_COUNT_LIMIT)
     _flush_statistics(queue.alias)
-    [row] = queue.run("metrics/metrics", {"limit": limit + 1})
+    [row] = queue.run("metrics/metrics", {"limit": limit + 1}, of=queue.id)
     return _metrics(queue.name, row, limit, limit)
 
 
@@ -49,7 +49,7 @@ def metrics_of_all(alias: str, storage: Collection[bool]) -> list[Metrics]:
     _flush_statistics(alias)
     rows: list[tuple[Any, ...]] = []
     for unlogged in set(storage):
-        sql = load("metrics/metrics_all").format_map(ddl.shared_names(unlogged=unlogged))
+        sql = compose("metrics/metrics_all", {**ddl.shared_names(unlogged=unlogged), "of": "q.id"})
         with connections[alias].cursor() as cursor:
             cursor.execute(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
             rows += cursor.fetchall()

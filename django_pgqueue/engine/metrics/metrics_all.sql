@@ -35,34 +35,5 @@ CROSS JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT enqueued_at FROM {ready} WHERE queue_id = q.id AND r.counted = up_to.most
     ORDER BY -priority DESC, id DESC LIMIT 1) last ON true
-CROSS JOIN LATERAL (
-    SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = q.id
-          ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
-CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE first.later IS NOT true) AS counted,
-           count(*) FILTER (WHERE first.later) AS later
-    FROM (SELECT DISTINCT group_key
-          FROM (SELECT group_key FROM {recheck} WHERE queue_id = q.id
-                ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
-    CROSS JOIN LATERAL (SELECT vt > statement_timestamp() AS later FROM {waiting} w
-                        WHERE w.queue_id = q.id AND w.group_key = g.group_key
-                        ORDER BY id LIMIT 1) first
-    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
-                       WHERE h.queue_id = q.id AND h.group_key = g.group_key OFFSET 0) h ON true
-    WHERE w.counted > 0 AND h.found IS NULL) b
-CROSS JOIN LATERAL (
-    SELECT count(*) AS counted,
-           count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,
-           count(*) FILTER (WHERE vt > statement_timestamp() AND state = 'PROCESSING') AS in_flight,
-           count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
-           min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT vt, state, enqueued_at FROM {deferred} WHERE queue_id = q.id
-          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
-CROSS JOIN LATERAL (
-    SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
-           coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,
-           min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
-    FROM (SELECT vt, ids, enqueued_ats FROM {lease} WHERE queue_id = q.id
-          ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l
+{metrics/counts}
 WHERE q.unlogged = {unlogged}
