@@ -54,6 +54,7 @@ class Operations:
     read_grouped_head, aread_grouped_head = _messages(reading.read)
     read_grouped_head_with_poll, aread_grouped_head_with_poll = _messages(polling.read_with_poll)
     lease, alease = _messages(reading.lease)
+    follow, afollow = _messages(grouped.follow)
     peek, apeek = _messages(reading.peek)
     pop, apop = _messages(reading.pop)
     next_due, anext_due = operation(reading.next_due)

@@ -266,6 +266,30 @@ class QueueOperations:
     ) -> list[Message]:
         """:func:`read`, for a caller that knows which transaction it is in: it is refused in none."""
 
+    def follow(
+        self,
+        heads: Sequence[Receipt],
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_deliveries: int | None = None,
+        process_id: int | None = None,
+        in_rounds: bool = True,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
+
+    async def afollow(
+        self,
+        heads: Sequence[Receipt],
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_deliveries: int | None = None,
+        process_id: int | None = None,
+        in_rounds: bool = True,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
+
     def peek(
         self, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
     ) -> list[Message]:
@@ -956,6 +980,32 @@ class ManagerOperations:
         batched: bool = True,
     ) -> list[Message]:
         """:func:`read`, for a caller that knows which transaction it is in: it is refused in none."""
+
+    def follow(
+        self,
+        queue: str | Queue,
+        heads: Sequence[Receipt],
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_deliveries: int | None = None,
+        process_id: int | None = None,
+        in_rounds: bool = True,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
+
+    async def afollow(
+        self,
+        queue: str | Queue,
+        heads: Sequence[Receipt],
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_deliveries: int | None = None,
+        process_id: int | None = None,
+        in_rounds: bool = True,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
 
     def peek(
         self, queue: str | Queue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None

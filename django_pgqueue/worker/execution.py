@@ -109,6 +109,8 @@ class Execution:
         with limited() as limit:
             returned, error = self._run_in_transaction(running, limit, settle)
         if error is None:
+            for message, outcome in outcomes:
+                self._settler.keep_order(self._subscription, message, outcome)
             announce(self._subscription, outcomes)
         ran = running.stage is not Stage.BEGUN
         return Result(returned, error, ran=ran, settled=error is None, lost=lost)
@@ -186,10 +188,10 @@ class Execution:
         except Error as error:
             # It is unknown whether that was written: to run them could be a second time.
             connections.close_all()
-            self._subscription.count(lost=len(messages))
             signals.database_failed.send_robust(
                 self._subscription.name, operation="ack", error=error, wait=self._subscription.vt
             )
+            announce(self._subscription, [(message, Lost()) for message in messages])
             return []
         announce(self._subscription, endings([(m, Ack()) for m in messages], settled.lost))
         acked = set(settled)

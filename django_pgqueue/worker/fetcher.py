@@ -126,28 +126,50 @@ class Fetcher(Loop):
                 # A transactional ack would lock the lease of its whole batch until its commit.
                 batched=handler.ack_policy is not AckPolicy.TRANSACTIONAL,
             )
+            got = len(messages)
+            suspect = next(filter(is_suspect, messages), None)
+            followers = [] if suspect else self._follow(subscription, messages, allowed)
             if messages:
                 signals.messages_fetched.send_robust(
-                    subscription.name, count=len(messages), seconds=time.monotonic() - started
+                    subscription.name,
+                    count=got + len(followers),
+                    seconds=time.monotonic() - started,
                 )
-                schedule.suspicious = self._hand_on(subscription, messages)
+                self._hand_on(subscription, messages, followers, suspect)
+            schedule.suspicious = suspect is not None
         finally:
             subscription.fetching = False
-        self._plan(schedule, wanted, len(messages))
+        self._plan(schedule, wanted, got)
 
-    def _hand_on(self, subscription: Subscription, messages: list[Message]) -> bool:
-        """Give messages to the workers; a suspect runs alone, and the others go back.
+    @staticmethod
+    def _follow(
+        subscription: Subscription, heads: list[Message], allowed: int | None
+    ) -> list[Message]:
+        """Lease messages behind the heads of FIFO groups. Lines with a suspect go back."""
+        room = subscription.room_in_lines()
+        if allowed is not None:
+            room = min(room, allowed - len(heads))
+        followers = subscription.follow(heads, room)
+        suspected = {each.group_key for each in followers if is_suspect(each)}
+        if suspected:
+            back = [each.receipt for each in followers if each.group_key in suspected]
+            Message.objects.release(subscription.queue, back)
+        return [each for each in followers if each.group_key not in suspected]
 
-        Returns whether there was one.
-        """
-        subscription.count(fetched=len(messages))
-        suspect = next(filter(is_suspect, messages), None)
+    def _hand_on(
+        self,
+        subscription: Subscription,
+        messages: list[Message],
+        followers: list[Message],
+        suspect: Message | None,
+    ) -> None:
+        """Give messages to the workers; a suspect runs alone, and the others go back."""
+        subscription.count(fetched=len(messages) + len(followers))
         if suspect is None:
-            subscription.fill(messages)
+            subscription.fill(messages, followers)
         else:
             messages.remove(suspect)
             self._quarantine.isolate(subscription, suspect, messages)
-        return suspect is not None
 
     def _plan(self, schedule: Schedule, wanted: int, got: int) -> None:
         handler, now = schedule.subscription.handler, time.monotonic()

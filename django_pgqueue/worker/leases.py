@@ -100,12 +100,17 @@ class LeaseKeeper(Loop):
     def _let_go(self, subscription: Subscription) -> None:
         """Give back messages that have waited for half their lease."""
         now = time.monotonic()
-        stale = [
+
+        def is_stale(message: Message) -> bool:
+            return message.lease_until - now < subscription.vt / 2
+
+        behind = subscription.lines.leave(is_stale)
+        buffered = [
             message
             for message in list(subscription.buffer)
-            if message.lease_until - now < subscription.vt / 2 and subscription.remove(message)
+            if is_stale(message) and subscription.remove(message)
         ]
-        subscription.give_back(stale)
+        subscription.give_back(behind + buffered)
 
     def _end_overdue(self, subscription: Subscription) -> None:
         now = time.monotonic()

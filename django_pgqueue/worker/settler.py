@@ -56,11 +56,21 @@ class Settler(Loop):
         self, subscription: Subscription, message: Message, outcome: Ending, *, ran: bool = True
     ) -> None:
         """Have an outcome written soon; ``ran``: a handler ran, which counts an attempt."""
-        if message.group_key is not None and not subscription.buffer:
-            self._hurry = True
+        if message.group_key is not None:
+            self.keep_order(subscription, message, outcome)
+            self._hurry = self._hurry or not subscription.buffer
         self._pending.append(Settlement(subscription, message, outcome, ran))
         if not self._awake.is_set():
             self.wake()
+
+    def keep_order(self, subscription: Subscription, message: Message, outcome: Ending) -> None:
+        """Give back the messages behind one of a FIFO group that is not done.
+
+        Before its outcome is written: once it is delivered again, their leases are lost.
+        """
+        if isinstance(outcome, (Nack, Release)):
+            for follower in subscription.lines.behind(message):
+                self._pending.append(Settlement(subscription, follower, Release(), ran=False))
 
     @property
     def pending(self) -> int:
@@ -126,10 +136,10 @@ class Settler(Loop):
         except (DataError, IntegrityError, TypeError, ValueError) as error:
             if len(settlements) == 1:
                 # PostgreSQL will never take it. The lease runs out, and max_deliveries ends it.
-                subscription.count(lost=1)
                 signals.database_failed.send_robust(
                     self.name, operation="settle", error=error, wait=subscription.vt
                 )
+                announce(subscription, [(settlements[0].message, Lost())])
                 return
             while settlements:
                 self._write(subscription, settlements[:1], ran)
@@ -170,7 +180,7 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
         elif isinstance(outcome, Discard):
             discarded.append(message)
         elif isinstance(outcome, Lost):
-            late.append(message)
+            late += [message, *subscription.lines.behind(message)]
         else:
             released += 1
     subscription.count(
@@ -197,6 +207,5 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
         signals.leases_lost.send_robust(name, messages=late)
     if released:
         signals.messages_released.send_robust(name, count=released)
-    if any(message.group_key is not None for message, _ in outcomes):
-        # A head that is settled, or waits no more, lets the next of its group come up.
-        subscription.on_group()
+    if grouped := [message for message, _ in outcomes if message.group_key is not None]:
+        subscription.go_on(grouped)

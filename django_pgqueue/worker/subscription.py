@@ -15,6 +15,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.handlers import Handler
 from django_pgqueue.histograms import bucket
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.worker.lines import Lines
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
 
@@ -43,6 +44,8 @@ class Subscription:
         self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)
         self.capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
         self.buffer: deque[Message] = deque()
+        #: Of FIFO groups of which one message is buffered or runs.
+        self.lines = Lines()
         self.running: dict[int, Running] = {}
         self.available = threading.Condition()
         self.idle = 0
@@ -79,7 +82,7 @@ class Subscription:
     def counts(self) -> dict[str, int]:
         """The messages that this process holds, and the outcomes of the others."""
         return {
-            "buffered": len(self.buffer),
+            "buffered": len(self.buffer) + len(self.lines),
             "running": len(self.running),
             "completed": self.completed,
             "retried": self.retried,
@@ -97,18 +100,26 @@ class Subscription:
 
     def lease(self, qty: int, **options: Any) -> list[Message]:
         """Lease up to ``qty`` messages; ``options`` are those of Message.objects.lease()."""
-        started = time.monotonic()
         _reading.subscription = self
         try:
-            messages = Message.objects.lease(
-                self.queue,
-                vt=self.vt,
-                qty=qty,
-                max_deliveries=self.handler.max_deliveries,
-                **options,
-            )
+            return self._leased(Message.objects.lease, qty=qty, **options)
         finally:
             _reading.subscription = None
+
+    def follow(self, heads: Sequence[Message], qty: int) -> list[Message]:
+        """Lease up to ``qty`` messages that wait behind heads of FIFO groups just leased."""
+        receipts = [head.receipt for head in heads if head.group_key is not None]
+        if qty < 1 or not receipts:
+            return []
+        options = {"qty": qty, "process_id": self.process_id()}
+        return self._leased(Message.objects.follow, receipts, **options)
+
+    def _leased(
+        self, act: Callable[..., list[Message]], *args: Any, **options: Any
+    ) -> list[Message]:
+        limits = {"vt": self.vt, "max_deliveries": self.handler.max_deliveries}
+        started = time.monotonic()
+        messages = act(self.queue, *args, **limits, **options)
         # Counted from before the read: no lease is believed to last longer than it does.
         for message in messages:
             message.lease_until = started + self.vt
@@ -119,8 +130,28 @@ class Subscription:
         """How many more messages may be fetched now."""
         return max(0, min(self.fetch_batch_size, self.target - len(self.buffer)))
 
-    def fill(self, messages: Iterable[Message]) -> None:
-        """Hand messages to the workers."""
+    def room_in_lines(self) -> int:
+        """How many more messages may wait behind others of their FIFO groups.
+
+        Not a part of :meth:`room`: a long line of one group keeps no other group out.
+        """
+        return max(0, min(self.fetch_batch_size, self.target - len(self.lines)))
+
+    def fill(self, messages: Sequence[Message], followers: Sequence[Message] = ()) -> None:
+        """Hand messages to the workers; each follower when the one before it is settled."""
+        self.count(lost=len(self.lines.begin(messages, followers)))
+        self._hand_out(messages)
+
+    def go_on(self, settled: Iterable[Message]) -> None:
+        """Hand on the messages behind settled ones of FIFO groups."""
+        following = [self.lines.end(message) for message in settled]
+        if found := [message for message in following if message is not None]:
+            self._hand_out(found)
+        if len(found) < len(following):
+            # Groups may have a new head.
+            self.on_group()
+
+    def _hand_out(self, messages: Sequence[Message]) -> None:
         self.buffer.extend(messages)
         if self.on_filled is not None:
             self.on_filled()
@@ -178,7 +209,7 @@ class Subscription:
 
     def take_all(self) -> list[Message]:
         """Take back everything that no handler has started on."""
-        return self._pop(sys.maxsize)
+        return self._pop(sys.maxsize) + self.lines.leave()
 
     def _pop(self, most: int) -> list[Message]:
         taken: list[Message] = []
@@ -221,8 +252,12 @@ class Subscription:
         After an error it is unknown whether that was written, so none of them may be started
         any more; their leases run out.
         """
+        # Behind one that goes back none may start.
+        messages = [*messages, *(each for m in messages for each in self.lines.behind(m))]
         if not messages:
             return
+        for message in messages:
+            self.lines.end(message)
         self.count(fetched=-len(messages))
         Message.objects.release(self.queue, [message.receipt for message in messages])
         signals.messages_released.send_robust(self.name, count=len(messages))

@@ -35,7 +35,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 
 # Plumbing that a project does not call.
-HELPERS = {"erase", "lease", "next_due", "resolve"}
+HELPERS = {"erase", "follow", "lease", "next_due", "resolve"}
 
 
 def operations() -> list[str]:

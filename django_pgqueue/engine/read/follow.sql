@@ -51,10 +51,10 @@ taken AS (
 ),
 leased AS (
     INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                            attempts, priority, state, group_key)
+                            attempts, process_id, priority, state, group_key)
     SELECT t.id, statement_timestamp() + %(vt)s, t.enqueued_at,
            coalesce(t.first_read_at, h.last_read_at), h.last_read_at, {queue_id},
-           t.read_ct + 1, t.attempts, t.priority, 'PROCESSING', t.group_key
+           t.read_ct + 1, t.attempts, %(process_id)s::integer, t.priority, 'PROCESSING', t.group_key
     FROM taken t JOIN head h ON h.group_key = t.group_key
     RETURNING id, enqueued_at, priority, group_key, read_ct, attempts, vt, first_read_at,
               last_read_at

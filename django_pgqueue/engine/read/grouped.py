@@ -7,14 +7,16 @@ whichever read is used, and by which process. A message without a group is one b
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery, deliveries
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.types import Receipt
 
-__all__ = ["group_by_group", "in_rounds", "read_grouped", "read_grouped_rr"]
+__all__ = ["follow", "group_by_group", "in_rounds", "read_grouped", "read_grouped_rr"]
 
 
 def read_grouped(
@@ -70,7 +72,9 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
         heads = lease(queue, vt=vt, qty=number or 1)
         if not heads:
             break
-        followers = _follow(queue, heads, vt, missing - len(heads), in_rounds=False)
+        followers = follow(
+            queue, _receipts(heads), vt=vt, qty=missing - len(heads), in_rounds=False
+        )
         missing -= len(heads) + len(followers)
         behind: dict[str | None, list[Delivery]] = {}
         for follower in followers:
@@ -82,29 +86,54 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
 
 def in_rounds(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> list[Delivery]:
     heads = lease(queue, vt=vt, qty=_number(qty))
-    return heads + _follow(queue, heads, vt, qty - len(heads), in_rounds=True)
+    return heads + follow(queue, _receipts(heads), vt=vt, qty=qty - len(heads))
 
 
-def _follow(
+def follow(
     queue: OpenQueue,
-    heads: list[Delivery],
-    vt: float | dt.timedelta | None,
-    qty: int,
+    heads: Sequence[Receipt],
     *,
-    in_rounds: bool,
+    vt: float | dt.timedelta | None = None,
+    qty: int = 1,
+    max_deliveries: int | None = None,
+    process_id: int | None = None,
+    in_rounds: bool = True,
 ) -> list[Delivery]:
-    """Lease messages behind heads that this reader just leased."""
-    heads = [head for head in heads if head.group_key is not None]
-    if qty < 1 or not heads:
+    """Lease up to ``qty`` messages that wait behind heads of FIFO groups.
+
+    Their deliveries are good as long as those of the heads: until these are settled or run out.
+
+    Arguments:
+        heads: receipts of messages that this caller has just leased.
+        vt, max_deliveries, process_id: as for :func:`~django_pgqueue.engine.read.reading.lease`.
+        in_rounds: one of each group, then the second of each; else group by group.
+
+    >>> [head] = queue("orders").lease()
+    >>> [message.id for message in queue("orders").follow([head.receipt], qty=2)]
+    [2, 3]
+
+    Raises QueueNotFound, InvalidArgument.
+    """
+    heads, most = arguments.receipts(heads), _number(qty)
+    if not most or not heads:
         return []
     params = {
-        **arguments.fence([head.receipt for head in heads]),
-        "vt": arguments.duration(queue.visibility_timeout if vt is None else vt),
-        "qty": qty,
-        "max_deliveries": queue.max_deliveries,
+        **arguments.fence(heads),
+        "vt": arguments.timeout(queue.visibility_timeout if vt is None else vt),
+        "qty": most,
+        "max_deliveries": _whole(max_deliveries, "max_deliveries") or queue.max_deliveries,
+        "process_id": _whole(process_id, "process_id"),
         "in_rounds": in_rounds,
     }
     return deliveries(queue.run("read/follow", params))
+
+
+def _whole(value: int | None, name: str) -> int | None:
+    return None if value is None else arguments.whole(value, name)
+
+
+def _receipts(heads: Sequence[Delivery]) -> list[Receipt]:
+    return [head.receipt for head in heads if head.group_key is not None]
 
 
 def _number(qty: int | None) -> int:

@@ -1,0 +1,212 @@
+"""FIFO groups in a consumer: messages leased together, and run one after another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process, Queue
+from django_pgqueue.retries import Constant
+from tests.conftest import run_sql
+from tests.waiting import until
+from tests.worker.consuming import Held, InThread, live, outcomes, steal
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Consume = Callable[..., InThread]
+POLICIES = ["NACK_ON_ERROR", "TRANSACTIONAL", "ACK_FIRST"]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each read of a consumer brought."""
+    found: list[int] = []
+    lease = type(Message.objects).lease
+
+    def counted(manager: Any, *args: Any, **options: Any) -> list[Message]:
+        messages = lease(manager, *args, **options)
+        found.append(len(messages))
+        return messages
+
+    monkeypatch.setattr(type(Message.objects), "lease", counted)
+    return found
+
+
+def deliveries() -> list[int]:
+    """The number of deliveries of each archived message."""
+    return list(ArchivedMessage.objects.order_by("id").values_list("read_ct", flat=True))
+
+
+@pytest.mark.parametrize("policy", POLICIES[:2])
+def test_messages_of_a_group_share_a_read_and_run_one_by_one(
+    committed_orders: BoundQueue, drain: Consume, reads: list[int], policy: str
+) -> None:
+    bodies, running, seen = list(range(30)), threading.Semaphore(), []
+    committed_orders.send_batch(bodies, group="one")
+
+    def work(message: Message) -> None:
+        assert running.acquire(blocking=False), "two of one group at a time"
+        seen.append(message.body)
+        running.release()
+
+    drain(work, ack_policy=policy, max_workers=4)
+
+    assert seen == bodies
+    assert set(outcomes().values()) == {"COMPLETED"}
+    assert deliveries() == [1] * 30
+    assert sum(reads) < 15
+
+
+def test_messages_behind_one_that_failed_wait_for_it_uncounted(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    committed_orders.send_batch([1, 2, 3, 4], group="one")
+    seen: list[int] = []
+
+    def work(message: Message) -> None:
+        seen.append(message.body)
+        if seen == [1, 2]:
+            raise ValueError("not yet")
+
+    drain(work, retry=Constant(seconds=0.05, max_attempts=5))
+
+    assert seen == [1, 2, 2, 3, 4]
+    assert deliveries() == [1, 2, 1, 1]
+
+
+def test_messages_behind_one_that_was_rejected_go_on(
+    committed_orders: BoundQueue, drain: Consume
+) -> None:
+    committed_orders.send_batch([1, 2, 3], group="one")
+
+    def work(message: Message) -> None:
+        if message.body == 1:
+            message.reject("never")
+
+    drain(work)
+
+    assert list(outcomes().values()) == ["FAILED", "COMPLETED", "COMPLETED"]
+    assert deliveries() == [1, 1, 1]
+
+
+def test_messages_behind_one_whose_lease_was_lost_are_not_run(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    ids = committed_orders.send_batch([1, 2, 3], group="one")
+    seen: list[int] = []
+
+    def work(message: Message) -> None:
+        seen.append(message.body)
+        held.work(message)
+
+    run = consume(work)
+    held.until_begun()
+    until(lambda: len(run.subscription.lines) == 2)
+    [running] = run.subscription.running.values()
+    stolen = steal(running.messages[0])
+    held.let_go()
+    until(lambda: run.subscription.lost == 3)
+
+    assert stolen == ids[:1]
+    assert seen == [1]
+    assert outcomes() == {}
+
+
+def test_a_long_line_keeps_no_other_group_out(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    committed_orders.send_batch(["first"] * 200, group="first")
+    seen: list[str] = []
+
+    def work(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == "first":
+            held.work(message)
+
+    run = consume(work, max_workers=2)
+    held.until_begun()
+    until(lambda: len(run.subscription.lines) > 0)
+    committed_orders.send_batch(["second"] * 5, group="second")
+
+    until(lambda: seen.count("second") == 5)
+    assert seen.count("first") == 1
+
+
+def test_a_line_goes_back_uncounted_when_the_process_stops(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    ids = committed_orders.send_batch(range(6), group="one")
+
+    run = consume(held.work)
+    held.until_begun()
+    until(lambda: len(run.subscription.lines) == 5)
+    run.consumer.stop()
+    until(lambda: not run.subscription.lines)
+    held.let_go()
+    run.wait()
+
+    assert outcomes() == {ids[0]: "COMPLETED"}
+    assert [(pk, reads) for pk, _state, reads, _attempts in live()] == [(pk, 0) for pk in ids[1:]]
+    assert [message.id for message in committed_orders.read_grouped(qty=9)] == ids[1:]
+
+
+def test_a_line_that_waits_for_half_its_lease_goes_back(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    ids = committed_orders.send_batch(range(4), group="one")
+
+    run = consume(held.work, visibility_timeout=1)
+    held.until_begun()
+    until(lambda: len(run.subscription.lines) == 3)
+    until(lambda: not run.subscription.lines)
+    held.let_go()
+    until(lambda: len(outcomes()) == 4)
+
+    assert sorted(outcomes()) == ids
+    assert deliveries() == [1] * 4
+
+
+def test_a_line_counts_for_max_messages(committed_orders: BoundQueue, consume: Consume) -> None:
+    committed_orders.send_batch(range(10), group="one")
+    seen: list[int] = []
+
+    run = consume(lambda message: seen.append(message.body), options={"max_messages": 3})
+    run.wait()
+
+    assert seen == [0, 1, 2]
+    assert len(live()) == 7
+
+
+def test_a_suspect_in_a_line_waits_until_it_is_the_head(
+    committed_orders: BoundQueue, consume: Consume, held: Held
+) -> None:
+    ids = committed_orders.send_batch([1, 2, 3], group="one")
+    # Two deliveries that ended without a word.
+    run_sql("UPDATE pgqueue_waiting SET read_ct = 2 WHERE id = %s", ids[1:2])
+
+    run = consume(held.work)
+    held.until_begun()
+    [running] = run.subscription.running.values()
+    in_line = len(run.subscription.lines)
+    held.let_go()
+    until(lambda: len(outcomes()) == 3)
+
+    assert [message.id for message in running.messages] == ids[:1]
+    assert in_line == 0
+    assert deliveries() == [1, 3, 1]
+
+
+def test_the_line_of_a_dead_process_comes_back_at_once(committed_orders: BoundQueue) -> None:
+    ids = committed_orders.send_batch(range(3), group="one")
+    dead = Process.objects.register(["orders"], version="", using="default")
+    orders = Queue.objects.get(name="orders")
+    heads = Message.objects.lease(orders, vt=3600, process_id=dead.pk)
+    Message.objects.follow(orders, [heads[0].receipt], vt=3600, qty=5, process_id=dead.pk)
+
+    rescued = committed_orders.rescue(dead.pk)
+
+    assert rescued == 3
+    assert [message.id for message in committed_orders.read_grouped(qty=5)] == ids
