@@ -572,20 +572,26 @@ class QueueAdmin(PageAdmin):
     def cells(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """What the pages show of these rows."""
         # Once: to find an address takes longer than all else of a cell.
-        lists = {
-            model: self.url(f"{model._meta.model_name}_changelist")
-            for model in (Message, ArchivedMessage)
-            if self.admin_site.is_registered(model)
-        }
+        has_pages = self.admin_site.is_registered(Message)
+        messages = self.url("message_changelist") if has_pages else None
+        failures = self.url("message_failures") if has_pages else None
 
-        def listed(model: Any, text: str, **query: Any) -> str:
-            if model not in lists:
+        def link(page: str | None, text: str, **query: Any) -> str:
+            if page is None:
                 return text
-            return format_html('<a href="{}?{}">{}</a>', lists[model], urlencode(query), text)
+            return format_html('<a href="{}?{}">{}</a>', page, urlencode(query), text)
 
-        return [self._cells(row, listed) for row in rows]
+        def listed(text: str, **query: Any) -> str:
+            return link(messages, text, **query)
 
-    def _cells(self, row: Row, listed: Callable[..., str]) -> dict[str, Any]:
+        def failed(number: int) -> str:
+            return link(failures if number else None, amount(number), window="1h")
+
+        return [self._cells(row, listed, failed) for row in rows]
+
+    def _cells(
+        self, row: Row, listed: Callable[..., str], failed: Callable[[int], str]
+    ) -> dict[str, Any]:
         queue, hour = row.queue, row.recent.hour
         scale = max(max(slot.sent, slot.ended) for slot in row.recent.slots)
         return {
@@ -595,12 +601,7 @@ class QueueAdmin(PageAdmin):
                 (
                     place,
                     number,
-                    listed(
-                        Message,
-                        amount(number, exact=row.exact),
-                        queue=queue.pk,
-                        state=place.value,
-                    ),
+                    listed(amount(number, exact=row.exact), queue=queue.pk, state=place.value),
                 )
                 for place, number in row.counts.items()
             ],
@@ -611,13 +612,9 @@ class QueueAdmin(PageAdmin):
             "came_path": spark_path([slot.sent for slot in row.recent.slots], most=scale),
             "went_path": spark_path([slot.ended for slot in row.recent.slots], most=scale),
             "has_line": scale > 0,
-            "failed": listed(
-                ArchivedMessage, amount(hour.failed), queue=queue.pk, state=Place.FAILED.value
-            ),
+            "failed": failed(hour.failed),
             "has_failed": hour.failed > 0,
-            "dead": listed(
-                Message, amount(hour.dead_lettered), queue=queue.dead_letter_queue_id or queue.pk
-            ),
+            "dead": failed(hour.dead_lettered),
             "has_dead": hour.dead_lettered > 0,
             "wait": EMPTY if row.times.wait is None else seconds_of(row.times.wait),
             "run": EMPTY if row.times.run is None else seconds_of(row.times.run),

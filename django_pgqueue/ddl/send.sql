@@ -35,7 +35,8 @@ BEGIN
         SELECT min(id), queue_number, group_key
         FROM unnest(ids, groups) AS i (id, group_key)
         WHERE group_key IS NOT NULL
-        GROUP BY group_key;
+        GROUP BY group_key
+        ORDER BY min(id);  -- as reads pass over them: neighbours share a page
     END IF;
 
     IF NOT {schema}.pgqueue_wake(queue_number) THEN
