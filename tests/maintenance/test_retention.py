@@ -804,8 +804,9 @@ def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(
         monkeypatch,
         lambda: actor.do(
             execute,
-            "INSERT INTO pgqueue_lake (path, queues, holds_retention, exported_below, system) "
-            "VALUES ('/lake', '[]', true, 0, '')",
+            "INSERT INTO pgqueue_lake "
+            "(path, queues, holds_retention, exported_below, system, iceberg) "
+            "VALUES ('/lake', '[]', true, 0, '', '')",
         ),
     )
 

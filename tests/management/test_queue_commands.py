@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import json
 import time
 from collections.abc import Callable
@@ -137,7 +138,7 @@ def test_watching_survives_a_database_that_is_away(
         monkeypatch.setattr(MessageManager, "metrics_all", measure)
         raise OperationalError("connection refused\nand more")
 
-    measure = MessageManager.__dict__["metrics_all"]
+    measure = inspect.getattr_static(MessageManager, "metrics_all")
     monkeypatch.setattr(MessageManager, "metrics_all", away)
     closed: list[bool] = []
     monkeypatch.setattr(connections["default"], "close", lambda: closed.append(True))
