@@ -57,7 +57,10 @@ def prepares(connection: Any) -> bool:
     connection.validate_thread_sharing()
     session = connection.connection
     known = _found.get(session)
-    return _look(connection, session) if known is None else known
+    if known is not None:
+        return known
+    with connection.wrap_database_errors:
+        return _look(connection, session)
 
 
 def _look(connection: Any, session: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue.conf import settings as pgqueue_settings
@@ -51,6 +51,21 @@ def test_a_statement_that_runs_often_is_prepared(committed_orders: BoundQueue) -
     [text] = prepared()
     assert text.startswith("-- One message")
     assert len(committed_orders.read(qty=100)) == OFTEN
+
+
+def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(
+    committed: None,
+) -> None:
+    connection.ensure_connection()
+    pid = connection.connection.info.backend_pid
+    other = connection.copy()
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    other.close()
+
+    with pytest.raises(OperationalError):
+        cursors.prepares(connection)
+    connection.close()
 
 
 def test_the_same_comes_of_it_prepared(committed_orders: BoundQueue) -> None:
