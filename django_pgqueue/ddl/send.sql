@@ -9,6 +9,9 @@
 -- at all of their plans. So the function of a partition has no more than two expressions, and
 -- leaves the rest to one that is compiled once.
 
+-- These run with the search path of the sender (wake.sql says why), so each function and operator is
+-- given the very types it is made for, not our domains: no other schema has a better match.
+
 -- Wakes the consumers of a queue. The arrays are the rows that are not simply ready: those of
 -- groups wait in line, others for their moment. NULL where there are none.
 CREATE FUNCTION {schema}.pgqueue_sent{twin}(
@@ -52,7 +55,7 @@ BEGIN
     INSERT INTO {schema}.pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
     SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
     WHERE group_key IS NULL
-      AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
+      AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
     PERFORM {schema}.pgqueue_sent{twin}(
         min(queue_id), pg_catalog.array_agg(id) FILTER (WHERE apart),
@@ -60,7 +63,8 @@ BEGIN
         pg_catalog.array_agg(scheduled_at::timestamptz) FILTER (WHERE apart),
         pg_catalog.array_agg(priority::smallint) FILTER (WHERE apart),
         pg_catalog.array_agg(group_key::text) FILTER (WHERE apart))
-    FROM (SELECT *, group_key IS NOT NULL OR scheduled_at > statement_timestamp() AS apart
+    FROM (SELECT *, group_key IS NOT NULL
+             OR scheduled_at::timestamptz > statement_timestamp() AS apart
           FROM inserted) i
     HAVING min(queue_id) IS NOT NULL;
 
@@ -83,7 +87,7 @@ BEGIN
         INSERT INTO {schema}.pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
         SELECT id, enqueued_at, queue_id, priority, group_key FROM inserted
         WHERE queue_id = queue_number AND group_key IS NULL
-          AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());
+          AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
         PERFORM {schema}.pgqueue_sent{twin}(
             min(queue_id), pg_catalog.array_agg(id) FILTER (WHERE apart),
@@ -91,7 +95,8 @@ BEGIN
             pg_catalog.array_agg(scheduled_at::timestamptz) FILTER (WHERE apart),
             pg_catalog.array_agg(priority::smallint) FILTER (WHERE apart),
             pg_catalog.array_agg(group_key::text) FILTER (WHERE apart))
-        FROM (SELECT *, group_key IS NOT NULL OR scheduled_at > statement_timestamp() AS apart
+        FROM (SELECT *, group_key IS NOT NULL
+             OR scheduled_at::timestamptz > statement_timestamp() AS apart
               FROM inserted WHERE queue_id = queue_number) i
         HAVING min(queue_id) IS NOT NULL;
     END LOOP;

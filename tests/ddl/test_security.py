@@ -105,15 +105,18 @@ def test_a_function_of_a_sender_is_not_called_by_a_superuser_who_sends(
 ) -> None:
     """Operators for types that ours do not fit exactly would be found in the caller's schemas."""
     takes_over = f"ALTER ROLE {SENDER} SUPERUSER"
-    for left, operator, right, result in [
+    operators = [
         ("double precision", "*", "integer", "double precision"),
         ("bigint", "-", "numeric", "bigint"),
         ("text", "||", "integer", "text"),
         ("timestamptz", "<=", "timestamptz", "boolean"),
         ("integer", "=", "integer", "boolean"),
         ("bigint", "=", "bigint", "boolean"),
-    ]:
-        name = f"evil_{left.split()[0]}_{right.split()[0]}"
+        ("public.pgqueue_time", "<=", "timestamptz", "boolean"),
+        ("public.pgqueue_time", ">", "timestamptz", "boolean"),
+    ]
+    for number, (left, operator, right, result) in enumerate(operators):
+        name = f"evil_{number}"
         as_sender(
             f"CREATE FUNCTION public.{name}({left}, {right}) RETURNS {result} LANGUAGE plpgsql "
             f"AS $$ BEGIN {takes_over}; RETURN NULL; END $$"
