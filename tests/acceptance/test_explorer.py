@@ -10,15 +10,39 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.explorer import Choice, following
 from tests.acceptance.mutants import MUTANTS, laboratory
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of each scenario.
 MOST = os.environ.get("EXPLORER_MOST", "25")
 
 
+@pytest.mark.parametrize(("bound", "count"), [(0, 2), (1, 4), (2, 6), (None, 6)])
+def test_a_bound_leaves_out_interleavings_with_more_switches(bound: int | None, count: int) -> None:
+    """Two sessions of two steps each."""
+    found, prefix = [], []
+    while True:
+        left, before = {"a": 2, "b": 2}, None
+        choices, order = [], ""
+        while able := sorted((s for s in left if left[s]), key=lambda s: (s != before, s)):
+            chosen = prefix[len(choices)] if len(choices) < len(prefix) else 0
+            choices.append(Choice(chosen, len(able), before in able))
+            before = able[chosen]
+            left[before] -= 1
+            order += before
+        found.append(order)
+        later = following(choices, bound)
+        if later is None:
+            break
+        prefix = later
+
+    assert len(set(found)) == len(found) == count
+
+
+@pytest.mark.slow
 def test_no_interleaving_breaks_an_invariant() -> None:
     command = [sys.executable, "-m", "tests.acceptance.explorer", "--most", MOST]
     ended = subprocess.run(
@@ -29,6 +53,7 @@ def test_no_interleaving_breaks_an_invariant() -> None:
     assert len(ended.stdout.splitlines()) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no-fence", "fence-by-count", "followers-ready"])
 def test_an_interleaving_shows_a_planted_bug(name: str) -> None:
     [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
