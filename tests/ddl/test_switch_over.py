@@ -1,0 +1,146 @@
+"""The blue/green switch-over of docs/replication.md, from one server to another."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from environ import Env
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.actors import Actor, call, manage
+from tests.standby import two_servers
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {
+    "shared_buffers": "32MB",
+    "max_connections": "30",
+    "wal_level": "logical",
+    "wal_receiver_status_interval": "1s",
+    "fsync": "off",
+}
+
+
+@pytest.fixture(params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)])
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+    """The old server and the new one, both running."""
+    with two_servers(SETTINGS, bin_dir=request.param or None) as (old, new), old, new:
+        if not (old.bin_dir / "pg_dump").exists():
+            pytest.skip("needs pg_dump")
+        yield old, new
+
+
+def run(server: EmbeddedServer, statement: str) -> Any:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else None
+
+
+def copy_schema(old: EmbeddedServer, new: EmbeddedServer) -> None:
+    dump = [old.bin_dir / "pg_dump", "--schema-only", old.url()]
+    text = subprocess.run(dump, check=True, capture_output=True).stdout
+    load = [old.bin_dir / "psql", "--quiet", "--set=ON_ERROR_STOP=1", new.url()]
+    subprocess.run(load, input=text, check=True, capture_output=True)
+
+
+def subscribe(old: EmbeddedServer, new: EmbeddedServer) -> None:
+    source = make_conninfo(**conninfo_to_dict(old.url()))
+    run(old, "CREATE PUBLICATION everything FOR ALL TABLES")
+    run(new, f"CREATE SUBSCRIPTION green CONNECTION '{source}' PUBLICATION everything")
+
+
+def until_caught_up(old: EmbeddedServer, new: EmbeddedServer) -> None:
+    """Every table was copied, and every change that the old server has written is there."""
+    states = "SELECT DISTINCT srsubstate::text FROM pg_subscription_rel"
+    until(lambda: run(new, states) == [("r",)], 60)
+    [(end,)] = run(old, "SELECT pg_current_wal_flush_lsn()")
+    confirmed = f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots"
+    until(lambda: run(old, confirmed) == [(True,)], 60)
+
+
+def bodies(actor: Actor, name: str) -> list[Any]:
+    """Everything that a worker gets from a queue, in order, until nothing is left."""
+    found = []
+    while messages := actor.do(call, "read", name, qty=5):
+        found += [message.body for message in messages]
+        settled = actor.do(call, "archive", name, [message.receipt for message in messages])
+        assert set(settled) == {message.id for message in messages}
+    return found
+
+
+def test_a_switch_over_loses_nothing_and_keeps_leases(
+    servers: tuple[EmbeddedServer, EmbeddedServer],
+) -> None:
+    old, new = servers
+    with Actor({"default": Env.db_url_config(old.url())}) as blue:
+        blue.do(manage, "migrate", "django_pgqueue", verbosity=0)
+        blue.do(call, "create_queue", "plain")
+        blue.do(call, "create_queue", "daily", partition_interval=dt.timedelta(days=1))
+        blue.do(call, "create_queue", "groups")
+        blue.do(call, "send_batch", "plain", list(range(40)))
+        done = blue.do(call, "read", "plain", qty=3)
+        blue.do(call, "archive", "plain", [message.receipt for message in done])
+
+        copy_schema(old, new)
+        subscribe(old, new)
+        # Senders and consumers go on while the tables are copied.
+        batch = blue.do(call, "read", "plain", qty=20, vt=600)
+        blue.do(call, "archive", "plain", [message.receipt for message in batch[:5]])
+        blue.do(call, "send_batch", "plain", [40, 41], priority=5)
+        blue.do(call, "send", "plain", "once", dedup_key="k", delay=600)
+        blue.do(call, "send_batch", "daily", ["d1", "d2"])
+        blue.do(call, "send_batch", "groups", ["g1", "g2", "g3"], group="g")
+        [head] = blue.do(call, "read", "groups", vt=600)
+        [(last,)] = run(old, "SELECT max(id) FROM pgqueue_message")
+        until_caught_up(old, new)
+        run(new, "DROP SUBSCRIPTION green")
+    old.kill("immediate")
+
+    run(new, "SELECT * FROM pgqueue_advance_ids(1000)")
+    with Actor({"default": Env.db_url_config(new.url())}) as green:
+        pk = green.do(call, "send", "plain", "after")
+        again = green.do(call, "send", "plain", "twice?", dedup_key="k")
+        held = [message.receipt for message in batch[5:]]
+        settled = green.do(call, "archive", "plain", held)
+        followers = green.do(call, "read", "groups")
+        green.do(call, "archive", "groups", head.receipt)
+
+        assert pk > last + 1000
+        assert again <= last
+        assert (len(settled), settled.lost, followers) == (15, [], [])
+        assert bodies(green, "plain") == [40, 41, *range(23, 40), "after"]
+        assert bodies(green, "daily") == ["d1", "d2"]
+        assert bodies(green, "groups") == ["g2", "g3"]
+        assert green.do(call, "metrics", "plain").length == 1
+        green.do(call, "create_queue", "new")
+        assert green.do(call, "send", "new", 1) > pk
+
+
+def test_ids_that_are_given_out_again_block_no_queue(
+    servers: tuple[EmbeddedServer, EmbeddedServer],
+) -> None:
+    """Where the sequences are forgotten."""
+    old, new = servers
+    with Actor({"default": Env.db_url_config(old.url())}) as blue:
+        blue.do(manage, "migrate", "django_pgqueue", verbosity=0)
+        blue.do(call, "create_queue", "plain")
+        blue.do(call, "create_queue", "other")
+        blue.do(call, "send_batch", "plain", ["a", "b"])
+        copy_schema(old, new)
+        subscribe(old, new)
+        until_caught_up(old, new)
+        run(new, "DROP SUBSCRIPTION green")
+
+    with Actor({"default": Env.db_url_config(new.url())}) as green:
+        ids = [green.do(call, "send", name, name) for name in ("plain", "other")]
+
+        assert ids == [1, 2]
+        assert sorted(bodies(green, "plain")) == ["a", "b", "plain"]
+        assert bodies(green, "other") == ["other"]
