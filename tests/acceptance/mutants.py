@@ -251,10 +251,8 @@ MUTANTS = (
         (
             Change(
                 f"{DDL}/send.sql",
-                "WHERE queue_id = queue_number AND group_key IS NULL\n"
-                "          AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());",
-                "WHERE queue_id = queue_number\n"
-                "          AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp());",
+                "    WHERE group_key IS NULL\n      AND (scheduled_at IS NULL",
+                "    WHERE (scheduled_at IS NULL",
             ),
         ),
     ),
