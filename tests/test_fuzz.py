@@ -18,9 +18,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models import Manager
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from django_pgqueue import consumer, handlers, schedule, schedules
 from django_pgqueue.acks import Ack, Discard, Nack, Reject
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import BoundQueue, Message, Queue
@@ -208,13 +210,35 @@ def fuzz(test: Callable[..., None]) -> Callable[..., None]:
     )(given(data=st.data())(test))
 
 
-def test_every_operation_is_fuzzed() -> None:
-    public = {
+#: Operations of ``Message.objects`` alone, with arguments that work.
+OF_ALL: dict[str, dict[str, Any]] = {
+    "bind": {"pattern": "a.*", "queue": "orders"},
+    "drop_queue": {"name": "other"},
+    "list_bindings": {},
+    "publish": {"key": "a.b", "body": 1},
+    "publish_batch": {"key": "a.b", "bodies": [1, 2]},
+    "test_routing": {"key": "a.b"},
+    "unbind": {"pattern": "a.b", "queue": "orders"},
+}
+#: Without arguments, or not in the transaction of a test. create_queue has a test of its own.
+OF_ALL_LEFT_OUT = {"create_queue", "list_queues", "maintain_all", "metrics_all"}
+#: Django's, with arguments of its own.
+DJANGO = {name for name, _ in inspect.getmembers(Manager, callable)}
+
+
+def public(where: type) -> set[str]:
+    """The operations that a class has: all have an async twin."""
+    return {
         name
-        for name, value in inspect.getmembers(BoundQueue, callable)
-        if not name.startswith("_") and hasattr(BoundQueue, f"a{name}")
+        for name, value in inspect.getmembers(where, callable)
+        if not name.startswith("_") and hasattr(where, f"a{name}")
     }
-    assert public - {"create", "drop"} - LEFT_OUT == set(OPERATIONS)
+
+
+def test_every_operation_is_fuzzed() -> None:
+    assert public(BoundQueue) - {"create", "drop"} - LEFT_OUT == set(OPERATIONS)
+    of_all = public(type(Message.objects)) - public(BoundQueue) - DJANGO
+    assert of_all - OF_ALL_LEFT_OUT == set(OF_ALL)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -247,6 +271,49 @@ def test_hostile_arguments_raise_our_errors_only(
         assert stored() - before == sent or (not error and "dedup_key" in arguments)
     # The transaction goes on: nothing was left broken.
     assert orders.send(1) > 0
+
+
+@pytest.mark.parametrize("name", OF_ALL)
+@fuzz
+def test_hostile_arguments_of_operations_on_all_queues_raise_our_errors_only(
+    orders: BoundQueue, name: str, data: st.DataObject
+) -> None:
+    operation = getattr(Message.objects, name)
+    Message.objects.create_queue("other")
+    Message.objects.bind("a.b", "orders")
+    known = [*inspect.signature(operation).parameters]
+    chosen = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+    arguments = {**OF_ALL[name], **{each: data.draw(hostile, label=each) for each in chosen}}
+    before = stored()
+
+    result, error = attempt(lambda: operation(**arguments))
+
+    if name.startswith("publish"):
+        sent = (
+            sum(len(set(ids)) if isinstance(ids, list) else 1 for ids in result.values())
+            if error is None
+            else 0
+        )
+        assert stored() - before == sent or (not error and "dedup_key" in arguments)
+    assert orders.send(1) > 0
+
+
+@pytest.mark.parametrize("decorator", [consumer, schedule])
+@fuzz
+def test_hostile_options_of_a_decorator_raise_our_errors_only(
+    own_handlers: None, monkeypatch: pytest.MonkeyPatch, decorator: Any, data: st.DataObject
+) -> None:
+    def handle(message: Message) -> None: ...
+
+    monkeypatch.setattr(handlers, "_handlers", {})
+    monkeypatch.setattr(schedules, "_declared", {})
+    works = {"queue": "orders"} if decorator is consumer else {"every": 60}
+    handler = handle if decorator is consumer else consumer("orders")(handle)
+    known = [p.name for p in inspect.signature(decorator).parameters.values()]
+    chosen = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+    arguments = {**works, **{each: data.draw(hostile, label=each) for each in chosen}}
+
+    attempt(lambda: decorator(**arguments)(handler))
 
 
 @fuzz

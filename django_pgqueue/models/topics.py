@@ -60,8 +60,9 @@ def unbind(alias: str, pattern: str, queue: str | Queue) -> bool:
     >>> Message.objects.unbind("github.push.#", "builds")
     True
 
-    Raises QueueNotFound.
+    Raises QueueNotFound, InvalidArgument.
     """
+    pattern = topic_pattern(pattern)
     found = Queue.objects.resolve(queue, alias)
     bindings = Binding.objects.using(found.alias)
     deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
