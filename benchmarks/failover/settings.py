@@ -1,4 +1,4 @@
-"""Django's settings of sender and consumer: one database, two hosts, the one that takes writes."""
+"""Django's settings of sender and consumer: several hosts, of which one takes writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATABASES = {
         "NAME": "postgres",
         "USER": "postgres",
         "HOST": os.environ["FAILOVER_HOSTS"],
-        "PORT": ",".join("5432" for _ in os.environ["FAILOVER_HOSTS"].split(",")),
+        "PORT": os.environ["FAILOVER_PORTS"],
         "OPTIONS": {"target_session_attrs": "read-write", "connect_timeout": 2},
     },
 }

@@ -43,7 +43,7 @@ class EmbeddedServer:
     port = 5432
 
     def __init__(self, directory: Any, *, settings: Any = None, bin_dir: Any = None) -> None:
-        self.settings, self.user = {"max_connections": 200, **(settings or {})}, _server_user()
+        self.settings, self.user = {"max_connections": 200, **(settings or {})}, server_user()
         self.home = Path(directory).absolute()
         existing = self.home if self.home.exists() else self.home.parent
         if len(bytes(self.home)) > 80 or not self._reaches(existing):  # a socket's path is short
@@ -156,7 +156,7 @@ class EmbeddedServer:
         return file
 
 
-def _server_user() -> dict[str, Any]:  # options for subprocess
+def server_user() -> dict[str, Any]:  # options for subprocess
     users = {user.pw_name: user for user in pwd.getpwall()} if os.geteuid() == 0 else {}
     user = users.get("postgres") or users.get("nobody")
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}

@@ -1,0 +1,171 @@
+"""Servers of which one takes writes and another takes over, with the processes that use them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from example_project.embedded_postgres.server import EmbeddedServer
+from tests.standby import copy, two_servers
+
+__all__ = ["Pair", "Servers", "execute", "kill", "pair", "until"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Servers(ABC):
+    """``addresses`` are the host and port of each; nothing tells the processes which one writes."""
+
+    def __init__(self, folder: Path, addresses: list[tuple[str, int]]) -> None:
+        self.folder = folder
+        self.addresses = addresses
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        #: When the server that took writes was dead.
+        self.killed = float("inf")
+
+    @abstractmethod
+    def fail(self) -> None:
+        """Kill the server that takes writes, and note when; return when another one does."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The server that takes writes, after :meth:`fail` the new one."""
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "output").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.processes.append(process)
+        return process
+
+    def script(self, text: str) -> None:
+        """Run a few lines of Python with Django set up, on the server that takes writes."""
+        code = (
+            "import django; django.setup()\n"
+            "from django.core.management import call_command\n"
+            "from django.db import connection\n"
+            "from django_pgqueue import queue\n" + text
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=self._environment, check=True)
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        hosts, ports = zip(*self.addresses, strict=True)
+        return {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "DJANGO_SETTINGS_MODULE": "benchmarks.failover.settings",
+            "FAILOVER_HOSTS": ",".join(hosts),
+            "FAILOVER_PORTS": ",".join(map(str, ports)),
+            "FAILOVER_NOTES": str(self.notes),
+        }
+
+
+class Pair(Servers):
+    """A primary and its standby, which an operator promotes at once."""
+
+    def __init__(self, folder: Path, primary: EmbeddedServer, standby: EmbeddedServer) -> None:
+        super().__init__(folder, [(server.host, server.port) for server in (primary, standby)])
+        self.primary = primary
+        self.standby = standby
+        self.url = primary.url()
+
+    url = ""
+
+    def hold_back(self, seconds: float) -> None:
+        """Send nothing to the standby from now on, and return after so many seconds."""
+        [(walsender,)] = execute(self.url, "SELECT pid FROM pg_stat_replication")
+        os.kill(walsender, signal.SIGSTOP)
+        time.sleep(seconds)
+
+    def fail(self) -> None:
+        kill(self.primary.data)
+        self.killed = time.monotonic()
+        promote = [self.standby.bin_dir / "pg_ctl", "promote", "--wait"]
+        promote.append(f"-D{self.standby.data}")
+        subprocess.run(promote, check=True, capture_output=True, cwd="/", **self.standby.user)
+        self.url = self.standby.url()
+
+
+@contextmanager
+def pair(*, synchronous: bool) -> Iterator[Pair]:
+    settings = {
+        "shared_buffers": "64MB",
+        "max_connections": "50",
+        "wal_retrieve_retry_interval": "200ms",
+    }
+    with (
+        two_servers(settings) as (primary, standby),
+        tempfile.TemporaryDirectory(prefix="pgqueue-over-") as folder,
+        primary,
+    ):
+        copy(primary, standby)
+        with standby:
+            if synchronous:
+                # After the copy: the promoted server must not wait for its own standby.
+                execute(primary.url(), "ALTER SYSTEM SET synchronous_standby_names = '*'")
+                execute(primary.url(), "SELECT pg_reload_conf()")
+            state = "SELECT sync_state FROM pg_stat_replication"
+            wanted = [("sync" if synchronous else "async",)]
+            until(lambda: execute(primary.url(), state) == wanted)
+            found = Pair(Path(folder), primary, standby)
+            try:
+                yield found
+            finally:
+                found.close()
+
+
+def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Wait until something is so, and return it. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so after {seconds:g} seconds: {condition}")
+        time.sleep(0.02)
+    return found
+
+
+def kill(data: Path) -> None:
+    """kill -9 all processes of the server of a directory at once, as a power cut ends them."""
+    postmaster = int((data / "postmaster.pid").read_text().split()[0])
+    os.kill(postmaster, signal.SIGSTOP)  # or it would see a child die, and restart
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == postmaster:
+            os.kill(int(stat.parent.name), signal.SIGKILL)
+    os.kill(postmaster, signal.SIGKILL)
