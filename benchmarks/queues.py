@@ -1,10 +1,12 @@
-"""The cost of a queue among many: creating, sending, reading, metrics, and get(pk).
+"""The cost of a queue among many: creating, sending, reading, metrics, the admin, and get(pk).
 
     python -m benchmarks.queues                    # 1, 100 and 10,000 queues
     python -m benchmarks.queues --sizes 1 100 1000
 
 Each figure is the median, in milliseconds, of operations on queues drawn at random. ``new
-connection`` is the first send of a session, which has read no table's definition yet.
+connection`` is the first send of a session, which has read no table's definition yet. ``after a
+creation`` is the first statement of a session that has sent to every queue, after another session
+has made one.
 The server is one of our own that is gone afterwards, or DATABASE_URL's.
 """
 
@@ -39,10 +41,11 @@ def timed(operation: Callable[[], Any], times: int) -> float:
 
 def measure(count: int, creating: float, draw: random.Random) -> dict[str, float]:
     """The figures with that many queues, on which ``creating`` one took so long."""
-    from django.db import connection
+    from django.db import connection, connections
 
     from django_pgqueue import queue
-    from django_pgqueue.models import Message
+    from django_pgqueue.admin import overview
+    from django_pgqueue.models import Message, Queue
 
     def some() -> Any:
         return queue(f"queue-{draw.randrange(count)}")
@@ -66,16 +69,29 @@ def measure(count: int, creating: float, draw: random.Random) -> dict[str, float
             cursor.execute(statement)
             return float(cursor.fetchone()[0])
 
+    def after_a_creation() -> float:
+        Message.objects.using("other").create_queue(f"new-{draw.random()}")
+        return timed(lambda: value("SELECT 1"), 1)
+
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
+    connecting()
+    for number in range(count):
+        queue(f"queue-{number}").send({"n": 1})
+    after = statistics.median(after_a_creation() for _ in range(FEW))
+    connections["other"].close()
+    memory = value("SELECT sum(total_bytes) / 1e6 FROM pg_backend_memory_contexts")
     pk = some().send({"n": 1})
     figures = {
         "create": creating,
+        "a statement after a creation": after,
+        "memory of that session, MB": memory,
         "send, new connection": statistics.median(first_send() for _ in range(FEW)),
         "send": timed(lambda: some().send({"n": 1}), DRAWN),
         "read, archive, send": timed(reading, DRAWN),
         "metrics of one": timed(lambda: some().metrics(), DRAWN),
         "metrics_all": timed(Message.objects.metrics_all, FEW),
+        "the admin's overview": timed(lambda: overview.look(list(Queue.objects.all())), FEW),
         "get(pk)": timed(lambda: Message.objects.get(pk=pk), FEW),
     }
     connecting()
@@ -118,7 +134,6 @@ def main() -> int:
         from django.core.management import call_command
         from django.db import connections
 
-        from django_pgqueue import queue
         from django_pgqueue.models import Message
 
         call_command("migrate", verbosity=0)
@@ -129,7 +144,6 @@ def main() -> int:
                 while made < count:
                     name = f"queue-{made}"
                     took.append(timed(lambda name=name: Message.objects.create_queue(name), 1))
-                    queue(name).send({"n": 1})
                     made += 1
                     if made % 100 == 0:
                         print(f"{made} queues ...", file=sys.stderr, flush=True)

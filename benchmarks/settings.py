@@ -12,7 +12,13 @@ SECRET_KEY = "only for benchmarks"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-INSTALLED_APPS = ["django.contrib.contenttypes", "django_pgqueue", "benchmarks"]
+INSTALLED_APPS = [
+    "django.contrib.admin",  # its overview is measured
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django_pgqueue",
+    "benchmarks",
+]
 
 if importlib.util.find_spec("django.tasks"):
     TASKS = {
@@ -36,6 +42,9 @@ DATABASES = {
         "CONN_MAX_AGE": None if "BENCHMARK_PERSISTENT" in os.environ else 0,
     },
 }
+
+# The same database by a session of its own.
+DATABASES["other"] = dict(DATABASES["default"])
 
 if "BENCHMARK_HISTORY" in os.environ:
     PGQUEUE = {"HISTORY_SECONDS": float(os.environ["BENCHMARK_HISTORY"] or 0) or None}
