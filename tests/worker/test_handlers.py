@@ -470,11 +470,11 @@ def test_a_listener_that_raises_stops_no_handler(
     def broken(**kwargs: Any) -> None:
         raise RuntimeError("a listener of the user's own")
 
+    pk = committed_orders.send(1)
     heard = [getattr(signals, name) for name in signals.__all__]
     for signal in heard:
         signal.connect(broken)
     try:
-        pk = committed_orders.send(1)
         drain(lambda message: None)
     finally:
         for signal in heard:
