@@ -199,6 +199,7 @@ class OpenQueue:
             "vt": vt,
             "qty": qty,
             "max_deliveries": self.max_deliveries,
+            "process_id": None,
             "in_rounds": False,
         }
         return self._deliveries(connection, "read/follow", values, sized)
@@ -213,7 +214,7 @@ class OpenQueue:
         # Bodies are for the executors; here their sizes stand for them, if anything does.
         size = "to_jsonb(octet_length(body::text))" if sized else "NULL::jsonb"
         message = (
-            f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers "
+            f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, scheduled_at "
             f"FROM pgqueue_message_q{self.id})"
         )
         rows = self._run(connection, statement, values, message=message, any_body="true")
@@ -257,7 +258,7 @@ class OpenQueue:
 
     def backlog(self, connection: psycopg.Connection[Any], limit: int) -> Backlog:
         """Counted up to a limit."""
-        [row] = self._run(connection, "metrics/metrics", {"limit": limit})
+        [row] = self._run(connection, "metrics/metrics", {"limit": limit}, of=self.id)
         ready, waiting, due, oldest = row[0], row[1], row[6], row[9]
         return Backlog(ready + waiting + due, float(oldest or 0.0))
 

@@ -19,6 +19,10 @@ CREATE FUNCTION {schema}.pgqueue_sent{twin}(
     priorities smallint[], groups text[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    IF queue_number IS NULL THEN
+        RETURN;  -- an INSERT of no rows
+    END IF;
+
     IF ids IS NOT NULL THEN
         INSERT INTO {schema}.pgqueue_deferred{twin}
             (id, vt, enqueued_at, queue_id, priority, state)
@@ -57,16 +61,14 @@ BEGIN
     WHERE group_key IS NULL
       AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
+    -- Only rows that are apart are gathered: most sends have none.
     PERFORM {schema}.pgqueue_sent{twin}(
-        min(queue_id), pg_catalog.array_agg(id) FILTER (WHERE apart),
-        pg_catalog.array_agg(enqueued_at::timestamptz) FILTER (WHERE apart),
-        pg_catalog.array_agg(scheduled_at::timestamptz) FILTER (WHERE apart),
-        pg_catalog.array_agg(priority::smallint) FILTER (WHERE apart),
-        pg_catalog.array_agg(group_key::text) FILTER (WHERE apart))
-    FROM (SELECT *, group_key IS NOT NULL
-             OR scheduled_at::timestamptz > statement_timestamp() AS apart
-          FROM inserted) i
-    HAVING min(queue_id) IS NOT NULL;
+        (SELECT queue_id FROM inserted LIMIT 1), pg_catalog.array_agg(id),
+        pg_catalog.array_agg(enqueued_at::timestamptz),
+        pg_catalog.array_agg(scheduled_at::timestamptz),
+        pg_catalog.array_agg(priority::smallint), pg_catalog.array_agg(group_key::text))
+    FROM inserted
+    WHERE group_key IS NOT NULL OR scheduled_at::timestamptz > statement_timestamp();
 
     RETURN NEW;  -- NULL; the word would be an expression
 END

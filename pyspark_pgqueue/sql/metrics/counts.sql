@@ -1,0 +1,1 @@
+../../../django_pgqueue/engine/metrics/counts.sql
