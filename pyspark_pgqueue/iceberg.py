@@ -10,9 +10,10 @@ environment); ``shop.archive`` is in the catalog ``default``, ``prod.shop.archiv
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,8 @@ _TYPES = {
 
 def check(name: str) -> None:
     """Raise InvalidOption, with what to do, if there is no such catalog, or no pyiceberg."""
-    _catalog(name)
+    with _catalog(name):
+        pass
 
 
 def register(path: str, name: str, gone: Collection[str] = ()) -> None:
@@ -45,49 +47,52 @@ def register(path: str, name: str, gone: Collection[str] = ()) -> None:
     """
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
-    table = _table(path, name)
-    wanted = _schema()
-    if set(wanted.names) - {field.name for field in table.schema().fields}:
-        with table.update_schema() as schema:
-            schema.union_by_name(wanted)
-    files = {
-        f"{_location(path)}/{place}"
-        for places in files_in(path).values()
-        for place in places
-        if place not in gone
-    }
-    there = {task.file.file_path: task.file for task in table.scan().plan_files()}
-    new, over = sorted(files - set(there)), sorted(set(there) - files)
-    if over:
-        with table.transaction() as change, change.update_snapshot().overwrite() as snapshot:
-            for place in over:
-                snapshot.delete_data_file(there[place])
-            for file in parquet_files_to_data_files(table.io, change.table_metadata, iter(new)):
-                snapshot.append_data_file(file)
-        now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
-        table.maintenance.expire_snapshots().older_than(now).commit()
-    elif new:
-        table.add_files(new)
+    with _catalog(name) as (catalog, identifier):
+        table = _table(catalog, identifier, path)
+        wanted = _schema()
+        if set(wanted.names) - {field.name for field in table.schema().fields}:
+            with table.update_schema() as schema:
+                schema.union_by_name(wanted)
+        files = {
+            f"{_location(path)}/{place}"
+            for places in files_in(path).values()
+            for place in places
+            if place not in gone
+        }
+        there = {task.file.file_path: task.file for task in table.scan().plan_files()}
+        new, over = sorted(files - set(there)), sorted(set(there) - files)
+        if over:
+            with table.transaction() as change, change.update_snapshot().overwrite() as snapshot:
+                for place in over:
+                    snapshot.delete_data_file(there[place])
+                for file in parquet_files_to_data_files(table.io, change.table_metadata, iter(new)):
+                    snapshot.append_data_file(file)
+            now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
+            table.maintenance.expire_snapshots().older_than(now).commit()
+        elif new:
+            table.add_files(new)
 
 
 def counts(name: str) -> dict[str, int]:
     """The messages of a table by queue, as its metadata has them."""
-    catalog, identifier = _catalog(name)
     found: Counter[str] = Counter()
-    if catalog.table_exists(identifier):
-        for task in catalog.load_table(identifier).scan().plan_files():
-            found[str(task.file.partition[0])] += task.file.record_count
+    with _catalog(name) as (catalog, identifier):
+        if catalog.table_exists(identifier):
+            for task in catalog.load_table(identifier).scan().plan_files():
+                found[str(task.file.partition[0])] += task.file.record_count
     return dict(found)
 
 
 def drop(name: str) -> None:
     """Forget a table; its files are the lake's."""
-    catalog, identifier = _catalog(name)
-    if catalog.table_exists(identifier):
-        catalog.drop_table(identifier)
+    with _catalog(name) as (catalog, identifier):
+        if catalog.table_exists(identifier):
+            catalog.drop_table(identifier)
 
 
-def _catalog(name: str) -> tuple[Any, tuple[str, ...]]:
+@contextlib.contextmanager
+def _catalog(name: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """The catalog of a table, open until the end of the block, and the table's name in it."""
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
@@ -99,20 +104,21 @@ def _catalog(name: str) -> tuple[Any, tuple[str, ...]]:
         raise InvalidOption(
             f"An Iceberg table is namespace.table, or catalog.namespace.table, not {name!r}."
         )
-    catalog, identifier = ("default", parts) if len(parts) == 2 else (parts[0], parts[1:])
+    source, identifier = ("default", parts) if len(parts) == 2 else (parts[0], parts[1:])
     try:
-        return load_catalog(catalog), identifier
+        catalog = load_catalog(source)
     except Exception as error:  # of the library of each kind of catalog
         raise InvalidOption(
-            f"The Iceberg catalog {catalog!r} cannot be reached: {error}. Configure it in "
-            f".pyiceberg.yaml, or by PYICEBERG_CATALOG__{catalog.upper()}__URI and so on."
+            f"The Iceberg catalog {source!r} cannot be reached: {error}. Configure it in "
+            f".pyiceberg.yaml, or by PYICEBERG_CATALOG__{source.upper()}__URI and so on."
         ) from error
+    with catalog:
+        yield catalog, identifier
 
 
-def _table(path: str, name: str) -> Any:
+def _table(catalog: Any, identifier: tuple[str, ...], path: str) -> Any:
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
-    catalog, identifier = _catalog(name)
     if catalog.table_exists(identifier):
         return catalog.load_table(identifier)
     catalog.create_namespace_if_not_exists(identifier[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def lake(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     catalogs = pytest.importorskip("pyiceberg.catalog")
     pytest.importorskip("sqlalchemy")
     from pyiceberg.utils.config import Config
@@ -34,7 +34,8 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PYICEBERG_CATALOG__CATALOG__WAREHOUSE", f"file://{tmp_path}")
     # Read from the environment as it is imported.
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
-    return catalogs.load_catalog("catalog")
+    with catalogs.load_catalog("catalog") as found:
+        yield found
 
 
 def rows(catalog: Any, **scan: Any) -> list[int]:
@@ -85,7 +86,7 @@ def test_lake_becomes_a_table_later_and_gets_new_columns(
 
     with monkeypatch.context() as patch:
         patch.setattr(iceberg, "ARCHIVE", older)
-        iceberg._table(lake, TABLE)
+        iceberg._table(catalog, ("shop", "archive"), lake)
     assert "result" not in catalog.load_table(("shop", "archive")).schema().column_names
     export(spark, url, lake, table=TABLE)
 
