@@ -184,7 +184,7 @@ class Drained(NamedTuple):
 
 
 def drained(seconds: str, messages: int) -> Drained:
-    """What a new consumer process does that drains a queue."""
+    """The work of a new consumer process that drains a queue."""
     from django.db import connection
 
     from django_pgqueue import queue

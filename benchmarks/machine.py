@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 __all__ = ["Machine", "Process", "Times", "Watch", "spent"]
 
-#: A load average of more than this for each processor is somebody else's. It tells of the last
+#: A load average of more than this for each processor is other programs'. It tells of the last
 #: minute, not of now: it decides only where there is no /proc/stat.
 LOAD = 0.75
 #: The share of all processors that others may use while the benchmark waits.
@@ -100,7 +100,7 @@ def spent(
 
 @dataclass
 class Machine:
-    """What was seen of it: a calibration and a share of others for each look."""
+    """The machine during a run: a calibration and a share of others for each look."""
 
     cores: int
     load: float

@@ -31,7 +31,7 @@ def delays(sent: Iterable[float], handled: dict[float, float], ended: float) -> 
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The least value that so many percent of all do not exceed (nearest rank).
+    """The least value that a given percentage of all do not exceed (nearest rank).
 
     >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99.9)
     (2, 4)

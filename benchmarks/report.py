@@ -46,7 +46,7 @@ def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
 
 
 def of_machine(machine: Machine) -> dict[str, str]:
-    """What was seen of the machine before the start and before each measurement."""
+    """The state of the machine before the start and before each measurement."""
     found = {"load before": f"{machine.load:.1f}"}
     if machine.others:
         found["others' share"] = f"{statistics.median(machine.others):.0%}"
@@ -55,7 +55,7 @@ def of_machine(machine: Machine) -> dict[str, str]:
 
 
 def made_of(outcome: Outcome, facts: dict[str, Any]) -> str:
-    """What the figures of a scenario are made of, in a line."""
+    """The counts behind the figures of a scenario, in a line."""
     machine = facts["machine"]
     rounds = max((len(s) for units in outcome.samples.values() for s in units.values()), default=0)
     parts = [

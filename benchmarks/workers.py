@@ -87,7 +87,7 @@ def stop(processes: list[subprocess.Popen]) -> None:
 
 @contextmanager
 def gate(table: str) -> Iterator[Callable[[], int]]:
-    """Nobody claims a row of the table; gives how many processes would like to."""
+    """No process claims a row of the table; gives how many processes would like to."""
     with database.connect() as connection:
         connection.autocommit = False
         # Reads pass, row locks and writes do not.

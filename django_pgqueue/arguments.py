@@ -27,6 +27,7 @@ __all__ = [
     "moment",
     "newest",
     "priority",
+    "process",
     "quantity",
     "queue_name",
     "receipts",
@@ -303,6 +304,11 @@ def whole(value: object, name: str) -> int:
     if type(value) is not int or not 1 <= value <= _INT4:
         raise InvalidArgument(f"{name} must be a whole number from 1 to {_INT4}, not {value!r}")
     return value
+
+
+def process(value: object) -> int | None:
+    """The id of a consumer process's row, or None."""
+    return None if value is None else whole(value, "process_id")
 
 
 def _list(values: Any, name: str, what: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What can be read: the columns of an archived, a live and a consumed message.
+"""The columns that can be read: those of an archived, a live and a consumed message.
 
 ``a`` is the archive (or the live view), ``m`` the message, ``{queue}`` the queue's name.
 """

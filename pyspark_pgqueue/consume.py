@@ -95,7 +95,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._backlog: dict[str, Any] = {}
         self._redelivered = 0
 
-    # What Spark asks for
+    # Calls of Spark
 
     def initialOffset(self) -> dict[str, Any]:
         server = planning.server(self._connection)
@@ -303,7 +303,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> str:
         ids, read_cts, _ = zip(*receipts, strict=True)
         selected = columns.select(self.options.columns, names, f"{literal(queue.name)}::text")
-        # Whoever has archived a message by now, its row is there; one that was deleted is not.
+        # The row of a message that was archived meanwhile is there; one that was deleted is not.
         return (
             f"SELECT {selected} FROM unnest('{{{_list(ids)}}}'::bigint[], "
             f"'{{{_list(read_cts)}}}'::integer[]) AS a (id, read_ct) "

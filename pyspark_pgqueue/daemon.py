@@ -14,7 +14,7 @@ from pyspark import daemon
 
 __all__: list[str] = []
 
-#: What reads, writes and exports import, and Spark's own part of a worker.
+#: The modules that reads, writes and exports import, and Spark's own part of a worker.
 SHARED = (
     "pyspark.worker",
     "pyspark.sql.functions",

@@ -110,5 +110,5 @@ def _rows(filesystem: fs.FileSystem, path: str, wanted: pa.Schema) -> Iterator[p
 
 
 def _of(place: str, key: str) -> str:
-    """What a place says, as ``queue=orders`` does."""
+    """The value of a key in a place, as in ``queue=orders``."""
     return place.partition(f"/{key}=")[2].partition("/")[0]

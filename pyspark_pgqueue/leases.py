@@ -86,7 +86,7 @@ def _ranges(ids: Sequence[int]) -> str:
 
 
 class Backlog(NamedTuple):
-    """What a queue holds that could be read now, and the age of its oldest message in seconds."""
+    """How many messages could be read now, and the age of the queue's oldest in seconds."""
 
     messages: int
     seconds: float
@@ -124,7 +124,7 @@ class OpenQueue:
         most: int,
         most_bytes: int | None = None,
     ) -> Deliveries:
-        """Lease up to so many messages, or until their bodies have so many bytes.
+        """Lease up to ``most`` messages, or until their bodies have ``most_bytes``.
 
         Bytes are a soft limit: they are known when a message is leased. Of a group several are
         leased at once, as long as none of them is in flight.
@@ -218,7 +218,10 @@ class OpenQueue:
             f"FROM pgqueue_message_q{self.id})"
         )
         rows = self._run(connection, statement, values, message=message, any_body="true")
-        return [_Delivery(row[0], row[1], row[2], row[3], row[4], row[8]) for row in rows]
+        return [
+            _Delivery(note, pk, read_ct, read_at, body, group_key)
+            for note, pk, read_ct, read_at, body, _headers, _at, _priority, group_key, *_ in rows
+        ]
 
     def _end(self, connection: psycopg.Connection[Any], receipts: Sequence[Receipt]) -> None:
         """Their deliveries have run out: to the dead-letter queue, or to the archive as failed."""
@@ -259,7 +262,7 @@ class OpenQueue:
     def backlog(self, connection: psycopg.Connection[Any], limit: int) -> Backlog:
         """Counted up to a limit."""
         [row] = self._run(connection, "metrics/metrics", {"limit": limit}, of=self.id)
-        ready, waiting, due, oldest = row[0], row[1], row[6], row[9]
+        ready, waiting, _begun, _later, _deferred, _leased, due, _held, _delayed, oldest, *_ = row
         return Backlog(ready + waiting + due, float(oldest or 0.0))
 
     def newest(self, connection: psycopg.Connection[Any]) -> int:

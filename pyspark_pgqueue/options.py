@@ -182,7 +182,7 @@ class Options:
         return Options(**{**self.__dict__, "names": wanted})
 
 
-# What says nothing about messages that are taken as they come, and what is said of them alone.
+# Options without a meaning for messages that are taken as they come, and those for these alone.
 _OF_A_LOG = (
     "source",
     "startingOffsets",

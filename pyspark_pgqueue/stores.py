@@ -28,7 +28,7 @@ STAGING = "_staging"
 PART = 8 * 1024 * 1024
 S3 = "s3"
 
-#: What is known of a file that is not published: its place ``to``, and how it gets there.
+#: The description of a file that is not published: its place ``to``, and how it gets there.
 File = dict[str, Any]
 
 
@@ -104,7 +104,7 @@ class Store:
         return self.filesystem.open_output_stream(staged)
 
     def written(self, place: str, sink: Sink) -> File:
-        """What publishing needs to know of a file that was closed."""
+        """The description, for publishing, of a file that was closed."""
         return {"to": place}
 
     def abandon(self, place: str, sink: Sink) -> None:
@@ -138,7 +138,7 @@ class Store:
                 self.filesystem.delete_file(self.path(place))
 
     def files(self, directory: str) -> dict[str, list[fs.FileInfo]]:
-        """What is published below a directory, by the directories it is in."""
+        """The files that are published below a directory, by the directories it is in."""
         selector = fs.FileSelector(self.path(directory), recursive=True, allow_not_found=True)
         found: dict[str, list[fs.FileInfo]] = {}
         for info in sorted(self.filesystem.get_file_info(selector), key=lambda info: info.path):

@@ -1,4 +1,4 @@
-"""What is said about supported versions, in each of the places that say it."""
+"""The supported versions, in each of the places that name them."""
 
 from __future__ import annotations
 

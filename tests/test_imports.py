@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_pgqueue"
 SPARK = "pyspark_pgqueue"
 # Packages that the contracts name.
-# What the contracts name must be there.
+# The modules that the contracts name must be there.
 ALWAYS = dict.fromkeys(
     [
         "__init__.py",

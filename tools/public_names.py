@@ -2,7 +2,7 @@
 
     python -m tools.public_names    # ends with 1 when a public name has no known type
 
-What is not here is private: it may change in any version.
+Other names are private: it may change in any version.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def main() -> int:
 
 
 def unknown() -> Iterator[str]:
-    """What pyright does not know of the public names, by ``--verifytypes``."""
+    """The public names whose types pyright does not know, by ``--verifytypes``."""
     homes = tuple(home for module in PUBLIC for home in homes_of(module))
     for symbol in verified("django_pgqueue")["symbols"]:
         name = symbol["name"]

@@ -99,7 +99,7 @@ class Pair(Servers):
     url = ""
 
     def hold_back(self, seconds: float) -> None:
-        """Send nothing to the standby from now on, and return after so many seconds."""
+        """Send nothing to the standby from now on, and return after ``seconds``."""
         [(walsender,)] = execute(self.url, "SELECT pid FROM pg_stat_replication")
         os.kill(walsender, signal.SIGSTOP)
         time.sleep(seconds)

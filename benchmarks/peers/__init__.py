@@ -96,7 +96,7 @@ class Worker:
         """Set its tables as they are by default, or as its documentation advises."""
 
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
-        """What starts a process; ``concurrency`` handlers at once, in place of its setting."""
+        """The command that starts a process, with ``concurrency`` handlers in place of its own."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ class Worker:
 
 
 def missing(label: str) -> str | None:
-    """What a contestant lacks, or None."""
+    """The requirement that a contestant lacks, or None."""
     for needed in {**QUEUES, **WORKERS}[label][1]:
         if needed == "npm":
             found = shutil.which("npm") and shutil.which("node")

@@ -1,6 +1,6 @@
 """Queues, messages and the archive in Django's admin: to look at, and to settle by hand.
 
-What a page costs does not grow with the number of messages: nothing here counts, sorts or
+The cost of a page does not grow with the number of messages: nothing here counts, sorts or
 searches without an index or an end.
 """
 

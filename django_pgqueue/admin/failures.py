@@ -47,7 +47,7 @@ ACTIONS = {
 }
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”|<[^<>]*>")
-# What has a digit: numbers, ids, times, and hexadecimal ones in parts.
+# Words with a digit: numbers, ids, times, and hexadecimal ones in parts.
 _NUMBER = re.compile(r"[0-9a-fA-F]*\d[\w]*(?:[-.:,/][0-9a-fA-F]*\d[\w]*)*")
 
 
@@ -282,7 +282,7 @@ def _act(
 
 
 def offers(request: HttpRequest) -> list[tuple[str, str]]:
-    """What the user may do with all messages of a group."""
+    """The actions that the user may take on all messages of a group."""
     words = {"retry": _("Retry"), "redrive": _("Redrive …"), "discard": _("Discard")}
     return [
         (action, words[action])

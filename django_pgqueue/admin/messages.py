@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
@@ -23,7 +23,7 @@ from django.http import (
 )
 from django.shortcuts import get_object_or_404
 from django.template.defaultfilters import filesizeformat
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import mark_safe
@@ -159,6 +159,7 @@ class MessageAdmin(ReadOnlyAdmin):
             self.list_per_page + 1, Found.from_text(request.GET.get("after", "")), using=using
         )
         rows = self._rows(request, found[: self.list_per_page])
+        errors = any(row.first_line for row in rows)
         count = search.count(CAP + 1, using=using)
         return self.render_page(
             request,
@@ -167,8 +168,8 @@ class MessageAdmin(ReadOnlyAdmin):
                 "title": _("Messages"),
                 "is_list": True,
                 "tabs": self._tabs(request, search),
-                "columns": self._columns(rows),
-                "rows": [(row.pk, self._cells(row, rows)) for row in rows],
+                "columns": self._columns(errors),
+                "rows": [(row.pk, self._cells(row, errors)) for row in rows],
                 "count": f"{CAP:,}+" if count > CAP else f"{count:,}",
                 "number": count,
                 "wrong": search.wrong,
@@ -219,12 +220,12 @@ class MessageAdmin(ReadOnlyAdmin):
         self.prepare(rows)
         return rows
 
-    def _columns(self, rows: Sequence[Any]) -> list[str]:
+    def _columns(self, errors: bool) -> list[str]:
         columns = [_("id"), _("queue"), _("state"), _("deliveries"), _("readable or ended at")]
         columns += [_("sent at"), _("body")]
-        return [*columns, _("error")] if any(row.first_line for row in rows) else columns
+        return [*columns, _("error")] if errors else columns
 
-    def _cells(self, row: Any, rows: Sequence[Any]) -> list[tuple[str, str]]:
+    def _cells(self, row: Any, errors: bool) -> list[tuple[str, str]]:
         cells = [
             ("id", self.link(Message, row.pk, row.pk)),
             ("in_queue", self.in_queue(row)),
@@ -234,7 +235,7 @@ class MessageAdmin(ReadOnlyAdmin):
             ("sent_at", self.sent_at(row)),
             ("preview", self.preview(row)),
         ]
-        if any(each.first_line for each in rows):
+        if errors:
             cells.append(("first_line", cut(row.first_line or EMPTY, 100)))
         return cells
 
@@ -244,7 +245,7 @@ class MessageAdmin(ReadOnlyAdmin):
         def lines() -> Iterator[str]:
             for first in range(0, len(found), CHUNK):
                 chunk = found[first : first + CHUNK]
-                size = Func(F("body"), function="pg_column_size", output_field=IntegerField())
+                size = _size_of("body")
                 rows = Message.objects.using(using).filter(
                     pk__in=[each.pk for each in chunk],
                     queue_id__in={each.queue_id for each in chunk},
@@ -327,15 +328,15 @@ class MessageAdmin(ReadOnlyAdmin):
             for outcome in ArchivedMessage.objects.using(using).filter(**of_queues)
         }
         # A large body is not decompressed, let alone written as text, for its first characters.
-        size = Func(F("body"), function="pg_column_size", output_field=IntegerField())
+        size = _size_of("body")
         beginning = Case(
             When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
             output_field=TextField(),
         )
-        of_headers = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
         died_of = RawSQL("left(headers #>> '{x-dead-letter,error}', %s)", [FIRST_LINE])
         why = Case(
-            When(LessThanOrEqual(of_headers, EXPORTED), then=died_of), output_field=TextField()
+            When(LessThanOrEqual(_size_of("headers"), EXPORTED), then=died_of),
+            output_field=TextField(),
         )
         told = {
             pk: rest
@@ -569,17 +570,10 @@ class MessageAdmin(ReadOnlyAdmin):
         return self.may(request, "send")
 
     def get_urls(self) -> list[URLPattern]:
-        def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-            return self.admin_site.admin_view(view)
-
         return [
-            path("<int:pk>/resend/", guarded(self.resend), name="django_pgqueue_message_resend"),
-            path("failures/", guarded(self.failures), name="django_pgqueue_message_failures"),
-            path(
-                "failures/<str:fingerprint>/",
-                guarded(self.failure),
-                name="django_pgqueue_message_failure",
-            ),
+            self.own_path("<int:pk>/resend/", self.resend, "message_resend"),
+            self.own_path("failures/", self.failures, "message_failures"),
+            self.own_path("failures/<str:fingerprint>/", self.failure, "message_failure"),
             *super().get_urls(),
         ]
 
@@ -616,13 +610,18 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @patiently
     def failures(self, request: HttpRequest) -> HttpResponse:
-        """What fails, by error."""
+        """Failures, by error."""
         return failures.overview(self, request)
 
     @patiently
     def failure(self, request: HttpRequest, fingerprint: str) -> HttpResponse:
         """The messages of one error, and what may be done with all of them."""
         return failures.group(self, request, fingerprint)
+
+
+def _size_of(column: str) -> Func:
+    """The bytes that a column takes in the database, without reading it."""
+    return Func(F(column), function="pg_column_size", output_field=IntegerField())
 
 
 def _line(row: dict[str, Any], outcome: ArchivedMessage | None) -> str:

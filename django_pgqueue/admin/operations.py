@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,9 +18,9 @@ from django.db import connections, router, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from django_pgqueue import ddl, signals
@@ -28,14 +28,16 @@ from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.search import Extent
-from django_pgqueue.admin.wording import age, cut, moment
+from django_pgqueue.admin.wording import age, counted, cut, moment
 from django_pgqueue.models import Message, Operation, Queue
 from django_pgqueue.models.bulk import Kind
 
-__all__ = ["AT_ONCE", "Job", "OperationAdmin", "counted", "may", "perform"]
+__all__ = ["AT_ONCE", "NOT_TYPED", "Job", "OperationAdmin", "may", "perform"]
 
 #: An action on more messages than this is an operation.
 AT_ONCE = 50
+NOT_TYPED = gettext_lazy("Nothing was changed: type the name of the queue to confirm.")
+
 #: Seconds of steps in a request: the one that begins an operation, and each that its page makes.
 SECONDS = 1.0
 
@@ -102,9 +104,9 @@ WORDS = {
     ),
 }
 
-#: What may be in flight, and is left alone unless asked for.
+#: Their messages may be in flight, and are left alone then unless asked for.
 HELD = (Kind.READABLE, Kind.ARCHIVE, Kind.DELETE, Kind.PURGE)
-#: What can go to another queue than its own, and no faster than a rate.
+#: Their messages can go to another queue than their own, and no faster than a rate.
 SENT = (Kind.REDRIVE, Kind.REPLAY)
 
 
@@ -127,7 +129,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a question was about: when, and of each job how many messages, up to which ids."""
+    """The subject of a question: when, and of each job how many messages, up to which ids."""
 
     at: dt.datetime
     extents: list[dict[int, Extent]]
@@ -255,7 +257,7 @@ def perform(
     if confirmed:
         asked = Asked.from_text(request.POST.get("asked", ""), jobs)
         if request.POST.get("typed", "").strip() != typed:
-            form.add_error(None, _("Nothing was changed: type the name of the queue to confirm."))
+            form.add_error(None, NOT_TYPED)
     else:
         asked = Asked.now(jobs, using)
         final = any(WORDS[job.kind].is_final for job in jobs)
@@ -442,12 +444,10 @@ class OperationAdmin(RecordAdmin):
         return moment(operation.created_at)
 
     def get_urls(self) -> list[URLPattern]:
-        def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-            return self.admin_site.admin_view(require_POST(view))
-
+        views = {"step": self.step, "stop": self.stop, "resume": self.resume}
         own = [
-            path(f"<int:pk>/{name}/", guarded(view), name=f"django_pgqueue_operation_{name}")
-            for name, view in (("step", self.step), ("stop", self.stop), ("resume", self.resume))
+            self.own_path(f"<int:pk>/{name}/", require_POST(view), f"operation_{name}")
+            for name, view in views.items()
         ]
         return [*own, *super().get_urls()]
 
@@ -544,15 +544,6 @@ STATES = {
     Operation.DONE: gettext_lazy("done"),
     Operation.FAILED: gettext_lazy("failed"),
 }
-
-
-def counted(number: int) -> str:
-    """
-    >>> counted(1), counted(1200)
-    ('1 message', '1,200 messages')
-    """
-    words = ngettext("%(count)s message", "%(count)s messages", number)
-    return words % {"count": f"{number:,}"}
 
 
 def listed(ids: Sequence[int]) -> str:

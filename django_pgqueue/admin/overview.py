@@ -10,11 +10,11 @@ from typing import Any
 
 from django.db import connections
 from django.utils.timezone import is_naive, now
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.wording import age
+from django_pgqueue.admin.wording import age, counted
 from django_pgqueue.engine.history.reading import Counts, Recent, Times, recent, times
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.models import ArchivedMessage, Process, Queue
@@ -270,10 +270,10 @@ def add_times(rows: Sequence[Row]) -> None:
 
 
 def _alerts(row: Row) -> Iterator[Alert]:
-    """What is wrong with a queue."""
+    """The problems of a queue."""
     queue = row.queue
     readable = row.counts[Place.READY] + row.counts[Place.DUE]
-    told: dict[str, Any] = {"queue": queue, "messages": _many(row.length)}
+    told: dict[str, Any] = {"queue": queue, "messages": counted(row.length)}
     if queue.paused:
         if row.length:
             text = gettext("%(queue)s is paused with %(messages)s") % told
@@ -285,7 +285,7 @@ def _alerts(row: Row) -> Iterator[Alert]:
             yield Alert(WARNING, text, "messages", queue)
     else:
         if readable and not row.consumers:
-            told["messages"] = _many(readable)
+            told["messages"] = counted(readable)
             text = gettext("%(queue)s has no live consumer, and %(messages)s to read") % told
             yield Alert(BAD, text, "consumers", queue)
         if row.oldest is not None and row.oldest > LATE:
@@ -317,10 +317,6 @@ def _failing(queue: Queue, recent: Recent) -> Iterator[Alert]:
     else:
         text = gettext("%(queue)s: %(bad)s of %(attempts)s attempts failed in the last hour")
     yield Alert(BAD if fails_now else WARNING, text % told, "failures", queue, Place.FAILED)
-
-
-def _many(number: int) -> str:
-    return ngettext("%s message", "%s messages", number) % f"{number:,}"
 
 
 def _outcomes(queues: Collection[int], using: str) -> dict[int, Recent]:

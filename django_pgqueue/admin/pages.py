@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import django
@@ -14,7 +14,7 @@ from django.core.paginator import Paginator
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -152,6 +152,10 @@ class PageAdmin(admin.ModelAdmin):
     def url(self, name: str, *args: object) -> str:
         """The address of one of our pages on this site."""
         return reverse(f"admin:django_pgqueue_{name}", args=args, current_app=self.admin_site.name)
+
+    def own_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+        """One of our pages on this site, for who may enter it; ``url(name)`` leads there."""
+        return path(route, self.admin_site.admin_view(view), name=f"django_pgqueue_{name}")
 
     def render_page(
         self, request: HttpRequest, template: str, context: dict[str, Any]

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import health, places
@@ -65,9 +65,8 @@ class ProcessAdmin(RecordAdmin):
         return rows.filter(queues__has_any_keys=list(seen.values())) if seen else rows.none()
 
     def get_urls(self) -> list[URLPattern]:
-        health_page = self.admin_site.admin_view(self.health)
         return [
-            path("health/", health_page, name="django_pgqueue_health"),
+            self.own_path("health/", self.health, "health"),
             *(url for url in super().get_urls() if url.name == "django_pgqueue_process_changelist"),
         ]
 

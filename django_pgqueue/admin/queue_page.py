@@ -57,7 +57,7 @@ class SendForm(forms.Form):
 
 @dataclass(frozen=True)
 class Range:
-    """How far back the charts go: so many spans of this many seconds."""
+    """How far back the charts go: ``spans`` of ``seconds`` each."""
 
     label: Any
     seconds: int
@@ -74,7 +74,7 @@ RANGES = {
 
 @dataclass
 class Span:
-    """What happened in one span, of all processes together."""
+    """The history of one span, of all processes together."""
 
     counts: Counter[str] = field(default_factory=Counter)
     times: dict[str, Counter[str]] = field(

@@ -30,7 +30,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import count_of, seconds_of, spark_path
-from django_pgqueue.admin.operations import Job, may, perform
+from django_pgqueue.admin.operations import NOT_TYPED, Job, may, perform
 from django_pgqueue.admin.overview import (
     DEAD_AFTER,
     Alert,
@@ -70,8 +70,6 @@ QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
 
 #: How many characters of an error a list shows.
 ERROR = 300
-
-NOT_TYPED = _("Nothing was changed: type the name of the queue to confirm.")
 
 BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest", "archived"]
 STORAGE = ["kept", "interval", "partitions", "last_removed", "made_at"]
@@ -371,8 +369,7 @@ class QueueAdmin(PageAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         def of_queue(name: str, view: Callable[..., HttpResponse]) -> URLPattern:
-            guarded = self.admin_site.admin_view(view)
-            return path(f"<int:pk>/{name}/", guarded, name=f"django_pgqueue_queue_{name}")
+            return self.own_path(f"<int:pk>/{name}/", view, f"queue_{name}")
 
         return [
             path("overview.json", self.overview_json, name="django_pgqueue_overview_json"),
@@ -523,7 +520,7 @@ class QueueAdmin(PageAdmin):
     def _links(
         self, request: HttpRequest, queue: Queue, rows: Sequence[Row]
     ) -> list[tuple[str, str]]:
-        """What can be done to the queue, of what this user may do: the words and the address."""
+        """The actions on the queue that this user may take: the words and the address."""
         links = []
         if self.admin_site.is_registered(Message):
             narrowed = urlencode({"queue": str(queue.pk)})
@@ -570,7 +567,7 @@ class QueueAdmin(PageAdmin):
         return self.render_page(request, "admin/django_pgqueue/send.html", context)
 
     def cells(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """What the pages show of these rows."""
+        """The values that the pages show of these rows."""
         # Once: to find an address takes longer than all else of a cell.
         has_pages = self.admin_site.is_registered(Message)
         messages = self.url("message_changelist") if has_pages else None
@@ -625,7 +622,7 @@ class QueueAdmin(PageAdmin):
         """Where the page that tells more is; None on a site that does not have it."""
         queue, about = alert.queue, alert.about
         if queue is not None and about == "failures":
-            # What failed for good is in the archive, or in the dead-letter queue.
+            # Messages that failed for good are in the archive, or in the dead-letter queue.
             target = queue.dead_letter_queue_id
             about = "archive" if target is None else "messages"
         else:

@@ -11,7 +11,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -61,11 +61,7 @@ class RollupAdmin(RecordAdmin):
         return rows if seen is None else rows.filter(queue_name__in=list(seen.values()))
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.charts)
-        return [
-            path("charts/", view, name="django_pgqueue_rollup_charts"),
-            *super().get_urls(),
-        ]
+        return [self.own_path("charts/", self.charts, "rollup_charts"), *super().get_urls()]
 
     @patiently
     def charts(self, request: HttpRequest) -> HttpResponse:

@@ -95,7 +95,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """What a list is asked for. ``queues`` are ids, None means all."""
+    """The filters of a list. ``queues`` are ids, None means all."""
 
     place: Place | None = None
     queues: tuple[int, ...] | None = None

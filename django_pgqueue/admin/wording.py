@@ -9,6 +9,7 @@ import re
 from django.utils.html import format_html
 from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_pgqueue.admin.masking import mask
 
@@ -17,6 +18,7 @@ __all__ = [
     "LONGEST",
     "age",
     "amount",
+    "counted",
     "cut",
     "lapse",
     "moment",
@@ -43,6 +45,16 @@ def amount(number: int, *, exact: bool = True) -> str:
     ('1,234,567', '≈ 20,000')
     """
     return f"{number:,}" if exact else f"≈ {number:,}"
+
+
+def counted(number: int) -> str:
+    """A number of messages, in words.
+
+    >>> counted(1), counted(1200)
+    ('1 message', '1,200 messages')
+    """
+    words = ngettext("%(count)s message", "%(count)s messages", number)
+    return words % {"count": f"{number:,}"}
 
 
 def age(seconds: float | None) -> str:

@@ -74,9 +74,9 @@ KINDS = tuple(_RIGHTS)
 # Functions that the statements of a role call by themselves or in triggers.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)(_unlogged)?$",
-    "consumer": "^pgqueue_(wake|sent|bodies|go_on|next_heads)(_unlogged)?$",
-    "operator": "^pgqueue_(wake|sent|bodies|go_on|next_heads)(_unlogged)?$",
-    "analyst": "^pgqueue_bodies$",
+    "consumer": "^pgqueue_(wake|sent|go_on|next_heads)(_unlogged)?$",
+    "operator": "^pgqueue_(wake|sent|go_on|next_heads)(_unlogged)?$",
+    "analyst": "^$",  # none
 }
 
 # A right on a table of the first migration by which the kind of a role is known, the widest first.

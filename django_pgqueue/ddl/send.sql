@@ -92,15 +92,13 @@ BEGIN
           AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
         PERFORM {schema}.pgqueue_sent{twin}(
-            min(queue_id), pg_catalog.array_agg(id) FILTER (WHERE apart),
-            pg_catalog.array_agg(enqueued_at::timestamptz) FILTER (WHERE apart),
-            pg_catalog.array_agg(scheduled_at::timestamptz) FILTER (WHERE apart),
-            pg_catalog.array_agg(priority::smallint) FILTER (WHERE apart),
-            pg_catalog.array_agg(group_key::text) FILTER (WHERE apart))
-        FROM (SELECT *, group_key IS NOT NULL
-             OR scheduled_at::timestamptz > statement_timestamp() AS apart
-              FROM inserted WHERE queue_id = queue_number) i
-        HAVING min(queue_id) IS NOT NULL;
+            queue_number, pg_catalog.array_agg(id),
+            pg_catalog.array_agg(enqueued_at::timestamptz),
+            pg_catalog.array_agg(scheduled_at::timestamptz),
+            pg_catalog.array_agg(priority::smallint), pg_catalog.array_agg(group_key::text))
+        FROM inserted
+        WHERE queue_id = queue_number
+          AND (group_key IS NOT NULL OR scheduled_at::timestamptz > statement_timestamp());
     END LOOP;
 
     RETURN NEW;

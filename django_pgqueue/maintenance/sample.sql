@@ -1,4 +1,4 @@
--- What queues hold at this moment, and how many messages came since the last look at each. A queue
+-- The backlog of queues at this moment, and how many messages came since the last look at each. A queue
 -- in which nothing is and nothing came has no row.
 INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost, busy,

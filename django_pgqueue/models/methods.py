@@ -18,13 +18,13 @@ from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.models import attempt, maintaining, queues, results, topics
-from django_pgqueue.models.operation import Operation, on_database, operation
+from django_pgqueue.models.operation import Method, on_database, operation
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["ManagerOperations", "QueueOperations"]
 
 
-def _messages(act: Callable[..., Any]) -> tuple[Operation, Operation]:
+def _messages(act: Callable[..., Any]) -> tuple[Method, Method]:
     """An operation whose deliveries come as messages."""
     return operation(
         act,

@@ -20,7 +20,7 @@ from django_pgqueue.engine.session import OpenQueue, is_gone
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["Operation", "on_database", "operation"]
+__all__ = ["Method", "on_database", "operation"]
 
 _QUEUE = inspect.Parameter(
     "queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue"
@@ -31,7 +31,7 @@ _ELSEWHERE = {"countdown": "delay", "eta": "delay"}
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
-class Operation:
+class Method:
     """A method in two forms: of an object that is one queue, and of a manager, which is told it."""
 
     def __init__(self, one: Callable[..., Any], many: Callable[..., Any]) -> None:
@@ -53,7 +53,7 @@ def operation(
     then: Callable[[Any, OpenQueue, Any], Any] | None = None,
     *,
     returns: str | None = None,
-) -> tuple[Operation, Operation]:
+) -> tuple[Method, Method]:
     """A method, and its async twin, that calls a function with an open queue.
 
     ``then`` makes the result, of the type that ``returns`` names, from the object that has the
@@ -80,10 +80,10 @@ def operation(
     shown = signature.replace(return_annotation=returns) if returns else signature
     one = _documented(run, act, shown, [_SELF, *own])
     many = _documented(run, act, shown, [_SELF, _QUEUE, *own])
-    return Operation(one, many), Operation(_asynchronous(one), _asynchronous(many))
+    return Method(one, many), Method(_asynchronous(one), _asynchronous(many))
 
 
-def on_database(act: Callable[..., Any]) -> tuple[Operation, Operation]:
+def on_database(act: Callable[..., Any]) -> tuple[Method, Method]:
     """A method, and its async twin, that calls a function with the alias of a database.
 
     Of an object that is one queue the function gets the queue's name, too.
@@ -96,7 +96,7 @@ def on_database(act: Callable[..., Any]) -> tuple[Operation, Operation]:
     own = list(signature.parameters.values())[1:]
     one = _documented(run, act, signature, [_SELF, *own[1:]])
     many = _documented(run, act, signature, [_SELF, *own])
-    return Operation(one, many), Operation(_asynchronous(one), _asynchronous(many))
+    return Method(one, many), Method(_asynchronous(one), _asynchronous(many))
 
 
 def _refuse_unknown(signature: inspect.Signature, name: str, given: Iterable[str]) -> None:

@@ -102,7 +102,7 @@ def threads_of(handler: Handler, workers: int) -> int:
 
 
 def pool_shortage(alias: str, workers: int) -> tuple[int, int] | None:
-    """The size of a database's pool and the connections that a process with so many workers wants,
+    """The size of a database's pool and the connections that a process with these workers wants,
     where these are more."""
     size, wanted = pool_size(alias), workers + _LOOPS
     return None if size is None or size >= wanted else (size, wanted)

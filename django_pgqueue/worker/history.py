@@ -1,4 +1,4 @@
-"""What this process did to each queue, minute by minute; counted in memory, written at times."""
+"""The work of this process on each queue, minute by minute; counted in memory, written at times."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["Recorder"]
 
-_COUNTS = ("completed", "retried", "failed", "exhausted", "lost", "busy")
-
 
 class Recorder:
     """Writes the history of one database's subscriptions, as one of its processes.
@@ -35,7 +33,7 @@ class Recorder:
         self._failing = False
         self._process_id = 0
         self._minute: dt.datetime | None = None
-        #: What was counted when the minute began, and at the last write.
+        #: The counts when the minute began, and at the last write.
         self._base: dict[Subscription, Counter[Any]] = {}
         self._written: dict[Subscription, Counter[Any]] = {}
 

@@ -46,26 +46,21 @@ class Lines:
 
     def end(self, message: Message) -> Message | None:
         """End a message's turn, if it is its turn; returns the one whose turn it is then."""
-        group = message.group_key or ""
         with self._lock:
-            line = self._lines.get(group)
-            if line is None or line[0] is not message:
+            line = self._led_by(message)
+            if not line:
                 return None
             line.popleft()
             if line:
                 return line[0]
-            del self._lines[group]
+            del self._lines[message.group_key or ""]
             return None
 
     def behind(self, message: Message) -> list[Message]:
         """Take out the messages behind one, if it is its turn."""
         with self._lock:
-            line = self._lines.get(message.group_key or "")
-            if line is None or line[0] is not message:
-                return []
-            left = list(line)[1:]
-            self._lines[message.group_key or ""] = deque([message])
-            return left
+            line = self._led_by(message)
+            return [line.pop() for _ in range(len(line) - 1)][::-1]
 
     def leave(self, when: Callable[[Message], bool] = lambda message: True) -> list[Message]:
         """Take out of each line the first waiting message for which ``when`` holds, and all behind
@@ -78,3 +73,8 @@ class Lines:
                 while len(line) > place:
                     left.append(line.pop())
         return left
+
+    def _led_by(self, message: Message) -> deque[Message]:
+        """The line in which it is this message's turn; else an empty one."""
+        line = self._lines.get(message.group_key or "")
+        return line if line and line[0] is message else deque()

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 NAME = "pgqueue_upgraded"
 
-#: What a release may do to the schema that the last one's processes use.
+#: The changes that a release may make to the schema that the last one's processes use.
 NEXT_RELEASE = """
     ALTER TABLE pgqueue_message ADD COLUMN next_release text;
     ALTER TABLE pgqueue_archive ADD COLUMN next_release text;

@@ -115,7 +115,7 @@ def test_a_message_that_waits_for_too_long_is_an_alert(
 
 
 def happened(minutes: float, process_id: int = 1, **counts: Any) -> None:
-    """What a consumer did to the queue ``orders`` so many minutes ago."""
+    """The history that a consumer wrote for the queue ``orders``, some minutes ago."""
     History.objects.create(
         queue=Queue.objects.get(name="orders"),
         bucket=(now() - dt.timedelta(minutes=minutes)).replace(second=0, microsecond=0),

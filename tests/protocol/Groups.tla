@@ -19,7 +19,7 @@ CONSTANTS
     Bug         \* "none" is ours; the others are planted bugs
 
 None == 0          \* no message
-Nobody == "nobody"
+Unlocked == "unlocked"
 Operator == "operator"
 Acker == "acker"
 Processes == Readers \cup {Acker, Operator}
@@ -63,10 +63,10 @@ Init ==
     /\ unsent = Messages
     /\ waiting = {} /\ ready = {} /\ leased = {} /\ done = {} /\ rechecks = {}
     /\ group = None
-    /\ groupLock = Nobody
-    /\ rowLock = [m \in Messages |-> Nobody]
-    /\ markLock = [k \in Marks |-> Nobody]
-    /\ alone = Nobody
+    /\ groupLock = Unlocked
+    /\ rowLock = [m \in Messages |-> Unlocked]
+    /\ markLock = [k \in Marks |-> Unlocked]
+    /\ alone = Unlocked
     /\ at = [p \in Processes |-> "idle"]
     /\ seen = [p \in Processes |-> Blank]
     /\ stale = [p \in Processes |-> FALSE]
@@ -98,14 +98,14 @@ Lease ==
 -----------------------------------------------------------------------------
 \* A reader settles rechecks
 
-\* The statement begins: its snapshot, the rechecks that nobody holds, the advisory lock if free.
+\* The statement begins: its snapshot, the rechecks that are not locked, the advisory lock if free.
 Begin(p) ==
     /\ at[p] = "idle"
-    /\ LET free == {k \in rechecks : markLock[k] = Nobody} IN
+    /\ LET free == {k \in rechecks : markLock[k] = Unlocked} IN
         /\ free # {}
         /\ marks' = [marks EXCEPT ![p] = free]
         /\ markLock' = [k \in Marks |-> IF k \in free THEN p ELSE markLock[k]]
-    /\ alone' = IF alone = Nobody THEN p ELSE alone
+    /\ alone' = IF alone = Unlocked THEN p ELSE alone
     /\ Look(p)
     /\ stale' = [stale EXCEPT ![p] = FALSE]
     /\ Go(p, IF group = None THEN "unknown" ELSE "known")
@@ -114,7 +114,7 @@ Begin(p) ==
 \* The group has a row: its lock makes the look at the head final. One that changed is left alone.
 Known(p) ==
     /\ at[p] = "known"
-    /\ LET got == groupLock = Nobody /\ ~stale[p]
+    /\ LET got == groupLock = Unlocked /\ ~stale[p]
            alive == seen[p].alive
        IN CASE Bug = "the head is looked at without a lock" ->
                 /\ write' = [write EXCEPT ![p].settled = alive]
@@ -128,7 +128,7 @@ Known(p) ==
     /\ UNCHANGED <<committed, rowLock, markLock, alone, seen, stale, marks, subject,
                    removed, rolledBack>>
 
-\* It has none: the first message of the line becomes the head, if nobody began the group meanwhile.
+\* It has none: the first message of the line becomes the head, unless another process began the group meanwhile.
 Unknown(p) ==
     /\ at[p] = "unknown"
     /\ IF seen[p].first = None
@@ -137,7 +137,7 @@ Unknown(p) ==
             /\ UNCHANGED rowLock
        ELSE LET m == seen[p].first
                 may == alone = p \/ Bug = "groups are begun without the queue's lock"
-                got == may /\ rowLock[m] = Nobody /\ m \in waiting
+                got == may /\ rowLock[m] = Unlocked /\ m \in waiting
             IN /\ rowLock' = IF got THEN [rowLock EXCEPT ![m] = p] ELSE rowLock
                /\ write' = IF got THEN [write EXCEPT ![p].head = m] ELSE write
                /\ Go(p, IF got THEN "insert" ELSE "commit")
@@ -147,7 +147,7 @@ Unknown(p) ==
 \* INSERT … ON CONFLICT DO NOTHING: it waits for a transaction that inserted the same key.
 Insert(p) ==
     /\ at[p] = "insert"
-    /\ groupLock = Nobody
+    /\ groupLock = Unlocked
     /\ IF group = None
        THEN /\ groupLock' = p
             /\ write' = [write EXCEPT ![p].writesGroup = TRUE, ![p].settled = TRUE]
@@ -172,7 +172,7 @@ Next1(p) ==
 Next2(p) ==
     /\ at[p] = "delete"
     /\ LET m == seen[p].first IN
-        /\ rowLock[m] = Nobody
+        /\ rowLock[m] = Unlocked
         /\ IF m \in waiting
            THEN /\ rowLock' = [rowLock EXCEPT ![m] = p]
                 /\ write' = [write EXCEPT ![p].head = m, ![p].writesGroup = TRUE,
@@ -195,8 +195,8 @@ Ack ==
 
 Trigger ==
     /\ at[Acker] = "trigger"
-    /\ IF groupLock = Nobody
-       THEN /\ groupLock' = IF group = None THEN Nobody ELSE Acker
+    /\ IF groupLock = Unlocked
+       THEN /\ groupLock' = IF group = None THEN Unlocked ELSE Acker
             /\ Go(Acker, IF group = subject[Acker] THEN "next" ELSE "commit")
             /\ UNCHANGED write
        ELSE /\ write' = [write EXCEPT ![Acker].recheck =
@@ -213,7 +213,7 @@ Remove ==
     /\ at[Operator] = "idle"
     /\ removed < Removals
     /\ \E m \in waiting :
-        /\ rowLock[m] = Nobody
+        /\ rowLock[m] = Unlocked
         /\ rowLock' = [rowLock EXCEPT ![m] = Operator]
         /\ subject' = [subject EXCEPT ![Operator] = m]
     /\ removed' = removed + 1
@@ -224,10 +224,10 @@ Remove ==
 \* The end of a transaction: its writes are there at once, and its locks are free.
 
 Free(p) ==
-    /\ groupLock' = IF groupLock = p THEN Nobody ELSE groupLock
-    /\ rowLock' = [m \in Messages |-> IF rowLock[m] = p THEN Nobody ELSE rowLock[m]]
-    /\ markLock' = [k \in Marks |-> IF markLock[k] = p THEN Nobody ELSE markLock[k]]
-    /\ alone' = IF alone = p THEN Nobody ELSE alone
+    /\ groupLock' = IF groupLock = p THEN Unlocked ELSE groupLock
+    /\ rowLock' = [m \in Messages |-> IF rowLock[m] = p THEN Unlocked ELSE rowLock[m]]
+    /\ markLock' = [k \in Marks |-> IF markLock[k] = p THEN Unlocked ELSE markLock[k]]
+    /\ alone' = IF alone = p THEN Unlocked ELSE alone
     /\ Go(p, "idle")
     /\ marks' = [q \in Readers |-> IF q = p THEN {} ELSE marks[q]]
     /\ write' = [write EXCEPT ![p] = Nothing]

@@ -11,7 +11,7 @@ CONSTANTS
     Readers,
     MaxDeliveries,  \* of a message, until it is dead-lettered
     Reads,          \* behind the claim, until a read comes from the start
-    Expiries, Releases, Retries, Redrives, \* at most so many in a behaviour
+    Expiries, Releases, Retries, Redrives, \* the most of each in a behaviour
     Fence,          \* "both" is ours; "count", "moment" and "none" are planted bugs
     Sweeps          \* TRUE is ours; FALSE is a planted bug
 
@@ -113,7 +113,7 @@ Expire(m) ==
     /\ Appears(m)
     /\ UNCHANGED <<place, processing, count, moment, receipts, notes, since, over, wrong>>
 
-\* What a settling statement compares.
+\* The comparison of a settling statement.
 Matches(r) ==
     /\ place[r.id] = "deferred"
     /\ Fence \in {"count", "both"} => r.count = count[r.id]
@@ -205,7 +205,7 @@ Fenced == ~wrong
 DistinctReceipts ==
     \A m \in Messages : Cardinality({r.moment : r \in Of(m)}) = Cardinality(Of(m))
 
-\* What is archived stays so; what was rolled back is never seen.
+\* Archived messages stay so; rolled back ones are never seen.
 Final ==
     [][\A m \in Messages : place[m] \in {"archived", "rolled back"} => place'[m] = place[m]]_vars
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def tick_until(end: dt.datetime, step: dt.timedelta, sessions: int) -> int:
-    """Race in so many threads, each with a session of its own; how many ticks were sent.
+    """Race in several threads, each with a session of its own; how many ticks were sent.
 
     Each sends what is due by the common clock, and moves that on, until the end.
     """

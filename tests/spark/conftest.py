@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from django_pgqueue.models import Lake, Message, Rollup, RollupRun
 from tests.waiting import until
 
 HERE = Path(__file__).parent
+PublishingDies = Callable[[], AbstractContextManager[None]]
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 NEEDED = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
@@ -59,6 +61,27 @@ def s3_environment() -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "secret/of+the+store",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+@pytest.fixture
+def publishing_dies(monkeypatch: pytest.MonkeyPatch) -> PublishingDies:
+    """A block in which an export is interrupted when half of its files have appeared."""
+    from pyspark_pgqueue import lake
+
+    @contextmanager
+    def dying() -> Iterator[None]:
+        publish = lake.publish
+
+        def half(path: str, add: Any) -> None:
+            publish(path, add[:1])
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lake, "publish", half)
+            with pytest.raises(KeyboardInterrupt):
+                yield
+
+    return dying
 
 
 @pytest.fixture(scope="session")

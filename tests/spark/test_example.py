@@ -57,7 +57,7 @@ def test_report_is_drawn_by_the_job_and_shown_by_the_admin(
     assert "octo/&lt;world&gt;" in html
     assert "<world>" not in html
     drawn = page_path().read_text()
-    # What a strict Content-Security-Policy would stop.
+    # All that a strict Content-Security-Policy would stop.
     assert not re.findall(r"<script|<style|style=|\bon\w+=", drawn)
 
 

@@ -24,7 +24,7 @@ from pyspark_pgqueue.export import export as export_at_once
 from pyspark_pgqueue.rollup import rollup
 from pyspark_pgqueue.verify import verify
 from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import wait_for_commits
+from tests.spark.conftest import PublishingDies, wait_for_commits
 from tests.waiting import until
 
 Finish = Callable[..., list[int]]
@@ -117,19 +117,11 @@ def test_transaction_that_is_open_is_exported_when_it_is_over(
 
 
 def test_run_that_died_while_publishing_is_finished(
-    spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+    spark: Any, url: str, lake: str, finish: Finish, publishing_dies: PublishingDies
 ) -> None:
     archived = finish("orders", 20) + finish("mails", 20)
-    publish = files.publish
-
-    def die_half_way(path: str, add: Any) -> None:
-        publish(path, add[:1])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "publish", die_half_way)
-        with pytest.raises(KeyboardInterrupt):
-            export(spark, url, lake)
+    with publishing_dies():
+        export(spark, url, lake)
     assert ExportRun.objects.get().state == "PUBLISHING"
     late = finish("orders", 5)
 

@@ -19,6 +19,7 @@ from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 from pyspark_pgqueue.replay import replay
 from pyspark_pgqueue.rollup import rollup
 from pyspark_pgqueue.verify import verify
+from tests.spark.conftest import PublishingDies
 from tests.spark.test_export import export
 from tests.spark.test_memory import MEGABYTE, batch
 
@@ -43,7 +44,7 @@ def server(s3_environment: dict[str, str]) -> Iterator[Any]:
 
 
 class Bucket:
-    """What is in a bucket: objects, and uploads that are not completed."""
+    """The contents of a bucket: objects, and uploads that are not completed."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.client, self.name = client, name
@@ -125,19 +126,11 @@ def test_run_on_s3_appears_as_it_is_published_and_not_before(
 
 
 def test_run_that_died_while_publishing_on_s3_is_finished(
-    spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+    spark: Any, url: str, lake: str, finish: Finish, publishing_dies: PublishingDies
 ) -> None:
     archived = finish("orders", 20) + finish("mails", 20)
-    publish = files.publish
-
-    def die_half_way(path: str, add: Any) -> None:
-        publish(path, add[:1])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "publish", die_half_way)
-        with pytest.raises(KeyboardInterrupt):
-            export(spark, url, lake)
+    with publishing_dies():
+        export(spark, url, lake)
 
     export(spark, url, lake)
 

@@ -1,4 +1,4 @@
-"""What consumers did, minute by minute: written without a row for each message."""
+"""The work of consumers, minute by minute: written without a row for each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to queues lately: for the overview, all of them in a statement or two."""
+"""The recent history of queues: for the overview, all of them in a statement or two."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_pgqueue.histograms import quantile
 
 __all__ = ["SLOTS", "Counts", "Recent", "Times", "recent", "times"]
 
-#: An hour has so many slots of two minutes.
+#: The slots of two minutes in an hour.
 SLOTS = 30
-#: So many slots tell what goes in and out a minute.
+#: The newest slots, from which the rates in and out a minute come.
 RATE = 3
 
 

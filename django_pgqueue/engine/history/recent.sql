@@ -1,4 +1,4 @@
--- What happened to queues in the last hour, in slots of two minutes: slot 0 has the present minute
+-- The history of queues in the last hour, in slots of two minutes: slot 0 has the present minute
 -- and the one before.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.read.reading import lease
+from django_pgqueue.engine.read.reading import lease, terms
 from django_pgqueue.engine.rows import Delivery, deliveries
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.errors import InvalidArgument
@@ -119,17 +119,10 @@ def follow(
         return []
     params = {
         **arguments.fence(heads),
-        "vt": arguments.timeout(queue.visibility_timeout if vt is None else vt),
-        "qty": most,
-        "max_deliveries": _whole(max_deliveries, "max_deliveries") or queue.max_deliveries,
-        "process_id": _whole(process_id, "process_id"),
+        **terms(queue, vt, most, None, max_deliveries, process_id),
         "in_rounds": in_rounds,
     }
     return deliveries(queue.run("read/follow", params))
-
-
-def _whole(value: int | None, name: str) -> int | None:
-    return None if value is None else arguments.whole(value, name)
 
 
 def _receipts(heads: Sequence[Delivery]) -> list[Receipt]:

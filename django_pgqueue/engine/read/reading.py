@@ -19,7 +19,7 @@ from django_pgqueue.engine.settle.outcomes import end_exhausted
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
 
-__all__ = ["drained", "lease", "next_due", "peek", "pop", "read"]
+__all__ = ["drained", "lease", "next_due", "peek", "pop", "read", "terms"]
 
 
 def read(
@@ -53,7 +53,7 @@ def read(
     """
     if not in_transaction:
         queue.refuse_transaction("read")
-    return _take(queue, _params(queue, vt, qty, conditional))
+    return _take(queue, terms(queue, vt, qty, conditional))
 
 
 def lease(
@@ -80,23 +80,29 @@ def lease(
 
     Raises QueueNotFound, InvalidArgument.
     """
-    params = _params(queue, vt, qty, conditional)
-    if process_id is not None:
-        params["process_id"] = arguments.whole(process_id, "process_id")
-    if max_deliveries is not None:
-        params["max_deliveries"] = arguments.whole(max_deliveries, "max_deliveries")
+    params = terms(queue, vt, qty, conditional, max_deliveries, process_id)
     return _take(queue, params, batched=batched)
 
 
-def _params(
-    queue: OpenQueue, vt: float | dt.timedelta | None, qty: int | None, conditional: Any
+def terms(
+    queue: OpenQueue,
+    vt: float | dt.timedelta | None,
+    qty: int | None,
+    conditional: dict[str, Any] | None = None,
+    max_deliveries: int | None = None,
+    process_id: int | None = None,
 ) -> dict[str, Any]:
+    """The parameters of a statement that leases; None stands for the queue's own."""
+    if max_deliveries is None:
+        max_deliveries = queue.max_deliveries
+    else:
+        max_deliveries = arguments.whole(max_deliveries, "max_deliveries")
     return {
         "vt": arguments.timeout(queue.visibility_timeout if vt is None else vt),
         "qty": arguments.quantity(qty),
         "conditional": _condition(conditional),
-        "process_id": None,
-        "max_deliveries": queue.max_deliveries,
+        "process_id": arguments.process(process_id),
+        "max_deliveries": max_deliveries,
     }
 
 
@@ -190,7 +196,7 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
     """
     alone = not queue.connection.in_atomic_block
     with transaction.atomic(using=queue.alias):
-        taken = _take(queue, _params(queue, None, qty, None), alone=alone)
+        taken = _take(queue, terms(queue, None, qty), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
     # Deleted, so that this delivery does not count.
     return [

@@ -238,7 +238,7 @@ def _noting(
             raise InvalidArgument(
                 f"failures: {failure!r} is no Failure; make one with Failure.of(error, attempt)"
             )
-    holder = None if process_id is None else arguments.whole(process_id, "process_id")
+    holder = arguments.process(process_id)
     if not found:
         return act()
     with transaction.atomic(using=queue.alias):

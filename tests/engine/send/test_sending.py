@@ -464,7 +464,7 @@ def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db: None) -> None:
     assert [m.body for m in Message.objects.read(queue, qty=5)] == [1, 2]
 
 
-# What a session remembers
+# The memory of a session
 
 
 def test_a_session_keeps_two_plans_for_each_queue_that_it_sends_to(db: None) -> None:
