@@ -137,9 +137,10 @@ class Maintenance(Loop):
             if isinstance(error, Error) and is_lost(alias):
                 raise  # the connection is lost: not the fault of this queue
             signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
-            # Rights may be missing, or newer code: another process is given a try.
+            # Rights may be missing, or newer code: another process is given a try. Each looks for
+            # the lease once in `_every`, so twice that lets the slowest of them have it.
             self._rounds[alias, queue.pk] = time.monotonic()
-            self._aside[alias] = time.monotonic() + self._every
+            self._aside[alias] = time.monotonic() + 2 * self._every
             if isinstance(error, Error):
                 connections[alias].close()
             self._held_at.pop(alias, None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 import time
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.utils.timezone import now
 
 from django_pgqueue import signals
 from django_pgqueue.models import (
@@ -123,15 +125,21 @@ def test_messages_in_flight_are_left_alone_unless_asked_for(
     assert (asked.done, asked.passed) == (size - 1, 1)
 
 
-def test_a_rate_is_kept(orders: BoundQueue, dead: list[int]) -> None:
+def test_a_rate_is_kept(
+    orders: BoundQueue, dead: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     operation = begin("dead", Kind.REDRIVE, dead, rate=50)
+    start = now()
+    done = []
 
-    waits = [Operation.objects._step(operation.pk, "default") for _ in range(3)]
+    for milliseconds in (0, 0, 60, 100, 150):
+        at = start + dt.timedelta(milliseconds=milliseconds)
+        monkeypatch.setattr(bulk, "now", lambda at=at: at)
+        wait = Operation.objects._step(operation.pk, "default")
+        operation.refresh_from_db()
+        done.append((operation.done, wait))
 
-    operation.refresh_from_db()
-    assert waits[0] == 0.0
-    assert waits[1] == pytest.approx(0.1, abs=0.1)
-    assert operation.done == 5
+    assert done == [(5, 0.0), (5, 0.1), (5, 0.04), (10, 0.0), (10, 0.05)]
 
 
 def test_an_operation_is_stopped_and_resumed(
