@@ -218,6 +218,7 @@ class MessageAdmin(ReadOnlyAdmin):
         line = {each.pk: place for place, each in enumerate(found)}
         rows.sort(key=lambda message: line[message.pk])
         self.prepare(rows)
+        _add_previews(rows)
         return rows
 
     def _columns(self, errors: bool) -> list[str]:
@@ -311,7 +312,7 @@ class MessageAdmin(ReadOnlyAdmin):
         )
 
     def prepare(self, rows: Sequence[Message]) -> None:
-        """Where each message stands, and how its body begins.
+        """Where each message stands, and its outcome.
 
         Places in the queue before outcomes: a message that moves on in between is found.
         """
@@ -327,30 +328,9 @@ class MessageAdmin(ReadOnlyAdmin):
             outcome.pk: outcome
             for outcome in ArchivedMessage.objects.using(using).filter(**of_queues)
         }
-        # A large body is not decompressed, let alone written as text, for its first characters.
-        size = _size_of("body")
-        beginning = Case(
-            When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
-            output_field=TextField(),
-        )
-        died_of = RawSQL("left(headers #>> '{x-dead-letter,error}', %s)", [FIRST_LINE])
-        why = Case(
-            When(LessThanOrEqual(_size_of("headers"), EXPORTED), then=died_of),
-            output_field=TextField(),
-        )
-        told = {
-            pk: rest
-            for pk, *rest in Message.objects.using(using)
-            .filter(**of_queues)
-            .values_list("pk", beginning, size, why)
-        }
         for message in rows:
             message.standing = standing.get(message.pk)  # type: ignore[attr-defined]
             message.outcome = outcomes.get(message.pk)  # type: ignore[attr-defined]
-            *beginnings, died_of_it = told.get(message.pk, (None, None, None))
-            message.beginning = beginnings  # type: ignore[attr-defined]
-            error = getattr(outcomes.get(message.pk), "error", None) or died_of_it or ""
-            message.first_line = (error.strip().splitlines() or [""])[0]  # type: ignore[attr-defined]
 
     # One message
 
@@ -371,24 +351,14 @@ class MessageAdmin(ReadOnlyAdmin):
             found.logged = list(entries.select_related("user").order_by("-action_time")[:20])
         return found
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        found = None
-        if request.method == "GET" and object_id.isdecimal() and self.has_view_permission(request):
-            found = self.get_object(request, object_id)
-        return super().change_view(
-            request, object_id, form_url, {**self._offers(request, found), **(extra_context or {})}
-        )
+        offers = self._offers(request, context["original"])
+        return super().render_change_form(request, {**offers, **context}, *args, **kwargs)
 
     def _offers(self, request: HttpRequest, message: Any) -> dict[str, Any]:
         """The actions that this message may need, and the failures like its own."""
-        if message is None:
-            return {}
         live = message.standing is not None
         kinds = [
             (name, kind)
@@ -617,6 +587,36 @@ class MessageAdmin(ReadOnlyAdmin):
     def failure(self, request: HttpRequest, fingerprint: str) -> HttpResponse:
         """The messages of one error, and what may be done with all of them."""
         return failures.group(self, request, fingerprint)
+
+
+def _add_previews(rows: Sequence[Any]) -> None:
+    """Put on the rows of a list how each body begins, and the first line of the last error."""
+    if not rows:
+        return
+    # A large body is not decompressed, let alone written as text, for its first characters.
+    size = _size_of("body")
+    beginning = Case(
+        When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
+        output_field=TextField(),
+    )
+    died_of = RawSQL("left(headers #>> '{x-dead-letter,error}', %s)", [FIRST_LINE])
+    why = Case(
+        When(LessThanOrEqual(_size_of("headers"), EXPORTED), then=died_of),
+        output_field=TextField(),
+    )
+    told = {
+        pk: rest
+        for pk, *rest in Message.objects.using(rows[0]._state.db or "default")
+        .filter(
+            pk__in=[message.pk for message in rows],
+            queue_id__in={message.queue_id for message in rows},
+        )
+        .values_list("pk", beginning, size, why)
+    }
+    for message in rows:
+        *message.beginning, died_of_it = told.get(message.pk, (None, None, None))
+        error = getattr(message.outcome, "error", None) or died_of_it or ""
+        message.first_line = (error.strip().splitlines() or [""])[0]
 
 
 def _size_of(column: str) -> Func:

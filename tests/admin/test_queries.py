@@ -1,0 +1,63 @@
+"""How often a page asks the database."""
+
+from __future__ import annotations
+
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_pgqueue import queue
+from django_pgqueue.acks import Failure
+from django_pgqueue.models import BoundQueue, Message, Process, Queue
+from tests.admin import scenes
+from tests.admin.conftest import act, page, queries
+from tools.screenshots import pages
+
+MOST = 15
+
+
+def test_no_page_asks_more_than_15_times(client: Client, db: None) -> None:
+    client.force_login(scenes.superuser())
+    scenes.play()
+    asked = {}
+
+    for name, path in pages():
+        client.get(path)  # Django remembers its content types from now on
+        with CaptureQueriesContext(connection) as each:
+            assert client.get(path).status_code == 200
+        asked[name] = queries(each)
+
+    assert {name: number for name, number in asked.items() if number > MOST} == {}
+
+
+def test_page_of_a_message_that_has_everything_asks_no_more_than_15_times(
+    operator: Client, orders: BoundQueue
+) -> None:
+    """A dead letter of 5 MB with failed attempts, group neighbours and a log."""
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
+    Queue.objects.forget_all()
+    worker = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    pk = orders.send({"text": "x" * 5_000_000}, group="g")
+    for _ in range(2):
+        [message] = orders.read()
+        failure = Failure(message.attempts + 1, "shop.Declined", "no card", "Traceback")
+        orders.retry(
+            {message.receipt: 0},
+            errors={message.receipt: "no card"},
+            failures={message.receipt: failure},
+            process_id=worker.pk,
+        )
+    [message] = orders.read()
+    message.reject("no card")
+    after = queue("dead").send(1, group="g")
+    act(operator, "message", "make_readable", pk)
+
+    with CaptureQueriesContext(connection) as asked:
+        text = page(operator, "message", "change", pk)
+
+    assert queries(asked) <= MOST
+    assert "web-1:7" in text
+    assert f"/message/{after}/change/" in text.partition("field-around")[2]
+    assert f"/queue/{Queue.objects.get(name='orders').pk}/change/" in text
+    assert "pgqueue-log" in text
