@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "django_pgqueue" / "models" / "methods.pyi"
 HEADER = '"""The signatures of all operations. Written by tools/signatures.py, not by hand."""\n'
+MANAGER = "(models.Manager[Message])"
 
 
 def main(arguments: list[str]) -> int:
@@ -42,30 +44,31 @@ def stub() -> str:
 
     django.setup()
     from django_pgqueue.models import methods
-    from django_pgqueue.models.message import MessageManager
 
     imports = {
+        "from django.db import models",
         "from django_pgqueue.models.message import Message",
+        "from django_pgqueue.models.queryset import MessageQuerySet",
         "from django_pgqueue.models.queue import Queue",
     }
     classes = []
-    # The manager's form of a method shows on a manager only.
-    for name, owner in (("QueueOperations", methods.QueueOperations), ("ManagerOperations", None)):
-        shown = owner or MessageManager
-        lines = [f'class {name}:\n    """{inspect.getdoc(getattr(methods, name))}"""\n']
-        for method in methods_of(getattr(methods, name)):
-            function = getattr(shown, method)
+    for owner, bases in ((methods.QueueOperations, ""), (methods.MessageManager, MANAGER)):
+        lines = [f'class {owner.__name__}{bases}:\n    """{summary(owner)}"""\n']
+        for method in methods_of(owner):
+            function = getattr(owner, method)
             imports |= set(imports_of(function))
-            lines.append(written(shown, method, function))
+            lines.append(written(owner, method, function))
         classes.append("\n".join(lines))
-    return "\n".join([HEADER, *sorted(imports), "", *classes])
+    abroad = sorted(each for each in imports if f"from {methods.__name__} " not in each)
+    return "\n".join([HEADER, *abroad, "", *classes])
 
 
 def methods_of(owner: type) -> list[str]:
     """The public methods in the order in which they are written, own ones first."""
     return [
         name
-        for each in owner.__mro__[:-1]
+        for each in owner.__mro__
+        if each.__module__ == owner.__module__
         for name in vars(each)
         if not name.startswith("_") and callable(getattr(owner, name))
     ]
@@ -77,8 +80,14 @@ def written(owner: type, name: str, function: Callable[..., Any]) -> str:
         signature = inspect.signature(getattr(owner, name[1:]))
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     shown = ", ".join(parts(signature))
-    first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
-    return f'    {word} {name}({shown}) -> {signature.return_annotation}:\n        """{first}"""\n'
+    # Where ours differs from Django's it says so to type checkers, at the end of its first line.
+    ignored = re.search(r"  # type: ignore.*", inspect.getsource(function).partition("\n")[0])
+    opening = f"    {word} {name}({shown}) -> {signature.return_annotation}:"
+    return f'{opening}{ignored[0] if ignored else ""}\n        """{summary(function)}"""\n'
+
+
+def summary(documented: Any) -> str:
+    return inspect.cleandoc(documented.__doc__ or "").split("\n\n")[0]
 
 
 def parts(signature: inspect.Signature) -> Iterator[str]:

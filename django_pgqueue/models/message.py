@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import models, transaction
+from django.db import models
 from django.db.models.base import ModelState
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
@@ -18,83 +18,14 @@ from django_pgqueue.decoding import decode
 from django_pgqueue.engine.rows import Delivery, moment
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import outcomes, settling
-from django_pgqueue.errors import ImmutableMessage, InvalidArgument, LeaseLost, NeverRead
+from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
 from django_pgqueue.models.clock import NOW
-from django_pgqueue.models.methods import ManagerOperations
+from django_pgqueue.models.methods import MessageManager
+from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, BatchReceipt, Receipt
 
-__all__ = ["Message", "MessageManager"]
-
-
-class MessageQuerySet(models.QuerySet["Message"]):
-    """Messages by the ORM: for looking, bulk_create as a send, and delete."""
-
-    def update(self, **kwargs: Any) -> int:
-        raise ImmutableMessage
-
-    def bulk_update(self, *args: Any, **kwargs: Any) -> int:
-        raise ImmutableMessage
-
-    def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete messages, in the queue or in the archive."""
-        deleted = 0
-        self._for_write = True
-        with transaction.atomic(using=self.db):
-            rows = self.order_by("queue_id").values_list("queue_id", "pk")
-            by_queue: dict[int, list[int]] = {}
-            for queue_id, pk in rows:
-                by_queue.setdefault(queue_id, []).append(pk)
-            for queue in Queue.objects.using(self.db).filter(pk__in=by_queue):
-                ids = by_queue[queue.pk]
-                deleted += len(Message.objects.erase(queue, ids))
-        return deleted, {self.model._meta.label: deleted}
-
-    delete.alters_data = True  # type: ignore[attr-defined]
-    delete.queryset_only = True  # type: ignore[attr-defined]
-
-
-class MessageManager(ManagerOperations, models.Manager["Message"]):
-    """The operations, each with the queue as its first argument, and those on no queue in
-    particular.
-
-    ``using("replica")`` gives the same manager for another database.
-
-    Example::
-
-        Message.objects.create_queue("orders")
-        Message.objects.send("orders", {"order": 7}, delay=60)
-        for message in Message.objects.read("orders", qty=10):
-            ...
-        await Message.objects.asend("orders", {"order": 8})
-    """
-
-    use_in_migrations = False
-
-    def get_queryset(self) -> MessageQuerySet:
-        return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
-
-    def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
-        """The same operations in another database."""
-        return self.db_manager(alias)
-
-    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
-        """The queue of that name. Raises QueueNotFound."""
-        return Queue.objects.resolve(queue, using or self._db)
-
-    @property
-    def _using(self) -> str | None:
-        return self._db
-
-    def _queue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        if args:
-            return args[0], args[1:]
-        if "queue" not in kwargs:
-            raise InvalidArgument('name the queue first: Message.objects.send("orders", body)')
-        return kwargs.pop("queue"), args
-
-    def _name_of_queue(self) -> tuple[str, ...]:
-        return ()
+__all__ = ["Message"]
 
 
 class Message(models.Model):

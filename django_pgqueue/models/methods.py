@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.db import models
 
 from django_pgqueue.engine.leases import batches
 from django_pgqueue.engine.metrics import measuring
@@ -17,11 +18,13 @@ from django_pgqueue.engine.read import grouped, polling, reading
 from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import attempt, maintaining, queues, results, topics
 from django_pgqueue.models.operation import Method, on_database, operation
+from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["ManagerOperations", "QueueOperations"]
+__all__ = ["MessageManager", "QueueOperations"]
 
 
 def _messages(act: Callable[..., Any]) -> tuple[Method, Method]:
@@ -99,9 +102,22 @@ class QueueOperations(Operations):
     drop, adrop = on_database(queues.drop_queue)
 
 
-class ManagerOperations(Operations):
-    """The operations of ``Message.objects``: those on one queue, with the queue as their first
-    argument, and those on no queue in particular."""
+class MessageManager(Operations, models.Manager[Any]):
+    """The operations, each with the queue as its first argument, and those on no queue in
+    particular.
+
+    ``using("replica")`` gives the same manager for another database.
+
+    Example::
+
+        Message.objects.create_queue("orders")
+        Message.objects.send("orders", {"order": 7}, delay=60)
+        for message in Message.objects.read("orders", qty=10):
+            ...
+        await Message.objects.asend("orders", {"order": 8})
+    """
+
+    use_in_migrations = False
 
     create_queue, acreate_queue = on_database(queues.create_queue)
     list_queues, alist_queues = on_database(queues.list_queues)
@@ -115,3 +131,29 @@ class ManagerOperations(Operations):
     test_routing, atest_routing = on_database(topics.test_routing)
     publish, apublish = on_database(topics.publish)
     publish_batch, apublish_batch = on_database(topics.publish_batch)
+
+    def get_queryset(self) -> MessageQuerySet:
+        """Messages by Django's ORM."""
+        return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
+
+    def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
+        """The same operations in another database."""
+        return self.db_manager(alias)
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """The queue of that name. Raises QueueNotFound."""
+        return Queue.objects.resolve(queue, using or self._db)
+
+    @property
+    def _using(self) -> str | None:
+        return self._db
+
+    def _queue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+        if args:
+            return args[0], args[1:]
+        if "queue" not in kwargs:
+            raise InvalidArgument('name the queue first: Message.objects.send("orders", body)')
+        return kwargs.pop("queue"), args
+
+    def _name_of_queue(self) -> tuple[str, ...]:
+        return ()

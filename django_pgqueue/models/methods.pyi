@@ -4,11 +4,14 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from django.db import models
+
 import django_pgqueue.maintenance as maintenance
 from django_pgqueue.acks import Failure, Outcome
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.message import Message
+from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.topic import Binding
 from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
@@ -579,9 +582,9 @@ class QueueOperations:
     async def aresult(self, message_id: int, *, timeout: float | None = 0) -> Any:
         """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
 
-class ManagerOperations:
-    """The operations of ``Message.objects``: those on one queue, with the queue as their first
-    argument, and those on no queue in particular."""
+class MessageManager(models.Manager[Message]):
+    """The operations, each with the queue as its first argument, and those on no queue in
+    particular."""
 
     def create_queue(
         self,
@@ -726,6 +729,15 @@ class ManagerOperations:
         dedup_key: Sequence[str | None] | None = None,
     ) -> dict[str, list[int]]:
         """:func:`publish` many messages under one key; lists of ids by the queues' names."""
+
+    def get_queryset(self) -> MessageQuerySet:
+        """Messages by Django's ORM."""
+
+    def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
+        """The same operations in another database."""
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """The queue of that name. Raises QueueNotFound."""
 
     def send(
         self,

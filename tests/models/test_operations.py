@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.db import models
 
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
-from django_pgqueue.models.message import MessageManager
+from django_pgqueue.models.methods import MessageManager
 from django_pgqueue.types import Metrics, Receipt
 from tests.conftest import run_sql
 
