@@ -4,6 +4,7 @@
     python3 run.py demo [arguments]     the example project, with a PostgreSQL of its own
     python3 run.py test [arguments]     the test suite; arguments are pytest's
     python3 run.py test --quick         its part to run while writing, in less than a minute
+    python3 run.py test --sql           its part that depends on the version of PostgreSQL
     python3 run.py test --all           slow tests, whole stories, chaos and Spark too
     python3 run.py test --postgres BIN  any of them on another PostgreSQL, by its bin directory
     python3 run.py check                linters, types, import layers, migrations, documentation
@@ -34,6 +35,8 @@ STAMP = VENV / "installed.json"
 OLDEST, NEWEST = (3, 10), (3, 14)
 USUAL = "not slow and not acceptance and not spark"
 QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
+SQL = [f"tests/{part}" for part in ("ddl", "engine", "maintenance", "migrations", "models")]
+SQL += ["tests/management", "tests/admin/test_site.py", "tests/admin/test_queries.py"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
 NEEDS["check"] = [*NEEDS["test"], "--group=lint", "--group=docs"]
 NEEDS["docs"] = [*NEEDS["test"], "--group=docs"]
@@ -76,9 +79,11 @@ def choose_postgres(arguments):
 
 def selected(arguments):
     """pytest's arguments. Tests that are named, by path or marker, run whatever they are."""
-    rest = [argument for argument in arguments if argument not in {"--all", "--quick"}]
+    rest = [argument for argument in arguments if argument not in {"--all", "--quick", "--sql"}]
     if "--quick" in arguments:
         return [*rest, "-m", f"{USUAL} and not commits", *QUICK]
+    if "--sql" in arguments:
+        return [*rest, "-m", USUAL, *SQL]
     named = any(a.startswith("-m") or (ROOT / a.split("::")[0]).exists() for a in rest)
     if "--all" in arguments or named:
         return rest
