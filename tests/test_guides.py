@@ -1,4 +1,4 @@
-"""The pages on tasks, schedules, tests, results and observation run as written.
+"""The pages on tasks, schedules, tests, results, poolers, triage and observation run as written.
 
 The blocks of a page share their names, as in one module of a project. What a page says of them is
 then tried.
@@ -16,15 +16,24 @@ from typing import Any
 import django
 import pytest
 from django.apps import AppConfig
+from django.db import connections
 from django.test import Client, TestCase
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue import consumer, queue, schedules, signals
+from django_pgqueue.checks import check_pools
 from django_pgqueue.conf import problem
 from django_pgqueue.management import diagnosis
-from django_pgqueue.models import BoundQueue, Message, Schedule
+from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.retries import NoRetry
 from django_pgqueue.testing import assert_enqueued, drain, eager, travel
+from django_pgqueue.worker.listener import can_listen
+from tests.acceptance.test_transactions import pooled
+from tests.actors import Actor, call
+from tests.admin.conftest import operator, page, staff
 from tests.test_docs import ROOT, blocks, run
+
+__all__ = ["operator", "staff"]
 
 Play = Callable[[str], dict[str, Any]]
 
@@ -41,7 +50,7 @@ def play(db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> Play:
         names["settings"] = []
         for block in blocks(ROOT / "docs" / page):
             run(block, names)
-            for name in ("TASKS", "PGQUEUE", "INSTALLED_APPS"):
+            for name in ("TASKS", "PGQUEUE", "INSTALLED_APPS", "DATABASES"):
                 if name in names:
                     names["settings"].append(names.pop(name))
         return names
@@ -176,6 +185,92 @@ def test_cancel(play: Play, orders: BoundQueue, capsys: pytest.CaptureFixture[st
 
     assert capsys.readouterr().out == "a\nb\n"
     assert orders.replay(state="CANCELLED") == 1
+
+
+def test_poolers(
+    committed_orders: BoundQueue,
+    reachable: dict[str, dict[str, Any]],
+    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = reachable["default"]
+    text = (ROOT / "docs" / "poolers.md").read_text()
+    [told] = re.findall(r"^```ini\n.*?^\[pgbouncer\]\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+    def there(database: dict[str, Any], name: str, **more: Any) -> Actor:
+        """A process with the settings of the page, and this address in its environment."""
+        monkeypatch.setenv("DATABASE_HOST", database["HOST"] or server["OPTIONS"].get("host", ""))
+        monkeypatch.setenv("DATABASE_PORT", str(database["PORT"] or ""))
+        [settings] = play("poolers.md")["settings"]
+        known = {key: server[key] for key in ("USER", "PASSWORD")}
+        return Actor({"default": {**settings["default"], "NAME": name, **known, **more}})
+
+    with pooled(server, told) as bouncer, there(bouncer, bouncer["NAME"]) as web:
+        pk = web.do(call, "send", "orders", {"order": 7})
+        assert not web.do(can_listen, "default")
+    with there(server, server["NAME"], OPTIONS=server["OPTIONS"]) as direct:
+        assert direct.do(can_listen, "default")
+        assert [message.id for message in direct.do(call, "read", "orders")] == [pk]
+
+
+def test_pools(
+    committed_orders: BoundQueue,
+    reachable: dict[str, dict[str, Any]],
+    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [told] = play("pools.md")["settings"]
+    pool = told["default"]["OPTIONS"]["pool"]
+    options = connections.settings["default"].setdefault("OPTIONS", {})
+
+    with monkeypatch.context() as changed:
+        changed.setitem(options, "pool", pool)
+        assert check_pools() == []
+        changed.setitem(options, "pool", {**pool, "max_size": pool["max_size"] - 1})
+        assert [each.id for each in check_pools()] == ["django_pgqueue.W005"]
+
+    server = reachable["default"]
+    with Actor({"default": {**server, "OPTIONS": {**server["OPTIONS"], "pool": pool}}}) as actor:
+        pk = actor.do(call, "send", "orders", 1)
+        assert actor.do(call, "archive", "orders", pk) == [pk]
+
+
+def test_triage(
+    play: Play, shop: None, operator: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = play("triage.md")
+    orders, dead = queue("orders"), queue("orders.dead")
+
+    @consumer("orders", retry=NoRetry())
+    def charge(message: Message) -> None:
+        raise ValueError(f"no card of {message.body['customer']}")
+
+    ids = orders.send_batch([{"customer": number} for number in (7, 7, 7, 8)])
+    drain("orders", policies=True)
+
+    assert names["causes"]("orders.dead") == [
+        ("ValueError: no card of 7", 3),
+        ("ValueError: no card of 8", 1),
+    ]
+    assert "no card of #" in page(operator, "message", "failures")
+    told = ("orders", "rejected", 1, ["no card of 7"])
+    assert names["explain"]("orders.dead", ids[0]) == told
+
+    names["pause"]("orders")
+    assert names["try_one"]("orders.dead", ids[0]) == 1
+    assert names["send_back"]("orders.dead", filter={"customer": 7}) == 2
+    assert capsys.readouterr().out == "2\n"
+    assert Queue.objects.get(name="orders").paused
+    names["pause"]("orders", False)
+    assert not Queue.objects.get(name="orders").paused
+    assert [message.id for message in orders.read(qty=5)] == ids[:3]
+
+    corrected = names["send_corrected"]("orders.dead", ids[3], {"customer": 9})
+    assert [message.id for message in orders.read(qty=5)] == [corrected]
+    assert dead.metrics().length == 0
+    orders.send({"customer": 10})
+    [last] = drain("orders", policies=True)
+    assert names["discard"]("orders.dead", [last.id]) == [last.id]
 
 
 def test_prometheus(

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -285,17 +285,24 @@ def test_it_works_with_psycopgs_pool_and_with_server_side_binding(
     committed: None, reachable: dict[str, dict[str, Any]], options: dict[str, Any]
 ) -> None:
     default = reachable["default"]
-    with Actor({"default": {**default, "OPTIONS": {**default["OPTIONS"], **options}}}) as pooled:
-        use_every_operation(pooled)
+    with Actor({"default": {**default, "OPTIONS": {**default["OPTIONS"], **options}}}) as actor:
+        use_every_operation(actor)
 
 
 @pytest.fixture
 def pgbouncer(reachable: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Django's settings for the tests' database behind a pgbouncer in transaction mode."""
+    settings = "pool_mode = transaction\ndefault_pool_size = 1\n"
+    with pooled(reachable["default"], settings) as database:
+        yield database
+
+
+@contextmanager
+def pooled(database: dict[str, Any], settings: str) -> Iterator[dict[str, Any]]:
+    """Run a pgbouncer with these lines in its file; Django's settings for the database behind."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("needs pgbouncer (Debian's package of that name)")
-    default = reachable["default"]
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as directory:
         home = Path(directory)
         home.chmod(0o777)
@@ -303,19 +310,19 @@ def pgbouncer(reachable: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         server = {
-            "host": default["HOST"] or default["OPTIONS"].get("host"),
-            "port": default["PORT"] or default["OPTIONS"].get("port", "5432"),
-            "user": default["USER"],
-            "password": default["PASSWORD"],
-            "dbname": default["NAME"],
+            "host": database["HOST"] or database["OPTIONS"].get("host"),
+            "port": database["PORT"] or database["OPTIONS"].get("port", "5432"),
+            "user": database["USER"],
+            "password": database["PASSWORD"],
+            "dbname": database["NAME"],
         }
         connect = " ".join(f"{key}={value}" for key, value in server.items() if value)
         config = home / "pgbouncer.ini"
         config.write_text(
             f"[databases]\nqueue = {connect}\n"
-            "[pgbouncer]\npool_mode = transaction\nauth_type = any\n"
+            f"[pgbouncer]\n{settings}auth_type = any\n"
             f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir = \n"
-            "default_pool_size = 1\nlogfile = \nignore_startup_parameters = extra_float_digits\n"
+            "logfile = \nignore_startup_parameters = extra_float_digits\n"
         )
         config.chmod(0o644)
         process = subprocess.Popen(
@@ -331,8 +338,8 @@ def pgbouncer(reachable: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "NAME": "queue",
                 "HOST": "127.0.0.1",
                 "PORT": str(port),
-                "USER": default["USER"],
-                "PASSWORD": default["PASSWORD"],
+                "USER": database["USER"],
+                "PASSWORD": database["PASSWORD"],
                 "DISABLE_SERVER_SIDE_CURSORS": True,
             }
         finally:
@@ -360,11 +367,11 @@ def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
 def test_it_works_behind_pgbouncer_in_transaction_mode(
     committed: None, pgbouncer: dict[str, Any]
 ) -> None:
-    with Actor({"default": pgbouncer}) as pooled:
-        use_every_operation(pooled)
+    with Actor({"default": pgbouncer}) as actor:
+        use_every_operation(actor)
 
         # A poll cannot be woken there, so it looks again by itself.
-        waiting = pooled.start(
+        waiting = actor.start(
             call, "read_with_poll", "orders", max_poll_seconds=30, poll_interval_ms=50
         )
         pk = Message.objects.send("orders", "after a while", delay=0.3)
