@@ -8,6 +8,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import django
 import jedi
 import pytest
 
@@ -46,6 +47,8 @@ def test_the_decorator_is_not_hidden_by_a_module_of_its_name() -> None:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_are_exported_and_documented(module: str) -> None:
+    if module == "django_pgqueue.tasks" and django.VERSION < (6, 0):
+        pytest.skip("Django's Tasks came with 6.0")
     found = import_module(module)
 
     for name in PUBLIC[module]:
