@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,33 @@ def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ImproperlyConfigured, match="needs prometheus-client"):
         apps.PrometheusConfig.create("django_pgqueue.prometheus").ready()
+
+
+@pytest.fixture
+def check_rules(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Have promtool check the text of a rule file."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("needs promtool (Debian's prometheus)")
+
+    def check(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "rules.yml").write_text(text)
+        command = [program, "check", "rules", str(tmp_path / "rules.yml")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    return check
+
+
+def test_prometheus_takes_the_alert_rules(
+    check_rules: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
+    rules = (FILES / "alerts.yml").read_text()
+
+    taken = check_rules(rules)
+    refused = check_rules(rules.replace("> 600", "> > 600"))
+
+    assert (taken.returncode, refused.returncode) == (0, 1), taken.stderr
+    assert "5 rules found" in taken.stdout
 
 
 def asked_by_dashboard() -> list[str]:
