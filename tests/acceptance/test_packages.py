@@ -15,6 +15,7 @@ import tarfile
 import uuid
 import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -264,9 +265,29 @@ def test_the_source_distribution_runs_its_own_tests(packages: Path, tmp_path: Pa
     )  # fmt: skip
 
 
-def test_links_of_the_readme_work_on_a_package_index() -> None:
-    # A package index leaves the picture out; a forge shows it.
-    targets = re.findall(r"(?<!!)\[[^\]]*\]\(([^)]+)\)", README.read_text(encoding="utf-8"))
+def test_links_of_the_description_work_on_a_package_index(packages: Path) -> None:
+    [wheel] = packages.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        [name] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(files.read(name))
+    description = metadata.get_payload()
 
+    targets = re.findall(r"\[[^\]]*\]\(([^)]+)\)", description)
+
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert description.startswith("# django_pgqueue\n")
     assert targets
     assert [target for target in targets if not target.startswith("https://")] == []
+
+
+def test_a_wheel_can_be_built_from_the_source_distribution(packages: Path, tmp_path: Path) -> None:
+    [sdist] = packages.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], source)
+
+    [first] = packages.glob("*.whl")
+    [second] = tmp_path.glob("*.whl")
+    assert sorted(zipfile.ZipFile(first).namelist()) == sorted(zipfile.ZipFile(second).namelist())
