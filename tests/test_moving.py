@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
+import uuid
+from types import ModuleType
 from typing import Any
 
 import django
@@ -13,7 +16,7 @@ from django.test import override_settings
 
 from django_pgqueue import queue
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import BoundQueue, LiveMessage
+from django_pgqueue.models import BoundQueue, LiveMessage, Message
 from django_pgqueue.testing import drain
 from tests.conftest import run_sql
 from tests.test_docs import ROOT, blocks, run
@@ -78,11 +81,12 @@ CREATE TABLE django_tasks_database_dbtaskresult (
 """
 
 
-def page(name: str) -> dict[str, Any]:
-    """The names that the Python of a page defines."""
-    names: dict[str, Any] = {"__name__": "guide"}
+def page(name: str, part: str = "", names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The names that the Python of a page defines, or that of its blocks with some text."""
+    names = {"__name__": "guide"} if names is None else names
     for block in blocks(ROOT / "docs" / f"moving_from_{name}.md"):
-        run(block, names)
+        if part in block.text:
+            run(block, names)
     return names
 
 
@@ -151,10 +155,57 @@ def test_waiting_tasks_of_django_tasks_db_move_in_their_order(shop: None) -> Non
 
 def test_the_consumer_that_replaces_a_task_of_celery_runs(shop: None) -> None:
     queue("charges").create()
-    names = page("celery")
+    names = page("celery", "@consumer(")
 
     order = names["place"]("A-7")
     drain("charges")
 
     order.refresh_from_db()
     assert order.note == "charged"
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="needs tasks with options")
+@override_settings(TASKS={"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}})
+def test_the_task_that_replaces_a_task_of_celery_runs(
+    shop: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_pgqueue.tasks import running
+
+    queue("default").create()
+    running.register()
+    guide = ModuleType("guide")  # a task is found by its module
+    monkeypatch.setitem(sys.modules, "guide", guide)
+    names = page("celery", "@task(", vars(guide))
+
+    order = names["place"]("A-7")
+    drain("default")
+
+    order.refresh_from_db()
+    assert order.note == "charged"
+
+
+def test_what_waits_in_the_broker_of_celery_moves_with_its_delay(shop: None) -> None:
+    celery = pytest.importorskip("celery")
+    broker = f"memory://{uuid.uuid4()}"
+    app = celery.Celery("shop", broker=broker)
+
+    @app.task(name="shop.tasks.charge")
+    def charge(order_id: int) -> None: ...
+
+    @app.task(name="shop.tasks.post")
+    def post(order_id: int) -> None: ...
+
+    charge.delay(7)
+    post.delay(8)
+    charge.apply_async(kwargs={"order_id": 9}, countdown=3600)
+    queue("charges").create()
+    names = page("celery", "kombu")
+
+    known = {"shop.tasks.charge": names["send_charge"]}
+    first, again = (names["move"](broker, "celery", known) for _ in range(2))
+
+    assert (first, again) == ((2, ["shop.tasks.post"]), (0, ["shop.tasks.post"]))
+    assert [message.body["order"] for message in Message.objects.order_by("pk")] == [7, 9]
+    now, later = LiveMessage.objects.order_by("pk")
+    assert (now.state, later.state) == ("PENDING", "SCHEDULED")
+    assert later.vt > dt.datetime.now(dt.timezone.utc) + dt.timedelta(minutes=50)
