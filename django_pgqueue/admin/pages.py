@@ -40,6 +40,8 @@ CAP = 10_000
 
 #: How the admin's own templates write the way back.
 CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
+#: Whether the block of a page's buttons is within that of its content.
+TOOLS_ARE_CONTENT = django.VERSION < (6, 1)
 
 
 class CappedPaginator(Paginator[Any] if hasattr(Paginator, "__class_getitem__") else Paginator):  # type: ignore[misc]
@@ -168,6 +170,7 @@ class PageAdmin(admin.ModelAdmin):
             {
                 **self.admin_site.each_context(request),
                 "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
+                "tools_are_content": TOOLS_ARE_CONTENT,
                 "opts": self.opts,
                 "media": self.media,
                 **self.with_nav(request),

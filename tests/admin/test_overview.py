@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -72,6 +73,16 @@ def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQue
         page(operator, "queue")
 
     assert queries(many) == queries(few) <= 15
+
+
+def test_a_queue_can_be_added_from_here(
+    operator: Client, staff: Callable[..., Client], orders: BoundQueue
+) -> None:
+    link = f'<a href="{reverse("admin:django_pgqueue_queue_add")}" class="addlink">Add queue</a>'
+
+    assert page(operator, "queue").count(link) == 1
+    User.objects.all().delete()
+    assert link not in page(staff("view_queue"), "queue")
 
 
 def test_a_queue_without_a_live_consumer_is_an_alert(operator: Client, orders: BoundQueue) -> None:
