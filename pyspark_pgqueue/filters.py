@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark.sql import datasource as ds
+from pyspark.sql.types import IntegralType, StringType, StructType
 
 from pyspark_pgqueue.columns import JSON, Column
 
@@ -29,17 +30,53 @@ _TEXT: dict[type, Callable[[str, str], str]] = {
 
 
 def push(
-    filters: Iterable[Any], columns: dict[str, Column]
+    filters: Iterable[Any], columns: dict[str, Column], body: Any = None
 ) -> tuple[list[tuple[str, str]], list[Any]]:
-    """Each filter as (column, condition), and those that stay with Spark."""
+    """Each filter as (column, condition), and those that stay with Spark.
+
+    ``body`` is the type of a body with fields. A filter on one of them is pushed in a form that no
+    row of Spark's fails, and stays with Spark too, which reads JSON in its own way.
+    """
     pushed, left = [], []
     for offered in filters:
         condition = _condition(offered, columns)
         if condition is None:
+            condition = _on_field(offered, body)
             left.append(offered)
-        else:
+        if condition is not None:
             pushed.append(condition)
     return pushed, left
+
+
+def _on_field(offered: Any, body: Any) -> tuple[str, str] | None:
+    """A comparison of a field of the body: of whole numbers and of text, where JSON has them so."""
+    column, *path = getattr(offered, "attribute", None) or [None]
+    operator = "IN" if isinstance(offered, ds.In) else _COMPARISONS.get(type(offered))
+    if column != "body" or not path or operator is None:
+        return None
+    kind = body
+    for name in path:
+        known = isinstance(kind, StructType) and name in kind.names
+        kind = kind[name].dataType if known else None
+    if kind == StringType():
+        json_type, value = "string", '{text} COLLATE "C"'
+    elif isinstance(kind, IntegralType):
+        json_type, value = "number", "({text})::numeric"
+    else:
+        return None
+    values = [literal(each) for each in (offered.value if operator == "IN" else [offered.value])]
+    names = [literal(name) for name in path]
+    if not values or None in [*values, *names]:
+        return None
+    arguments = f"m.body, {', '.join(map(str, names))}"
+    field = f"jsonb_extract_path({arguments})"
+    value = value.format(text=f"jsonb_extract_path_text({arguments})")
+    wanted = f"({', '.join(map(str, values))})" if operator == "IN" else values[0]
+    # CASE, since a cast must not be tried before its type is known.
+    return "body", (
+        f"CASE jsonb_typeof({field}) WHEN '{json_type}' THEN {value} {operator} {wanted} "
+        f"WHEN 'null' THEN false ELSE {field} IS NOT NULL END"
+    )
 
 
 def _condition(offered: Any, columns: dict[str, Column]) -> tuple[str, str] | None:
@@ -83,7 +120,8 @@ def literal(value: Any) -> str | None:
         return None
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, str) and "\\" not in value and "\x00" not in value:
+    # {queue} stands for the queue's name in a condition.
+    if isinstance(value, str) and not any(part in value for part in ("\\", "\x00", "{queue}")):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, dt.datetime):
         aware = value if value.tzinfo else value.astimezone()

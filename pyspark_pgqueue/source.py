@@ -134,10 +134,11 @@ class PushingReader(Reader):
     """The same, with filters that PostgreSQL applies."""
 
     def pushFilters(self, filters_: list[Any]) -> Iterable[Any]:
+        body = next((f.dataType for f in self.schema.fields if f.name == "body"), None)
         known = self.options.columns
         if self.options.source == "counts":
             known = {"queue": known["queue"]}  # the others are made by counting
-        pushed, left = filters.push(filters_, known)
+        pushed, left = filters.push(filters_, known, body)
         self.on_queue = [condition for name, condition in pushed if name == "queue"]
         self.conditions = [condition for name, condition in pushed if name != "queue"]
         return left

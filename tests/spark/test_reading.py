@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import EqualTo
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
@@ -18,7 +19,9 @@ from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import TableRewritten
 from pyspark_pgqueue.offsets import EARLIEST, Offset
 from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.source import PushingReader
 from tests.actors import Actor, begin, call, commit
+from tests.spark.conftest import archive_all
 
 Finish = Callable[..., list[int]]
 Read = Callable[..., Any]
@@ -262,6 +265,18 @@ def test_values_of_bodies_become_what_the_schema_says(read: Read, url: str) -> N
     assert second._corrupt_record == '{"at": "yesterday"}'
 
 
+def test_fraction_does_not_fit_a_whole_number(read: Read, url: str) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", [{"order": 2}, {"order": 2.5}, {"order": 2.0}])
+    archive_all("orders")
+
+    assert typed(read(columns="id,body", bodySchema="order bigint, name string")) == [
+        (2, None, None),
+        (None, None, '{"order": 2.5}'),
+        (2, None, None),
+    ]
+
+
 def test_schema_of_bodies_is_inferred_from_a_sample(read: Read, webhooks: None) -> None:
     frame = read(columns="id,body", bodySchema="infer", bodySample="2")
 
@@ -343,6 +358,57 @@ def test_option_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=complaint):
         read(**options).collect()
+
+
+@pytest.mark.parametrize("pushed", ["false", "true"])
+def test_filter_on_a_field_finds_the_same_wherever_it_is_applied(
+    spark: Any, read: Read, url: str, pushed: str
+) -> None:
+    Message.objects.create_queue("orders")
+    bodies: list[Any] = [{"n": n, "by": {"name": f"x{n}"}} for n in range(6)]
+    bodies += [{"n": "7"}, {"n": None}, {}, 3, {"n": 2.0}, {"n": 2.5}, {"by": {"name": 7}}]
+    first = Message.objects.send_batch("orders", bodies)[0]
+    archive_all("orders")
+    typed = read(subscribe="orders", bodySchema="n bigint, by struct<name: string>")
+    found = {}
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+    try:
+        for condition in (
+            *("body.n = 2", "body.n >= 3", "body.n IN (1, 2)", "body.n <=> 2"),
+            *("NOT body.n = 2", "body.by.name = 'x4'", "body.by.name < 'x2'"),
+            *("body.by.name = '7'", "body.by.name = '{queue}'"),
+        ):
+            rows = typed.where(condition).select("id").collect()
+            found[condition] = sorted(row.id - first for row in rows)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    assert found == {
+        "body.n = 2": [2, 10],
+        "body.n >= 3": [3, 4, 5],
+        "body.n IN (1, 2)": [1, 2, 10],
+        "body.n <=> 2": [2, 10],
+        "NOT body.n = 2": [0, 1, 3, 4, 5],
+        "body.by.name = 'x4'": [4],
+        "body.by.name < 'x2'": [0, 1, 12],
+        "body.by.name = '7'": [12],
+        "body.by.name = '{queue}'": [],
+    }
+
+
+def test_filter_on_a_field_is_applied_by_postgresql(finish: Finish, url: str) -> None:
+    finish("orders", 10)
+    schema = StructType.fromDDL("id bigint, body struct<n: bigint>")
+    reader = PushingReader(Options.parse({"url": url}), schema)
+
+    left = reader.pushFilters([EqualTo(("body", "n"), 4)])
+
+    [partition] = reader.partitions()
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert [row["body"] for row in rows] == [{"n": 4}]
+    # Spark looks again, since it reads JSON in its own way.
+    assert left == [EqualTo(("body", "n"), 4)]
 
 
 def test_counts_are_made_by_postgresql(read: Read, finish: Finish) -> None:
