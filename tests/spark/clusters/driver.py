@@ -1,0 +1,84 @@
+"""The driver's program: a process that finds PySpark and ``pyspark_pgqueue``, and no Django.
+
+python driver.py streams|jobs URL FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+STEP, URL, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+#: Rows of a micro-batch while processes are killed: many batches, to be killed in one.
+SMALL, LARGE = "50", "100000"
+STREAMS = {
+    "streamed": {"subscribe": "history"},
+    # Leases that outlive the driver, until it has started again.
+    "consumed": {"subscribe": "work", "mode": "consume", "visibilityTimeout": "300"},
+}
+
+
+def session() -> Any:
+    """The session of spark-submit, of a server of Spark Connect, or one made here."""
+    builder = SparkSession.builder.appName("pgqueue cluster")
+    if "SPARK_REMOTE" not in os.environ:
+        for key, value in json.loads(os.environ["CLUSTER_CONF"]).items():
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def start(spark: Any, name: str, rows: str) -> Any:
+    """A queue, or the archive of one → a queue, from its checkpoint to its end."""
+    source = spark.readStream.format("pgqueue").options(url=URL, maxOffsetsPerTrigger=rows)
+    sink = source.options(**STREAMS[name]).load().select("body").writeStream.format("pgqueue")
+    sink = sink.options(url=URL, queue=name, checkpointLocation=str(FOLDER / f"checkpoint-{name}"))
+    return sink.trigger(availableNow=True).start()
+
+
+def streams(spark: Any, rows: str) -> None:
+    running = {name: start(spark, name, rows) for name in STREAMS}
+    while running:
+        time.sleep(0.1)
+        for name in [name for name, query in running.items() if not query.isActive]:
+            error = running.pop(name).exception()
+            # Spark gives a Python process ten seconds to start, too few on a busy machine.
+            if error is not None and "failed to connect back" in str(error):
+                running[name] = start(spark, name, rows)
+            elif error is not None:
+                raise error
+
+
+def jobs(spark: Any) -> dict[str, int]:
+    """What a read found; what the jobs did is in the database and the lake."""
+    from pyspark_pgqueue.export import export
+    from pyspark_pgqueue.replay import replay
+    from pyspark_pgqueue.rollup import rollup
+
+    options = {"subscribe": "history", "maxRecordsPerPartition": "500"}
+    rows = spark.read.format("pgqueue").options(url=URL, **options).load().select("body")
+    found = [row.body for row in rows.collect()]
+    rows.write.format("pgqueue").mode("append").options(url=URL, queue="written").save()
+    lake = str(FOLDER / "lake")
+    export(spark, URL, lake, queues=(), rows_per_task=500)
+    rollup(spark, URL, lake=lake)
+    replay(spark, URL, lake, queue="history", to="replayed", replay_id="cluster")
+    return {"read": len(found), "distinct": len(set(found))}
+
+
+def main() -> None:
+    spark = session()
+    if STEP == "streams":
+        streams(spark, SMALL)
+        return
+    streams(spark, LARGE)
+    print(json.dumps(jobs(spark)), flush=True)
+    spark.stop()
+
+
+main()

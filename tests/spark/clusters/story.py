@@ -1,0 +1,246 @@
+"""One story on every kind of cluster: read, write, stream, consume, export, roll up and replay,
+while an executor and then the driver are killed; and a count of what arrived."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyarrow import dataset
+
+import pyspark_pgqueue
+from tests.spark.clusters import machines
+from tests.waiting import until
+
+__all__ = ["KINDS", "QUEUES", "Cluster", "Outcome", "cluster", "play", "prepare"]
+
+KINDS = ("local-cluster", "standalone", "spark-submit", "connect")
+ROWS = 2_000
+QUEUES = ("history", "work", "streamed", "consumed", "written", "replayed")
+DRIVER = Path(__file__).parent / "driver.py"
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "768m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": FAST_START,
+    "spark.executor.extraJavaOptions": FAST_START,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one check: rows by their bodies."""
+
+    check: str
+    sent: int
+    arrived: int
+    twice: int
+    kills: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return self.sent == self.arrived and not self.twice
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How a driver starts, and what dies when it is killed."""
+
+    kind: str
+    folder: Path
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    #: Of Spark Connect: what starts the driver, a process that serves clients.
+    server: tuple[str, ...] = ()
+    port: int = 0
+
+    @contextmanager
+    def driver(self, *arguments: str) -> Iterator[tuple[Any, Any]]:
+        """The program, and the process that is the driver."""
+        with ExitStack() as ends:
+            served = None
+            if self.server:
+                served = self._start(self.server, "server.log")
+                ends.callback(machines.stop, served)
+                until(lambda: _listens(self.port) or served.poll() is not None, 300)
+            program = self._start((*self.command, *arguments), "driver.log")
+            ends.callback(machines.stop, program)
+            yield program, served or program
+
+    def log(self) -> str:
+        logs = [self.folder / name for name in ("driver.log", "server.log")]
+        return "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
+
+    def _start(self, command: tuple[str, ...], log: str) -> subprocess.Popen[str]:
+        with (self.folder / log).open("a") as output:
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output if command == self.server else subprocess.PIPE,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+
+
+@contextmanager
+def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
+    """A cluster that finds this package as users bring it there, and nothing of Django."""
+    package = Path(pyspark_pgqueue.__file__).parent
+    with ExitStack() as ends:
+        environment = machines.environment(folder)
+        master = "local-cluster[2,1,1024]"
+        if kind != "local-cluster":
+            master = ends.enter_context(machines.standalone(folder, environment))
+        conf = {**CONF, "spark.master": master}
+        server: tuple[str, ...] = ()
+        port = 0
+        if kind == "spark-submit":
+            # The drivers are on each machine, and the package comes along.
+            python = machines.python_with(folder / "drivers")
+            shipped = machines.package_zip(folder / "pyspark_pgqueue.zip")
+            command = (*_submit(conf), "--py-files", str(shipped), str(DRIVER))
+        elif kind == "standalone":
+            # A packed environment, which the driver's folder has unpacked.
+            machines.python_with(folder / "environment", package)
+            with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=1) as packed:
+                packed.add(folder / "environment", ".")
+            conf["spark.archives"] = f"{folder}/environment.tar.gz#environment"
+            python = Path("./environment/bin/python")
+            command = (str(python), str(DRIVER))
+        else:
+            connects = kind == "connect"
+            python = machines.python_with(folder / "installed", package, connect=connects)
+            command = (str(python), str(DRIVER))
+        if kind == "connect":
+            port = _free_port()
+            serving = "org.apache.spark.sql.connect.service.SparkConnectServer"
+            conf["spark.connect.grpc.binding.port"] = str(port)
+            server = (*_submit(conf), "--class", serving, "spark-internal")
+            environment["SPARK_REMOTE"] = f"sc://127.0.0.1:{port}"
+        environment["CLUSTER_CONF"] = json.dumps(conf)
+        environment["PYSPARK_PYTHON"] = str(python)
+        yield Cluster(kind, folder, command, environment, server, port)
+
+
+def _submit(conf: dict[str, str]) -> tuple[str, ...]:
+    given = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    return (machines.SUBMIT, *given)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+def prepare() -> None:
+    """Archived messages, messages to consume, and queues for what comes of them."""
+    # Late: drivers and the command set Django up themselves.
+    from django_pgqueue.models import Message
+
+    for name in QUEUES:
+        Message.objects.create_queue(name)
+    for name in ("history", "work"):
+        Message.objects.send_batch(name, [{"n": n} for n in range(ROWS)])
+    while messages := Message.objects.read("history", qty=1000):
+        Message.objects.archive("history", messages)
+
+
+def play(running: Cluster, url: str) -> list[Outcome]:
+    """The story, from messages that were prepared on; what came of each check."""
+    kills = _streams_until_killed(running, url)
+    with running.driver("jobs", url, str(running.folder)) as (program, _):
+        told, _ = program.communicate(timeout=600)
+    assert program.returncode == 0, running.log()
+    found = json.loads(told.strip().splitlines()[-1])
+    with psycopg.connect(url) as connection:
+        return [
+            Outcome("read", ROWS, found["distinct"], found["read"] - found["distinct"]),
+            _in_queue(connection, "write", "written"),
+            _in_queue(connection, "stream of the archive", "streamed", kills),
+            _in_queue(connection, "queue as a stream", "consumed", kills),
+            _in_lake(running.folder / "lake"),
+            _rolled_up(connection),
+            _in_queue(connection, "replay", "replayed"),
+        ]
+
+
+def _streams_until_killed(running: Cluster, url: str) -> int:
+    """Run both streams, kill an executor on the way, and then the driver; how many were killed."""
+
+    def arrived() -> list[int]:
+        with psycopg.connect(url) as connection:
+            return [_in_queue(connection, "", name).arrived for name in ("streamed", "consumed")]
+
+    with running.driver("streams", url, str(running.folder)) as (program, driver):
+
+        def further_than(before: list[int]) -> Any:
+            assert (program.poll(), driver.poll()) == (None, None), running.log()
+            now = arrived()
+            return now if all(new > old for new, old in zip(now, before, strict=True)) else None
+
+        begun = until(lambda: further_than([0, 0]), 300)
+        executor = machines.executors_under(driver.pid, running.folder)[0]
+        os.kill(executor, signal.SIGKILL)
+        until(lambda: further_than(begun), 300)
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert all(0 < count < ROWS for count in arrived()), "killed too late to be of interest"
+    _end_leases()
+    return 2
+
+
+def _end_leases() -> None:
+    """As time would: a batch that is not in the checkpoint yet is held until then."""
+    from django_pgqueue.models import Message
+
+    ids = Message.objects.filter(queue__name="work").values_list("id", flat=True)
+    Message.objects.set_vt("work", list(ids), 0)
+
+
+def _in_queue(
+    connection: psycopg.Connection[Any], check: str, name: str, kills: int = 0
+) -> Outcome:
+    row = connection.execute(
+        "SELECT count(*), count(DISTINCT body ->> 'n') FROM pgqueue_message m "
+        "JOIN pgqueue_queue q ON q.id = m.queue_id WHERE q.name = %s",
+        [name],
+    ).fetchone()
+    assert row is not None
+    return Outcome(check, ROWS, row[1], row[0] - row[1], kills)
+
+
+def _in_lake(lake: Path) -> Outcome:
+    ids = dataset.dataset(lake / "archive" / "queue=history").to_table(["id"])["id"]
+    distinct = len(ids.unique())
+    return Outcome("export", ROWS, distinct, len(ids) - distinct)
+
+
+def _rolled_up(connection: psycopg.Connection[Any]) -> Outcome:
+    row = connection.execute(
+        "SELECT coalesce(sum(completed), 0) FROM pgqueue_rollup WHERE queue_name = 'history'"
+    ).fetchone()
+    assert row is not None
+    return Outcome("roll-up", ROWS, min(int(row[0]), ROWS), max(int(row[0]) - ROWS, 0))
