@@ -1,15 +1,16 @@
-"""Nothing depends on one process: executors and the server are killed in the middle."""
+"""Nothing depends on one process: executors, drivers and the server are killed in the middle."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +18,104 @@ import psycopg
 import pytest
 from environ import Env
 
-from django_pgqueue.models import Message
+from django_pgqueue.models import ArchivedMessage, Message
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, manage
+from tests.spark.clusters.machines import executors_under, stop
 from tests.waiting import until
 
 Finish = Callable[..., list[int]]
 ROOT = Path(__file__).resolve().parents[2]
 
 # Run in a process of its own: a session of another kind cannot live beside the shared one.
-CLUSTER = """
-import json, os, sys, time
+START = """
+import sys, time
 from pathlib import Path
-from pyspark import TaskContext
 from pyspark.sql import functions as f
 from pyspark_pgqueue.session import local_session
 
-url, notes = sys.argv[1], Path(sys.argv[2])
-spark = local_session(
-    "cluster", master="local-cluster[2,1,512]", cores=2, memory="512m",
-    spark__executor__memory="512m", spark__task__maxFailures="4",
-    spark__sql__adaptive__enabled="false",
+url, folder = sys.argv[1], Path(sys.argv[2])
+fast_start = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+def session(master, **conf):
+    return local_session(
+        master=master, cores=1, memory="512m", spark__driver__extraJavaOptions=fast_start,
+        spark__sql__adaptive__enabled="false", **conf,
+    )
+
+def pause_until_killed():
+    (folder / "begun").touch()
+    while not (folder / "killed").exists():
+        time.sleep(0.01)
+"""
+
+# One task after the other, of 250 rows each.
+COPYING = """
+spark = session(
+    "local-cluster[1,1,512]", spark__executor__memory="512m",
+    spark__executor__extraJavaOptions=fast_start,
 )
 
 @f.udf("string", useArrow=False)
-def slowly(body):
-    # The worker's parent's parent is the executor; one of them will be killed while it works.
-    if not getattr(slowly_told, "done", False):
-        slowly_told.done = True
-        (notes / f"{os.getpid()}").touch()
-        time.sleep(2)
+def pausing(body):
+    if body == '{"n": 700}':
+        pause_until_killed()
     return body
 
-class slowly_told: pass
-
 rows = spark.read.format("pgqueue").options(
-    url=url, columns="id,body", subscribe="orders", maxRecordsPerPartition="500").load()
-rows.select(slowly("body").alias("body")).write.format("pgqueue").mode("append").options(
+    url=url, columns="id,body", subscribe="orders", maxRecordsPerPartition="250").load()
+rows.select(pausing("body").alias("body")).write.format("pgqueue").mode("append").options(
     url=url, queue="copies").save()
-print(json.dumps({"done": True}), flush=True)
-spark.stop()
+"""
+
+# Batches of 20 into a sink that knows nothing of batches; the driver is killed in the third.
+CONSUMING = """
+spark = session("local[1]")
+
+def append(frame, number):
+    rows = frame.selectExpr("get_json_object(body, '$.n') AS n").collect()
+    with (folder / "arrived").open("a") as arrived:
+        arrived.writelines(row.n + "\\n" for row in rows)
+    if number == 2:
+        pause_until_killed()
+
+source = spark.readStream.format("pgqueue").options(
+    url=url, subscribe="orders", mode="consume", visibilityTimeout=sys.argv[3],
+    maxOffsetsPerTrigger="20")
+query = source.load().writeStream.foreachBatch(append).trigger(availableNow=True).option(
+    "checkpointLocation", str(folder / "checkpoint")).start()
+query.awaitTermination()
 """
 
 
-def executors_under(pid: int) -> list[int]:
-    """The JVMs that run tasks, among all descendants of a process."""
-    table = subprocess.run(
-        ["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True
-    ).stdout
-    lines = [line.split(None, 2) for line in table.splitlines()[1:]]
-    family = {pid}
-    while grown := {int(p) for p, parent, _ in lines if int(parent) in family} - family:
-        family |= grown
-    return [
-        int(p)
-        for p, _, command in lines
-        if int(p) in family and "CoarseGrainedExecutorBackend" in command and "java" in command
-    ]
+@contextmanager
+def driver(url: str, folder: Path, script: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A driver in a process of its own."""
+    program = folder / "driver.py"
+    program.write_text(START + script)
+    process = subprocess.Popen(
+        [sys.executable, str(program), url, str(folder), *more],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def wait_for_pause(process: subprocess.Popen[str], folder: Path) -> None:
+    until(lambda: (folder / "begun").exists() or process.poll() is not None, 300)
+    assert process.poll() is None, process.communicate()[0][-3000:]
+
+
+def wait_for_end(process: subprocess.Popen[str]) -> None:
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told[-3000:]
 
 
 @pytest.mark.slow
@@ -81,38 +123,77 @@ def executors_under(pid: int) -> list[int]:
 def test_executor_killed_in_the_middle_changes_nothing(
     url: str, finish: Finish, tmp_path: Path
 ) -> None:
-    finish("orders", 4000)
+    finish("orders", 1000)
     Message.objects.create_queue("copies")
-    script, notes, log = tmp_path / "cluster.py", tmp_path / "notes", tmp_path / "log"
-    script.write_text(CLUSTER)
-    notes.mkdir()
-    with log.open("w") as output:
-        driver = subprocess.Popen(
-            [sys.executable, str(script), url, str(notes)],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "SPARK_WORKER_DIR": str(tmp_path / "work"),
-            },
-            stdout=subprocess.PIPE,
-            stderr=output,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            until(lambda: any(notes.iterdir()) or driver.poll() is not None, 300)
-            assert driver.poll() is None, log.read_text()[-3000:]
-            os.kill(executors_under(driver.pid)[0], signal.SIGKILL)
-            told, _ = driver.communicate(timeout=300)
-        finally:
-            if driver.poll() is None:
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
 
-    assert json.loads(told.strip().splitlines()[-1]) == {"done": True}
+    with driver(url, tmp_path, COPYING) as process:
+        wait_for_pause(process, tmp_path)
+        [executor] = executors_under(process.pid, tmp_path)
+        os.kill(executor, signal.SIGKILL)
+        (tmp_path / "killed").touch()
+        wait_for_end(process)
+
     copies = Message.objects.filter(queue__name="copies").values_list("body", flat=True)
-    assert sorted(body["n"] for body in copies) == list(range(4000))
+    assert sorted(body["n"] for body in copies) == list(range(1000))
+
+
+@pytest.fixture
+def killed_driver(url: str, tmp_path: Path) -> Callable[[int], list[int]]:
+    """Consume 100 messages until the driver is killed in its third batch; the numbers of these 60.
+
+    The argument is the visibility timeout in seconds."""
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", [{"n": n} for n in range(100)])
+
+    def consume_until_killed(visibility_timeout: int) -> list[int]:
+        with driver(url, tmp_path, CONSUMING, str(visibility_timeout)) as process:
+            wait_for_pause(process, tmp_path)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        (tmp_path / "killed").touch()
+        return arrived(tmp_path)
+
+    return consume_until_killed
+
+
+def arrived(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "arrived").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_killed_driver_brings_its_batch_again_and_nothing_else_twice(
+    url: str, killed_driver: Callable[[int], list[int]], tmp_path: Path
+) -> None:
+    before = killed_driver(300)
+
+    with driver(url, tmp_path, CONSUMING, "300") as process:
+        wait_for_end(process)
+
+    times = Counter(arrived(tmp_path))
+    assert sorted(times) == list(range(100))
+    assert [n for n in sorted(times) if times[n] == 2] == sorted(before[40:])
+    assert times.total() == 120
+    assert ArchivedMessage.objects.filter(state="COMPLETED").count() == 100
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_leases_of_a_killed_driver_come_back_to_other_consumers(
+    killed_driver: Callable[[int], list[int]],
+) -> None:
+    before = killed_driver(3)
+    taken: list[Any] = []
+
+    def take() -> bool:
+        taken.extend(Message.objects.read("orders", qty=100, vt=300))
+        return len(taken) == 60
+
+    until(take, 60)
+
+    twice = {message.body["n"] for message in taken if message.read_ct == 2}
+    assert twice == set(before[40:])
+    assert {*before, *(message.body["n"] for message in taken)} == set(range(100))
 
 
 @pytest.fixture
