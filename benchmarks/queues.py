@@ -13,6 +13,7 @@ The server is one of our own that is gone afterwards, or DATABASE_URL's.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import statistics
@@ -130,6 +131,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     results: dict[int, dict[str, float]] = {}
     with database.database():
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.admin_settings"
         django.setup()
         from django.core.management import call_command
         from django.db import connections

@@ -12,13 +12,7 @@ SECRET_KEY = "only for benchmarks"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-INSTALLED_APPS = [
-    "django.contrib.admin",  # its overview is measured
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django_pgqueue",
-    "benchmarks",
-]
+INSTALLED_APPS = ["django.contrib.contenttypes", "django_pgqueue", "benchmarks"]
 
 if importlib.util.find_spec("django.tasks"):
     TASKS = {
