@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.rows import Delivery, deliveries
+from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.types import Batch, Receipt
 
@@ -23,18 +23,16 @@ __all__ = ["BATCH_FROM", "archive_batches", "in_batches", "open_ended", "rescue"
 BATCH_FROM = 16
 #: An ack of less than one in this many costs more to write than to unfold the lease once.
 _SHARE = 4
+_ID, _PRIORITY = map(Delivery._fields.index, ("id", "priority"))
 
 
 def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
     """Deliveries that were leased together, one batch for each priority."""
     ids: dict[int, list[int]] = {}
-    found = deliveries(rows)
-    for delivery in found:
-        ids.setdefault(delivery.priority, []).append(delivery.id)
+    for row in rows:
+        ids.setdefault(row[_PRIORITY], []).append(row[_ID])
     batches = {priority: Batch(min(each), len(each)) for priority, each in ids.items()}
-    return [
-        Delivery._make((*r, None, batches[d.priority])) for r, d in zip(rows, found, strict=True)
-    ]
+    return [Delivery._make((*row, None, batches[row[_PRIORITY]])) for row in rows]
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:
