@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
+from django.db.models.expressions import RawSQL
 
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import State
@@ -76,6 +77,23 @@ class Deferred(NotLoaded):
         return f"{self.state.lower()} message {self.pk}"
 
 
+class LiveManager(models.Manager["LiveMessage"]):
+    use_in_migrations = False
+
+    def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:
+        """The row of one message, by indexes: that of ready has the priority before the id."""
+        rank = models.Func(
+            models.F("priority"),
+            template="-%(expressions)s",
+            output_field=models.SmallIntegerField(),
+        )
+        own = RawSQL(
+            "SELECT -priority FROM pgqueue_message WHERE queue_id = %s AND id = %s", [queue_id, pk]
+        )
+        live = self.using(using).alias(rank=rank)
+        return live.filter(queue=queue_id, pk=pk, rank=own)
+
+
 class LiveMessage(NotLoaded):
     """One row a message in the queue, over all the tables that say so: for people, the admin,
     commands and tests, not for the hot path."""
@@ -100,6 +118,8 @@ class LiveMessage(NotLoaded):
         models.DateTimeField(null=True)
     )
     process_id: models.IntegerField[int | None, int | None] = models.IntegerField(null=True)
+
+    objects: ClassVar[LiveManager] = LiveManager()
 
     class Meta:
         default_permissions: ClassVar[tuple[str, ...]] = ()

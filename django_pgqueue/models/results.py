@@ -93,7 +93,7 @@ def _next(pause: float, deadline: float) -> float:
 def _look(queue: OpenQueue, message_id: int) -> Any:
     if type(message_id) is not int:
         raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
-    live = LiveMessage.objects.using(queue.alias)
+    live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
     # The archive twice: between two looks the message may have moved there.
     for _look_again in range(2):
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
@@ -102,7 +102,7 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
             if state == State.CANCELLED:
                 raise MessageCancelled(queue.name, message_id)
             raise MessageFailed(queue.name, message_id, error or "")
-        state = live.filter(queue=queue.id, pk=message_id).values_list("state", flat=True).first()
+        state = live.values_list("state", flat=True).first()
         if state is not None:
             raise ResultNotReady(queue.name, message_id, state)
     if queue.dead_letter_queue_id is not None:

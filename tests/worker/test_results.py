@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Ack, AckPolicy, Nack
@@ -21,6 +22,7 @@ from django_pgqueue.errors import (
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from django_pgqueue.retries import NoRetry
+from tests.engine.plans.plans import watched
 from tests.worker.consuming import Held
 
 
@@ -221,3 +223,13 @@ def test_async_wait(committed_orders: BoundQueue, consume: Callable[..., Any]) -
 def test_a_timeout_is_seconds(orders: BoundQueue, timeout: Any) -> None:
     with pytest.raises(InvalidArgument, match="timeout"):
         orders.result(1, timeout=timeout)
+
+
+def test_one_among_many_ready_messages_is_found_by_indexes(orders: BoundQueue) -> None:
+    pk = orders.send_batch([0] * 5_000)[2_500]
+
+    with watched(connection) as plans, pytest.raises(ResultNotReady):
+        orders.result(pk)
+
+    for plan in plans:
+        plan.check(rows=10, buffers=100)
