@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from django_pgqueue.ddl.names import hot_tables, own_table, shared_names, table_names
+from django_pgqueue.ddl.names import MESSAGE, hot_tables, own_table, shared_names, table_names
 from django_pgqueue.ddl.times import moment, server_time
 
-__all__ = ["hot_tables", "moment", "own_table", "server_time", "shared_names", "table_names"]
+__all__ = [
+    "MESSAGE",
+    "hot_tables",
+    "moment",
+    "own_table",
+    "server_time",
+    "shared_names",
+    "table_names",
+]

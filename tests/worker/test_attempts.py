@@ -191,6 +191,24 @@ def test_attempts_go_with_their_message(orders: BoundQueue, sql: Any) -> None:
     assert len(attempts(stays)) == 1
 
 
+def test_attempts_of_a_message_that_was_moved_stay(db: None) -> None:
+    for name in ("dead", "elsewhere"):
+        Message.objects.create_queue(name)
+    Message.objects.create_queue("orders", dead_letter_queue="dead")
+    orders = queue("orders")
+    pk = orders.send(1)
+    note(orders, pk, 1)
+    found = Message.objects.resolve("orders")
+
+    [message] = orders.read()
+    message.reject("no")
+    assert attempts_of.prune(found.opened) == 0
+    queue("dead").redrive(to="elsewhere")
+    assert attempts_of.prune(found.opened) == 0
+    queue("elsewhere").delete(pk)
+    assert attempts_of.prune(found.opened) == 1
+
+
 def test_pruning_leaves_out_what_is_newer_and_goes_on_page_by_page(
     orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
 ) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from django_pgqueue import ddl
 from django_pgqueue.acks import Failure
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.session import OpenQueue
@@ -55,12 +56,13 @@ def prune(queue: OpenQueue, before: dt.datetime | None = None) -> int:
     removed = 0
     after: dict[str, Any] = {"at": "-infinity", "id": 0}
     looked = _BATCH
+    dead_message = ddl.own_table(ddl.MESSAGE, queue.dead_letter_queue_id or queue.id)
     while looked == _BATCH:
         params = {"before": before, "batch": _BATCH, **after}
-        found = queue.run("settle/prune_attempts", params)
-        if not found:
-            break
-        [(gone, looked, at, last)] = found
-        removed += gone
-        after = {"at": at, "id": last}
+        found = queue.run("settle/look_attempts", params, dead_message=dead_message)
+        if missing := [pk for pk, _, there in found if not there]:
+            removed += len(queue.run("settle/prune_attempts", {"ids": missing}))
+        if (looked := len(found)) == _BATCH:
+            last, at, _ = found[-1]
+            after = {"at": at, "id": last}
     return removed
