@@ -247,11 +247,13 @@ class MessageAdmin(ReadOnlyAdmin):
             for first in range(0, len(found), CHUNK):
                 chunk = found[first : first + CHUNK]
                 size = _size_of("body")
-                rows = Message.objects.using(using).filter(
-                    pk__in=[each.pk for each in chunk],
-                    queue_id__in={each.queue_id for each in chunk},
-                )
-                outcomes = ArchivedMessage.objects.using(using).in_bulk([each.pk for each in chunk])
+                of_queues = {
+                    "pk__in": [each.pk for each in chunk],
+                    "queue_id__in": {each.queue_id for each in chunk},
+                }
+                rows = Message.objects.using(using).filter(**of_queues)
+                ended = ArchivedMessage.objects.using(using).filter(**of_queues)
+                outcomes = {outcome.pk: outcome for outcome in ended}
                 told = {
                     row["id"]: row
                     for row in rows.annotate(

@@ -217,6 +217,23 @@ class Message(models.Model):
             raise NeverRead(self.pk)
         return self._read_from
 
+    def refresh_from_db(
+        self,
+        using: str | None = None,
+        fields: Iterable[str] | None = None,
+        from_queryset: models.QuerySet[Message] | None = None,
+    ) -> None:
+        """Django's, which also fetches columns that were left out; looks in its queue first."""
+        queue_id = self.__dict__.get("queue_id")
+        fields = None if fields is None else list(fields)
+        if from_queryset is None and queue_id is not None:
+            manager = type(self)._base_manager.db_manager(using, hints={"instance": self})
+            try:
+                return super().refresh_from_db(using, fields, manager.filter(queue_id=queue_id))
+            except type(self).DoesNotExist:
+                pass  # it has moved to another queue, or is gone
+        super().refresh_from_db(using, fields, from_queryset)
+
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
             raise ImmutableMessage

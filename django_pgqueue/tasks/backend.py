@@ -149,7 +149,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         Raises TaskResultDoesNotExist, also for a message that retention has removed, and
         ImportError when the task's function is gone.
         """
-        return load(result_id, backend=self.alias, using=self.database)
+        return load(result_id, backend=self.alias, using=self.database, queues=self.queues)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Errors in the OPTIONS."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,8 @@ from django.utils import dateparse, timezone
 from django.utils.module_loading import import_string
 
 from django_pgqueue import errors as errors_module
-from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue
 from django_pgqueue.types import State
 
 __all__ = [
@@ -101,28 +103,51 @@ def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None
     return ids if last is None else [*ids, last]
 
 
-def load(result_id: str, *, backend: str, using: str) -> TaskResult:
-    """The result of that id. Raises TaskResultDoesNotExist."""
+def load(result_id: str, *, backend: str, using: str, queues: Iterable[str]) -> TaskResult:
+    """The result of that id, looked for in these queues first. Raises TaskResultDoesNotExist."""
     try:
         message_id = int(result_id)
     except (TypeError, ValueError):
         raise TaskResultDoesNotExist(result_id) from None
     if not 0 < message_id < 2**63:
         raise TaskResultDoesNotExist(result_id)
-    # The live row first: what is gone from there by then is in the archive.
-    live = LiveMessage.objects.using(using).filter(pk=message_id).first()
-    message = Message.objects.using(using).select_related("queue").filter(pk=message_id).first()
-    if message is None or not is_task(message.body):
-        raise TaskResultDoesNotExist(result_id)
     attempts = Attempt.objects.of(message_id, using=using)
-    letter = _dead_letter(message)
-    if letter is not None:
-        return _failed(message, letter["source"], backend, attempts, **_of_letter(letter))
-    if live is not None:
-        return _live(message, live, backend, attempts)
-    done = ArchivedMessage.objects.using(using).filter(queue=message.queue, pk=message_id).first()
-    if done is None:
-        raise TaskResultDoesNotExist(result_id)
+    # Twice: between two looks the message may have moved to another queue.
+    for _look_again in range(2):
+        message = _find(message_id, queues, using)
+        if message is None or not is_task(message.body):
+            break
+        letter = _dead_letter(message)
+        if letter is not None:
+            return _failed(message, letter["source"], backend, attempts, **_of_letter(letter))
+        # The live row first: what is gone from there by then is in the archive.
+        live = LiveMessage.objects.one(message.queue_id, message_id, using=using).first()
+        if live is not None:
+            return _live(message, live, backend, attempts)
+        archive = ArchivedMessage.objects.using(using)
+        done = archive.filter(queue=message.queue, pk=message_id).first()
+        if done is not None:
+            return _done(message, done, backend, attempts)
+    raise TaskResultDoesNotExist(result_id)
+
+
+def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
+    """The message of that id: in these queues and their dead-letter queues, or else in any.
+
+    Without its queue the tables of each queue are looked into.
+    """
+    queues: set[int] = set()
+    for name in names:
+        with suppress(QueueNotFound):
+            queue = Queue.objects.resolve(name, using)
+            queues |= {queue.pk, queue.dead_letter_queue_id or queue.pk}
+    found = Message.objects.using(using).select_related("queue").filter(pk=message_id)
+    return found.filter(queue_id__in=queues).first() or found.first()
+
+
+def _done(
+    message: Message, done: ArchivedMessage, backend: str, attempts: Sequence[Attempt]
+) -> TaskResult:
     times: dict[str, Any] = {
         "enqueued_at": _moment(done.enqueued_at),
         "started_at": _moment(done.first_read_at),

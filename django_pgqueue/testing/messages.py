@@ -137,7 +137,8 @@ def _contents(alias: str, name: str) -> str:
     shown = list(live.order_by("pk")[: _SHOWN + 1])
     if not shown:
         return "It is empty."
-    bodies = Message.objects.using(alias).in_bulk([row.pk for row in shown[:_SHOWN]])
+    of_queue = Message.objects.using(alias).filter(queue=found)
+    bodies = of_queue.in_bulk([row.pk for row in shown[:_SHOWN]])
     lines = [
         f"  {row.pk} {row.state} priority={row.priority} group={row.group_key!r} "
         f"body={bodies[row.pk].body!r} headers={bodies[row.pk].headers!r}"

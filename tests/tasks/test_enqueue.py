@@ -11,7 +11,7 @@ from typing import Any
 import django
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
 from django.tasks.base import Task
 from django.tasks.exceptions import (
@@ -26,8 +26,9 @@ from django.utils import timezone
 
 from django_pgqueue import queue
 from django_pgqueue.errors import InvalidMessage, QueueNotFound
-from django_pgqueue.models import LiveMessage, Message
+from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.tasks import PgQueueBackend
+from tests.engine.plans.plans import planned_queues
 from tests.tasks import sample
 
 
@@ -254,6 +255,29 @@ def test_a_message_that_is_no_task_has_no_result(backend: Any) -> None:
 
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(str(pk))
+
+
+@pytest.mark.parametrize("name", ["default", "emails"])
+def test_a_result_is_looked_for_in_the_queues_of_the_backend(backend: Any, name: str) -> None:
+    Message.objects.create_queue("elsewhere")
+    result = sample.noop.using(queue_name=name).enqueue(1)
+
+    with planned_queues(connection) as planned:
+        backend.get_result(result.id)
+
+    assert planned == {Message.objects.resolve(each).pk for each in ("default", "emails")}
+
+
+def test_a_dead_letter_is_found_after_its_queue_sends_them_elsewhere(backend: Any) -> None:
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="default").update(dead_letter_queue=dead)
+    result = sample.noop.enqueue(1)
+    [message] = queue("default").read()
+    message.reject("no")
+
+    Queue.objects.filter(name="default").update(dead_letter_queue=None)
+
+    assert backend.get_result(result.id).status == TaskResultStatus.FAILED
 
 
 def test_a_result_of_another_task(backend: Any) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Node", "Plan", "TooMuch", "watched"]
+__all__ = ["Node", "Plan", "TooMuch", "planned_queues", "watched"]
 
 OURS = (
     "pgqueue_ready",
@@ -29,6 +29,9 @@ OURS = (
     "pgqueue_message",
     "pgqueue_archive",
 )
+
+PARTITION = re.compile(r"pgqueue_(?:message|archive)_q(\d+)")
+EXPLAINED = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE", "--")
 
 # Up to this many buffers the server rightly reads at once, rather than go through an index.
 TINY = 128
@@ -127,6 +130,22 @@ def watched(connection: Any, *, generic: bool = False) -> Iterator[list[Plan]]:
     with connection.execute_wrapper(explain):
         yield plans
     assert plans, "nothing was watched"
+
+
+@contextmanager
+def planned_queues(connection: Any) -> Iterator[set[int]]:
+    """Gather the ids of the queues whose own tables are in the plan of a statement that runs."""
+    found: set[int] = set()
+
+    def explain(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
+        if statement.lstrip().startswith(EXPLAINED):
+            execute(f"EXPLAIN {statement}", params, False, context)
+            for (line,) in context["cursor"].fetchall():
+                found.update(map(int, PARTITION.findall(line)))
+        return execute(statement, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        yield found
 
 
 def _prepared(statement: str) -> tuple[str, str]:
