@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
@@ -199,9 +200,11 @@ def test_failures_are_an_alert_that_leads_to_them(operator: Client, orders: Boun
     assert overview(operator)["orders"]["failed in 1 h"] == "4"
 
 
+@pytest.mark.parametrize("listed", [100, 0])
 def test_failures_are_told_of_queues_without_a_consumer_too(
-    operator: Client, orders: BoundQueue
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, listed: int
 ) -> None:
+    monkeypatch.setattr("django_pgqueue.admin.overview.LISTED", listed)
     orders.send_batch([1] * 5)
     for message in orders.read(qty=5):
         message.reject("no")
