@@ -42,7 +42,7 @@ def timed(operation: Callable[[], Any], times: int) -> float:
 
 def measure(count: int, creating: float, draw: random.Random) -> dict[str, float]:
     """The figures with that many queues, on which ``creating`` one took so long."""
-    from django.db import connection, connections
+    from django.db import connection, connections, transaction
 
     from django_pgqueue import queue
     from django_pgqueue.admin import overview
@@ -74,6 +74,11 @@ def measure(count: int, creating: float, draw: random.Random) -> dict[str, float
         Message.objects.using("other").create_queue(f"new-{draw.random()}")
         return timed(lambda: value("SELECT 1"), 1)
 
+    def locks(**look_up: Any) -> float:
+        with transaction.atomic():
+            Message.objects.get(**look_up)
+            return value("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()")
+
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     connecting()
@@ -82,7 +87,8 @@ def measure(count: int, creating: float, draw: random.Random) -> dict[str, float
     after = statistics.median(after_a_creation() for _ in range(FEW))
     connections["other"].close()
     memory = value("SELECT sum(total_bytes) / 1e6 FROM pg_backend_memory_contexts")
-    pk = some().send({"n": 1})
+    chosen = Queue.objects.get(name=f"queue-{draw.randrange(count)}")
+    pk = queue(chosen.name).send({"n": 1})
     figures = {
         "create": creating,
         "a statement after a creation": after,
@@ -93,10 +99,13 @@ def measure(count: int, creating: float, draw: random.Random) -> dict[str, float
         "metrics of one": timed(lambda: some().metrics(), DRAWN),
         "metrics_all": timed(Message.objects.metrics_all, FEW),
         "the admin's overview": timed(lambda: overview.look(list(Queue.objects.all())), FEW),
+        "get(queue, pk)": timed(lambda: Message.objects.get(queue=chosen, pk=pk), FEW),
         "get(pk)": timed(lambda: Message.objects.get(pk=pk), FEW),
     }
     connecting()
     figures["first get(pk) of a session"] = timed(lambda: Message.objects.get(pk=pk), 1)
+    figures["locks of get(queue, pk)"] = locks(queue=chosen, pk=pk)
+    figures["locks of get(pk)"] = locks(pk=pk)
     figures["tables and indexes"] = value("SELECT count(*) FROM pg_class WHERE relname ~ '^pgq'")
     figures["database, MB"] = value("SELECT pg_database_size(current_database()) / 1e6")
     return figures
@@ -148,7 +157,8 @@ def main() -> int:
                     took.append(timed(lambda name=name: Message.objects.create_queue(name), 1))
                     made += 1
                     if made % 100 == 0:
-                        print(f"{made} queues ...", file=sys.stderr, flush=True)
+                        last = statistics.median(took[-DRAWN:])
+                        print(f"{made} queues, {last:.0f} ms each", file=sys.stderr, flush=True)
                 creating = statistics.median(took[-DRAWN:])
                 results[count] = measure(count, creating, random.Random(1))
         except KeyboardInterrupt:
