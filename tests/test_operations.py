@@ -119,6 +119,7 @@ def test_the_operation_names_its_arguments_for_a_squashed_migration():
         ({"retention": "30d"}, "retention must be seconds or a timedelta, not '30d'"),
         ({"retention": 0.5}, "retention must be at least a second"),
         ({"dedup_window": -1}, "dedup_window must be at least a second"),
+        ({"age_limit": 0}, "age_limit must be at least a second"),
         ({"notify": "yes"}, "notify must be True or False, not 'yes'"),
         ({"dead_letter_queue": "de ad"}, "dead_letter_queue must be the name of a queue"),
         ({"visibility_timout": 60}, "did you mean visibility_timeout?"),

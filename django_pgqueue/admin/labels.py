@@ -30,6 +30,7 @@ _KNOWN = (
     gettext_noop("retention"),
     gettext_noop("partition interval"),
     gettext_noop("dedup window"),
+    gettext_noop("age limit"),
     gettext_noop("unlogged"),
     gettext_noop("paused"),
     gettext_noop("notify"),

@@ -88,6 +88,13 @@ class QueueForm(forms.ModelForm):
         label=_("Dedup window"),
         help_text=_("How long a dedup key counts, like 10min; empty: five minutes."),
     )
+    age_limit = SpanField(
+        required=False,
+        label=_("Age limit"),
+        help_text=_(
+            "For how long a message may be readable without an alert, like 2h; empty: five minutes."
+        ),
+    )
 
     class Meta:
         model = Queue
@@ -100,6 +107,7 @@ class QueueForm(forms.ModelForm):
             "notify",
             "retention",
             "dedup_window",
+            "age_limit",
         ]
 
     def clean_name(self) -> str:
@@ -193,6 +201,7 @@ class QueueAdmin(PageAdmin):
                         "max_deliveries",
                         "dead_letter_queue",
                         "notify",
+                        "age_limit",
                     ]
                 },
             ),

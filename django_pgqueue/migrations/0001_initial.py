@@ -79,6 +79,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "age_limit",
+                    models.DurationField(
+                        blank=True,
+                        help_text="For how long a message may be readable without an alert; "
+                        "empty: five minutes.",
+                        null=True,
+                    ),
+                ),
+                (
                     "unlogged",
                     models.BooleanField(
                         default=False,

@@ -29,6 +29,7 @@ class QueueOperations:
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
         dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
         """Make a queue, or find it: when it exists, it is returned as it is."""
@@ -43,6 +44,7 @@ class QueueOperations:
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
         dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
         """Make a queue, or find it: when it exists, it is returned as it is."""
@@ -597,6 +599,7 @@ class MessageManager(models.Manager[Message]):
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
         dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
         """Make a queue, or find it: when it exists, it is returned as it is."""
@@ -612,6 +615,7 @@ class MessageManager(models.Manager[Message]):
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
         dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
         """Make a queue, or find it: when it exists, it is returned as it is."""

@@ -175,6 +175,14 @@ class Queue(models.Model):
             help_text="How long a dedup key counts; empty: five minutes.",
         )
     )
+    age_limit: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
+        models.DurationField(
+            null=True,
+            blank=True,
+            help_text="For how long a message may be readable without an alert; "
+            "empty: five minutes.",
+        )
+    )
     unlogged: models.BooleanField[bool, bool] = models.BooleanField(
         default=False,
         editable=False,

@@ -24,6 +24,7 @@ def create_queue(
     max_deliveries: int = 20,
     dead_letter_queue: str | Queue | None = None,
     dedup_window: dt.timedelta | float | None = None,
+    age_limit: dt.timedelta | float | None = None,
     notify: bool = True,
 ) -> Queue:
     """Make a queue, or find it: when it exists, it is returned as it is.
@@ -41,6 +42,8 @@ def create_queue(
             ``dead_letter_queue``, or without one to the archive as FAILED.
         dead_letter_queue: a queue of the same database, or its name.
         dedup_window: seconds or timedelta for which a dedup key counts; None: five minutes.
+        age_limit: seconds or timedelta for which a message may be readable before the admin raises
+            an alert; None: five minutes.
         notify: False saves the notification that a send gives to waiting consumers.
 
     >>> Message.objects.create_queue("orders", visibility_timeout=60).name
@@ -59,6 +62,7 @@ def create_queue(
         "retention": arguments.span(retention, "retention"),
         "partition_interval": arguments.span(partition_interval, "partition_interval"),
         "dedup_window": arguments.span(dedup_window, "dedup_window"),
+        "age_limit": arguments.span(age_limit, "age_limit"),
         "unlogged": bool(unlogged),
         "notify": notify,
         "dead_letter_queue": None

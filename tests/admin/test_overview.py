@@ -126,6 +126,27 @@ def test_a_message_that_waits_for_too_long_is_an_alert(
     assert overview(operator)["orders"]["oldest readable"] == "20 min"
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("10min", ["orders: the oldest message has waited for 20 min"]),
+        ("2h", ["Nothing needs attention."]),
+    ],
+)
+def test_a_queue_has_its_own_limit_of_age(
+    operator: Client, orders: BoundQueue, sql: Callable[..., Any], limit: str, told: list[str]
+) -> None:
+    orders.send(1)
+    consumer("orders")
+    sql("UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '20 min'")
+    change = reverse("admin:django_pgqueue_queue_change", args=[Queue.objects.get().pk])
+
+    form = {"visibility_timeout": 30, "max_deliveries": 20, "age_limit": limit}
+    assert operator.post(change, form).status_code == 302
+
+    assert alerts(operator) == told
+
+
 def happened(minutes: float, process_id: int = 1, **counts: Any) -> None:
     """The history that a consumer wrote for the queue ``orders``, some minutes ago."""
     History.objects.create(

@@ -50,6 +50,7 @@ def test_adding_a_queue_makes_its_tables(operator: Client) -> None:
         pytest.param({"retention": "a week"}, "like 30s, 10min, 2h, 7d", id="retention-words"),
         pytest.param({"retention": "9" * 30 + "d"}, "Write a length of time", id="retention-long"),
         pytest.param({"dedup_window": "-1 day"}, "At least a second", id="window"),
+        pytest.param({"age_limit": "0s"}, "At least a second", id="age"),
     ],
 )
 def test_form_refuses_what_create_queue_refuses(

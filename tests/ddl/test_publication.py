@@ -125,8 +125,8 @@ def test_messages_and_outcomes_can_be_subscribed_to(server: EmbeddedServer, acto
         log.execute(
             "CREATE TABLE pgqueue_queue (id integer PRIMARY KEY, name text, "
             "visibility_timeout integer, max_deliveries integer, retention interval, "
-            "partition_interval interval, dedup_window interval, unlogged boolean, "
-            "paused boolean, notify boolean, created_at timestamptz, "
+            "partition_interval interval, dedup_window interval, age_limit interval, "
+            "unlogged boolean, paused boolean, notify boolean, created_at timestamptz, "
             "dead_letter_queue_id integer)"
         )
         log.execute(

@@ -16,6 +16,7 @@ SETTINGS = (
     "retention",
     "partition_interval",
     "dedup_window",
+    "age_limit",
     "unlogged",
     "notify",
 )
@@ -64,6 +65,12 @@ class Command(QueueCommand):
             type=duration,
             metavar="TIME",
             help="how long a dedup key counts (default: 5m)",
+        )
+        parser.add_argument(
+            "--age-limit",
+            type=duration,
+            metavar="TIME",
+            help="how long a message may be readable before the admin warns (default: 5m)",
         )
         parser.add_argument(
             "--unlogged",
