@@ -22,7 +22,7 @@ from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.operations import Job, may, perform
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.search import LARGE, LOOK, Extent
-from django_pgqueue.admin.wording import age, moment, visible
+from django_pgqueue.admin.wording import age, counted, moment, visible
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bulk import Kind
 
@@ -71,6 +71,9 @@ def fingerprint(error: str) -> str:
     return hashlib.blake2s(normal(error).encode(), digest_size=8).hexdigest()
 
 
+# What senders write may be no id.
+_ID = re.compile(r"[0-9]{1,18}")
+
 # The first line of an error, with digits as zeros: so most that differ in numbers only are one row.
 # The server cuts it, so that a page never carries whole errors.
 _TEXT = f"translate(split_part(left(%s, {LENGTH}), E'\\n', 1), '123456789', '000000000')"
@@ -79,6 +82,7 @@ _TEXT = f"translate(split_part(left(%s, {LENGTH}), E'\\n', 1), '123456789', '000
 # of the archive for a join.
 _FAILED = f"""
     SELECT a.id, a.queue_id, a.archived_at AS at, false AS dead,
+           a.id = ANY(%(again)s::bigint[]) AS again,
            {_TEXT % "coalesce(a.error, '')"} AS text
     FROM (SELECT id, queue_id, state, archived_at, error FROM pgqueue_archive
           WHERE queue_id = ANY(%(queues)s::int[]) ORDER BY id DESC
@@ -86,7 +90,7 @@ _FAILED = f"""
     WHERE a.state = 'FAILED' AND a.archived_at >= statement_timestamp() - %(window)s::interval
       AND (%(asked_at)s::timestamptz IS NULL OR a.archived_at <= %(asked_at)s)"""
 _DEAD = f"""
-    SELECT m.id, m.queue_id, m.enqueued_at AS at, true AS dead,
+    SELECT m.id, m.queue_id, m.enqueued_at AS at, true AS dead, false AS again,
            {_TEXT % "coalesce(m.headers #>> '{x-dead-letter,error}', '')"} AS text
     FROM (SELECT id, queue_id, enqueued_at, headers FROM pgqueue_message
           WHERE queue_id = ANY(%(dead)s::int[]) ORDER BY id DESC
@@ -97,6 +101,16 @@ _DEAD = f"""
                ELSE false END
       AND NOT EXISTS (SELECT FROM pgqueue_archive a WHERE a.id = m.id AND a.queue_id = m.queue_id
                       AND a.enqueued_at = m.enqueued_at OFFSET 0)"""
+
+
+# Of the newest messages those that were sent again, by the ids that they had.
+_AGAIN = f"""
+    SELECT m.headers ->> 'x-replay-of'
+    FROM (SELECT enqueued_at, headers FROM pgqueue_message ORDER BY id DESC
+          LIMIT (SELECT {LOOK}::bigint)) m
+    WHERE m.enqueued_at >= statement_timestamp() - %(window)s::interval
+      AND CASE WHEN pg_column_size(m.headers) <= {LARGE} THEN m.headers ? 'x-replay-of'
+               ELSE false END"""
 
 
 @dataclass
@@ -113,7 +127,7 @@ class Group:
     dead: int = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
-        _text, dead, count, first, last, queues, example = row
+        _text, dead, _again, count, first, last, queues, example = row
         self.count += count
         self.dead += count if dead else 0
         self.first = first if self.first is None else min(self.first, first)
@@ -140,24 +154,30 @@ class Failures(NamedTuple):
         into = set(dead.values_list("dead_letter_queue_id", flat=True))
         return cls(sorted(own), sorted(into), window, using)
 
-    def groups(self) -> list[Group]:
-        """The groups, the largest first."""
+    def groups(self) -> tuple[list[Group], int]:
+        """The groups, the largest first, and how many messages were sent again since."""
         sql = (
-            "SELECT text, dead, count(*), min(at), max(at), array_agg(DISTINCT queue_id), max(id) "
-            f"FROM ({_FAILED} UNION ALL {_DEAD}) f GROUP BY text, dead "
+            "SELECT text, dead, again, count(*), min(at), max(at), array_agg(DISTINCT queue_id), "
+            f"max(id) FROM ({_FAILED} UNION ALL {_DEAD}) f GROUP BY text, dead, again "
             f"ORDER BY count(*) DESC LIMIT {KINDS}"
         )
         found: dict[str, Group] = {}
+        sent_again = 0
         for row in self._fetch(sql):
-            name = fingerprint(row[0])
-            found.setdefault(name, Group(name, normal(row[0]))).add(row)
-        return sorted(found.values(), key=lambda each: -each.count)
+            text, _dead, again, count, *_rest = row
+            if again:
+                sent_again += count
+                continue
+            name = fingerprint(text)
+            found.setdefault(name, Group(name, normal(text))).add(row)
+        return sorted(found.values(), key=lambda each: -each.count), sent_again
 
     def rows(
         self, name: str, *, dead: bool, asked_at: dt.datetime | None = None
     ) -> Iterable[tuple[int, int]]:
         """The queue and the id of each message of a group, in the order of ids."""
-        sql = f"SELECT queue_id, id, text FROM ({_DEAD if dead else _FAILED}) f ORDER BY id"
+        source = _DEAD if dead else _FAILED
+        sql = f"SELECT queue_id, id, text FROM ({source}) f WHERE NOT again ORDER BY id"
         for queue_id, pk, text in self._fetch(sql, asked_at):
             if fingerprint(text) == name:
                 yield queue_id, pk
@@ -170,7 +190,10 @@ class Failures(NamedTuple):
             "asked_at": asked_at,
         }
         with connections[self.using].cursor() as cursor:
-            cursor.execute(sql, params)
+            # Not as a join: PostgreSQL hashes a list of constants, and plans nothing badly.
+            cursor.execute(_AGAIN, params)
+            ids = [text for (text,) in cursor.fetchall() if text and _ID.fullmatch(text)]
+            cursor.execute(sql, {**params, "again": [int(text) for text in ids]})
             return list(cursor.fetchall())
 
 
@@ -204,7 +227,7 @@ def overview(page: PageAdmin, request: HttpRequest) -> HttpResponse:
     if not page.has_view_or_change_permission(request):
         raise PermissionDenied
     name, (window, _label) = _window(request)
-    found = Failures.of(request, window).groups()
+    found, sent_again = Failures.of(request, window).groups()
     queues = dict(queues_for(request).values_list("pk", "name"))
     return page.render_page(
         request,
@@ -216,6 +239,7 @@ def overview(page: PageAdmin, request: HttpRequest) -> HttpResponse:
             "window": name,
             "groups": [_shown(page, each, queues) for each in found[:SHOWN]],
             "more": max(0, len(found) - SHOWN),
+            "sent_again": counted(sent_again) if sent_again else "",
             "offers": offers(request),
             "look": f"{LOOK:,}",
         },
@@ -232,7 +256,7 @@ def group(page: PageAdmin, request: HttpRequest, name: str) -> HttpResponse:
     if request.method == "POST":
         return _act(page, request, found, name, back)
     queues = dict(queues_for(request).values_list("pk", "name"))
-    chosen = [each for each in found.groups() if each.fingerprint == name]
+    chosen = [each for each in found.groups()[0] if each.fingerprint == name]
     if not chosen:
         page.message_user(request, _("There is no such failure any more."), messages.WARNING)
         return HttpResponseRedirect(back)
@@ -262,7 +286,7 @@ def _act(
     kinds = [kind for kind in ACTIONS[action] if may(request, kind)]
     if not kinds:
         raise PermissionDenied
-    text = next((each.text for each in found.groups() if each.fingerprint == name), name)
+    text = next((each.text for each in found.groups()[0] if each.fingerprint == name), name)
     jobs = [Job(kind, Members(found, name, text, dead=not kind.is_of_archive)) for kind in kinds]
     titles = {
         "retry": _("Retry failures"),

@@ -117,6 +117,30 @@ def test_a_group_is_retried_where_each_came_from(operator: Client, with_dead: Bo
     assert [m.body for m in queue("orders").read(qty=5)] == [{"n": 0}]
 
 
+def test_what_was_sent_again_is_counted_and_not_listed(
+    operator: Client, orders: BoundQueue
+) -> None:
+    one, *_ = fail("orders", ["no card 7", "no card 8", "other"])
+    Message.objects.create_queue("elsewhere")
+    orders.send(1, headers={"x-replay-of": "1e400"})
+    url = reverse("admin:django_pgqueue_message_failures")
+
+    orders.replay(ids=[one], to="elsewhere")
+
+    assert [(row["error"], row["messages"]) for row in groups(operator)] == [
+        ("no card #", "1"),
+        ("other", "1"),
+    ]
+    assert "not in the list: 1 message." in operator.get(url).content.decode()
+
+    address, asked = act(operator, "no card 1", "retry")
+    assert "orders: 1 message" in asked
+    confirm(operator, address, asked)
+
+    assert [row["error"] for row in groups(operator)] == ["other"]
+    assert "not in the list: 2 messages." in operator.get(url).content.decode()
+
+
 def test_a_group_is_redriven_to_another_queue(operator: Client, with_dead: BoundQueue) -> None:
     fail("payments", ["no card 400"] * 60)
     Message.objects.create_queue("elsewhere")
