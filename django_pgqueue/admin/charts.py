@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext
 
 __all__ = ["Chart", "Line", "count_of", "seconds_of", "spark_path"]
 
@@ -64,10 +65,10 @@ class Chart:
         for line in self.lines:
             known = [value for value in line.values if value is not None]
             if known:
-                told.append(
-                    f"{line.name}: {self.form(known[-1])} last, {self.form(max(known))} at most"
-                )
-        return "; ".join(told) or "Nothing happened."
+                text = gettext("%(line)s: %(last)s last, %(most)s at most")
+                most = self.form(max(known))
+                told.append(text % {"line": line.name, "last": self.form(known[-1]), "most": most})
+        return "; ".join(told) or gettext("Nothing happened.")
 
     @property
     def paths(self) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ __all__ = ["translate_fields"]
 # For the catalogue: makemessages finds literals only. What fields are called, and what they say of
 # themselves in forms.
 _KNOWN = (
+    gettext_noop("id"),
     gettext_noop("name"),
     gettext_noop("visibility timeout"),
     gettext_noop("max deliveries"),

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from django.db import DatabaseError, connections, models, transaction
 from django.utils.timezone import now
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue import signals
 from django_pgqueue.ddl.locks import KEPT, milliseconds, set_locally
@@ -193,7 +193,7 @@ class Operation(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"operation {self.pk}"
+        return gettext("operation %s") % self.pk
 
     @property
     def left(self) -> int:

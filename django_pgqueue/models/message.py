@@ -11,7 +11,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models.base import ModelState
 from django.utils.functional import cached_property
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
@@ -102,7 +102,7 @@ class Message(models.Model):
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
-        return f"message {self.pk}"
+        return gettext("message %s") % self.pk
 
     @cached_property
     def _state(self) -> ModelState:  # type: ignore[override]

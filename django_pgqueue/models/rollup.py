@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.models.clock import NOW
 
@@ -117,4 +117,4 @@ class RollupRun(models.Model):
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
-        return f"roll-up {self.pk}"
+        return gettext("roll-up %s") % self.pk

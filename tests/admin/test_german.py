@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import gettext
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import translation
 
 import django_pgqueue
+from tests.admin import scenes
+from tools.screenshots import pages
 
 CATALOGUE = Path(django_pgqueue.__file__).parent / "locale/de/LC_MESSAGES"
 
@@ -18,6 +26,62 @@ def entries() -> Iterator[tuple[str, list[str]]]:
         parts = re.findall(r'^(msg\w+)(?:\[\d\])? "(.*)"$', block, re.MULTILINE)
         told = [_plain(text) for kind, text in parts if kind == "msgstr"]
         yield _plain(dict(parts)["msgid"]), told
+
+
+PLACEHOLDER = re.compile(r"%\(\w+\)s|%s|\{\}")
+#: What the scene's handlers write.
+ERRORS = re.compile(r"CardDeclined|the bank")
+
+
+def english() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Each message whose translation differs, and how it looks on a page."""
+    for msgid, told in entries():
+        words = PLACEHOLDER.split(msgid)
+        if msgid not in told and re.search("[A-Za-z]{2}", "".join(words)):
+            pattern = ".+".join(re.escape(word.replace("%%", "%")) for word in words)
+            yield msgid, re.compile(f"{pattern}:?")
+
+
+def labels(text: str) -> set[str]:
+    """All that a page says, also to those who do not see it."""
+    # Not the words of other apps, nor those that Django does not translate.
+    text = re.sub(r'<div class="app-(?!django_pgqueue).*?</table>', "", text, flags=re.DOTALL)
+    text = re.sub(r'<img src="[^"]*admin/img/[^>]*>', "", text)
+    text = re.sub(r"<(script|style|textarea|pre)\b.*?</\1>", "", text, flags=re.DOTALL)
+    said = re.split(r"<[^>]+>", text)
+    said += re.findall(r'(?:title|aria-label|placeholder|alt|data-label)="([^"]*)"', text)
+    said += re.findall(r'<input type="submit" value="([^"]*)"', text)
+    found = {" ".join(html.unescape(each).split()) for each in said} - {""}
+    return {each for each in found if not ERRORS.search(each)}
+
+
+@pytest.fixture
+def german(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    settings.USE_I18N = True
+    settings.LANGUAGE_CODE = "de"
+    # Django chose once, by the settings, whether to translate.
+    monkeypatch.setattr(translation, "_trans", type(translation._trans)())
+    with translation.override("de"):
+        yield
+
+
+def test_no_page_shows_an_english_label(client: Client, db: None, german: None) -> None:
+    client.force_login(scenes.superuser())
+    scenes.play()
+    patterns = list(english())
+    german_too = {told.casefold() for _, each in entries() for told in each}
+    left = set()
+
+    for name, path in pages():
+        for label in labels(client.get(path).content.decode()):
+            if label.rstrip(":").casefold() in german_too:
+                continue
+            for shown in {label, label[:1].lower() + label[1:]}:
+                if any(pattern.fullmatch(shown) for _, pattern in patterns):
+                    left.add((name, label))
+
+    assert len(patterns) > 300
+    assert left == set()
 
 
 def _plain(text: str) -> str:
