@@ -25,6 +25,10 @@ if importlib.util.find_spec("django.tasks"):
         INSTALLED_APPS.append("django_tasks_db")
         TASKS["django-tasks-db"] = {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": []}
 
+if importlib.util.find_spec("django_q"):
+    INSTALLED_APPS.append("django_q")
+    Q_CLUSTER = {"orm": "default", **json.loads(os.environ.get("BENCHMARK_CLUSTER", "{}"))}
+
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",
@@ -47,7 +51,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"stderr": {"class": "logging.StreamHandler"}},
-    # Django writes two lines for each task, to which no contestant's time should go.
-    "loggers": {"django.tasks": {"level": "WARNING"}},
+    # Some lines for each task, to which no contestant's time should go.
+    "loggers": {name: {"level": "WARNING"} for name in ("django.tasks", "django-q")},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
 }

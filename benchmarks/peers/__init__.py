@@ -41,6 +41,7 @@ WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, tasks": ("ours_tasks", ("django.tasks",)),
     "django-tasks-db": ("django_tasks_db", ("django-tasks-db", "django.tasks")),
+    "django-q2": ("django_q2", ("django-q2",)),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),
     "PGMQ's client": ("pgmq_client", ("pgmq", "psycopg-pool")),
     "Procrastinate": ("procrastinate", ("procrastinate",)),
