@@ -41,7 +41,7 @@ class Command(QueueCommand):
             "--max-deliveries",
             type=positive,
             metavar="N",
-            help="how often a message is given out before it is dead-lettered (default: no limit)",
+            help="how often a message is given out before it is dead-lettered (default: 20)",
         )
         parser.add_argument(
             "--dead-letter-queue",
