@@ -30,6 +30,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PURE_MODULES = [
     "django_pgqueue.acks",
     "django_pgqueue.admin.charts",
+    "django_pgqueue.admin.spans",
     "django_pgqueue.admin.wording",
     "django_pgqueue.arguments",
     "django_pgqueue.bodies",
@@ -54,6 +55,7 @@ PURE_MODULES = [
     "pyspark_pgqueue.rollup_figures",
     "django_pgqueue.topics",
     "django_pgqueue.types",
+    "django_pgqueue.wording",
 ]
 
 

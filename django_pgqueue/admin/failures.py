@@ -22,9 +22,10 @@ from django_pgqueue.admin.access import queues_for
 from django_pgqueue.admin.operations import Job, may, perform
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.search import LARGE, LOOK, Extent
-from django_pgqueue.admin.wording import age, counted, moment, visible
+from django_pgqueue.admin.wording import counted, moment, visible
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bulk import Kind
+from django_pgqueue.wording import age
 
 __all__ = ["Failures", "fingerprint", "group", "offers", "overview"]
 

@@ -12,9 +12,9 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import ddl
 from django_pgqueue.admin.overview import LONG_TRANSACTION
-from django_pgqueue.admin.spans import span_text
-from django_pgqueue.admin.wording import EMPTY, age, amount, moment, visible
+from django_pgqueue.admin.wording import EMPTY, moment, visible
 from django_pgqueue.models import PurgeMark, Queue
+from django_pgqueue.wording import age, amount, length_text
 
 __all__ = ["holders", "retention", "server", "tables"]
 
@@ -139,7 +139,7 @@ def retention(queues: QuerySet[Queue]) -> list[dict[str, Any]]:
     return [
         {
             "queue": queue.name,
-            "kept": span_text(queue.retention) if queue.retention else EMPTY,
+            "kept": length_text(queue.retention) if queue.retention else EMPTY,
             "removed": moment(marks[queue.pk].purged_at) if queue.pk in marks else EMPTY,
         }
         for queue in kept

@@ -28,9 +28,10 @@ from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.search import Extent
-from django_pgqueue.admin.wording import age, counted, cut, moment
+from django_pgqueue.admin.wording import counted, cut, moment
 from django_pgqueue.models import Message, Operation, Queue
 from django_pgqueue.models.bulk import Kind
+from django_pgqueue.wording import age
 
 __all__ = ["AT_ONCE", "NOT_TYPED", "Job", "OperationAdmin", "may", "perform"]
 

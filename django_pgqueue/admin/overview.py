@@ -15,11 +15,12 @@ from django.utils.translation import gettext
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.wording import age, counted
+from django_pgqueue.admin.wording import counted
 from django_pgqueue.engine.history.reading import Counts, Recent, Times, recent, times
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.models import ArchivedMessage, Process, Queue
 from django_pgqueue.types import Metrics
+from django_pgqueue.wording import age
 from django_pgqueue.worker import Options
 
 __all__ = [

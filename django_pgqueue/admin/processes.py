@@ -18,8 +18,9 @@ from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.overview import DEAD_AFTER, seconds_since
 from django_pgqueue.admin.pages import RecordAdmin
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.admin.wording import age, moment
+from django_pgqueue.admin.wording import moment
 from django_pgqueue.models import Message, Process, Queue
+from django_pgqueue.wording import age
 
 __all__ = ["ProcessAdmin"]
 

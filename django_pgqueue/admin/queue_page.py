@@ -16,11 +16,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of
-from django_pgqueue.admin.spans import SpanField, span_text
-from django_pgqueue.admin.wording import amount, moment
+from django_pgqueue.admin.spans import SpanField
+from django_pgqueue.admin.wording import moment
 from django_pgqueue.engine.history.reading import Counts, Recent, Times
 from django_pgqueue.histograms import quantile
 from django_pgqueue.models import Attempt, History, Queue
+from django_pgqueue.wording import amount, length_text
 
 __all__ = ["RANGES", "Happened", "Range", "SendForm", "errors_of", "room_of"]
 
@@ -228,7 +229,7 @@ def room_of(queue: Queue) -> tuple[list[tuple[str, str]], bool, list[tuple[str, 
         ),
         (
             gettext("Archived messages are kept"),
-            span_text(queue.retention) if queue.retention else gettext("for ever"),
+            length_text(queue.retention) if queue.retention else gettext("for ever"),
         ),
         (gettext("Retention last removed messages"), moment(purged_at)),
     ]

@@ -54,14 +54,15 @@ from django_pgqueue.admin.queue_page import (
     room_of,
 )
 from django_pgqueue.admin.search import Backlog
-from django_pgqueue.admin.spans import SpanField, span_text
-from django_pgqueue.admin.wording import EMPTY, age, amount, cut, moment
+from django_pgqueue.admin.spans import SpanField
+from django_pgqueue.admin.wording import EMPTY, cut, moment
 from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueBusy, QueueNotFound
 from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, Message, Process, PurgeMark, Queue
 from django_pgqueue.models.bulk import Kind
+from django_pgqueue.wording import age, amount, length_text
 
 __all__ = ["QueueAdmin"]
 
@@ -278,7 +279,7 @@ class QueueAdmin(PageAdmin):
 
     @admin.display(description=_("partition interval"))
     def interval(self, queue: Queue) -> str:
-        return span_text(queue.partition_interval) if queue.partition_interval else EMPTY
+        return length_text(queue.partition_interval) if queue.partition_interval else EMPTY
 
     @admin.display(description=_("created at"))
     def made_at(self, queue: Queue) -> str:

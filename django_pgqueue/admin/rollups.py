@@ -19,8 +19,9 @@ from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
 from django_pgqueue.admin.pages import RecordAdmin
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.admin.wording import amount, moment
+from django_pgqueue.admin.wording import moment
 from django_pgqueue.models import Message, Rollup, RollupRun
+from django_pgqueue.wording import amount
 
 __all__ = ["RollupAdmin", "RollupRunAdmin"]
 

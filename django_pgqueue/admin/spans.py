@@ -10,11 +10,10 @@ from django import forms
 from django.utils.dateparse import parse_duration
 from django.utils.translation import gettext as _
 
-__all__ = ["SpanField", "span_of", "span_text"]
+from django_pgqueue.wording import length_of, length_text
 
-_UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "min": 60, "m": 60, "s": 1}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[wdhms])", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+", re.ASCII)
+__all__ = ["SpanField", "span_of"]
+
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -33,11 +32,9 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
             _("Write the unit too: %(n)sd for days, %(n)sh for hours or %(n)ss.") % {"n": text}
         )
     try:
-        if _WHOLE.fullmatch(text):
-            return dt.timedelta(
-                seconds=sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-            )
-        length = parse_duration(text)
+        length = length_of(text)
+        if length is None:
+            length = parse_duration(text)
     except (OverflowError, ValueError):
         length = None
     if length is None:
@@ -45,28 +42,11 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
     return length
 
 
-def span_text(length: dt.timedelta) -> str:
-    """The same the other way round.
-
-    >>> span_text(dt.timedelta(days=7)), span_text(dt.timedelta(hours=36))
-    ('7d', '1d 12h')
-    """
-    left = length.total_seconds()
-    if left != int(left) or left <= 0:
-        return f"{left:g}s"
-    parts = []
-    for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(int(left), seconds)
-        if number:
-            parts.append(f"{number}{unit}")
-    return " ".join(parts)
-
-
 class SpanField(forms.Field):
     """A length of time, written like ``7d``."""
 
     def prepare_value(self, value: Any) -> Any:
-        return span_text(value) if isinstance(value, dt.timedelta) else value
+        return length_text(value) if isinstance(value, dt.timedelta) else value
 
     def to_python(self, value: Any) -> dt.timedelta | None:
         if value in self.empty_values:

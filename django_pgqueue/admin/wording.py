@@ -12,12 +12,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgqueue.admin.masking import mask
+from django_pgqueue.wording import age, amount
 
 __all__ = [
     "EMPTY",
     "LONGEST",
-    "age",
-    "amount",
     "counted",
     "cut",
     "lapse",
@@ -38,15 +37,6 @@ _UNSEEN = re.compile(
 )
 
 
-def amount(number: int, *, exact: bool = True) -> str:
-    """A count, with a mark when it is an estimate.
-
-    >>> amount(1234567), amount(20000, exact=False)
-    ('1,234,567', '≈ 20,000')
-    """
-    return f"{number:,}" if exact else f"≈ {number:,}"
-
-
 def counted(number: int) -> str:
     """A number of messages, in words.
 
@@ -54,25 +44,7 @@ def counted(number: int) -> str:
     ('1 message', '1,200 messages')
     """
     words = ngettext("%(count)s message", "%(count)s messages", number)
-    return words % {"count": f"{number:,}"}
-
-
-def age(seconds: float | None) -> str:
-    """A span of time, in its two largest units.
-
-    >>> age(0.4), age(75), age(3 * 3600 + 60), age(200_000), age(None)
-    ('0 s', '1 min 15 s', '3 h 1 min', '2 d 7 h', '-')
-    """
-    if seconds is None:
-        return EMPTY
-    left = max(0, int(seconds))
-    parts = []
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, length)
-        parts.append((number, unit))
-    while len(parts) > 1 and parts[0][0] == 0:
-        parts.pop(0)
-    return " ".join(f"{number} {unit}" for number, unit in parts[:2] if number) or "0 s"
+    return words % {"count": amount(number)}
 
 
 def moment(at: dt.datetime | None) -> str:

@@ -21,13 +21,13 @@ from django_pgqueue.errors import PgQueueError
 from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import Queue
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
+from django_pgqueue.wording import amount, length_of
 
 __all__ = [
     "QueueCommand",
     "add_database",
     "advice",
-    "age",
-    "amount",
+    "counted",
     "duration",
     "interrupts_held",
     "json_value",
@@ -41,8 +41,7 @@ __all__ = [
 #: The exit code of a process that Ctrl-C ended.
 INTERRUPTED = 130
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 class QueueCommand(BaseCommand):
@@ -165,41 +164,27 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
-def amount(number: int, *, exact: bool = True) -> str:
+def counted(number: int, *, exact: bool = True) -> str:
     """A number of messages, in words.
 
-    >>> amount(1), amount(20_000, exact=False)
-    ('1 message', 'about 20,000 messages')
+    >>> counted(1), counted(20_000, exact=False)
+    ('1 message', '≈ 20,000 messages')
     """
-    return f"{'' if exact else 'about '}{number:,} message{'' if number == 1 else 's'}"
-
-
-def age(seconds: float | None) -> str:
-    """A length of time in its largest unit.
-
-    >>> age(0.4), age(75), age(7300), age(200_000), age(None)
-    ('0 s', '1 min', '2 h', '2 d', '-')
-    """
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length:,.0f} {unit}"
-    return f"{max(seconds, 0) // 1:.0f} s"
+    return f"{amount(number, exact=exact)} message{'' if number == 1 else 's'}"
 
 
 def duration(text: str) -> dt.timedelta:
-    """Seconds, or a number with a unit.
+    """Seconds, or numbers with units.
 
     >>> duration("90"), duration("1.5h")
     (datetime.timedelta(seconds=90), datetime.timedelta(seconds=5400))
     """
-    found = _DURATION.fullmatch(text)
     try:
-        if found is not None:
-            return dt.timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+        found = length_of(f"{text}s" if _NUMBER.fullmatch(text) else text)
     except OverflowError:
-        pass
+        found = None
+    if found is not None:
+        return found
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a duration: write 30 or 30s, 10m, 2h, 7d or 1w"
     )

@@ -11,8 +11,9 @@ from django.db import DatabaseError, connections, transaction
 
 from django_pgqueue.ddl import hot_tables, inspection
 from django_pgqueue.ddl.locks import milliseconds, settings_for
-from django_pgqueue.management.base import age, amount
+from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
+from django_pgqueue.wording import age
 
 __all__ = ["Finding", "Limits", "examine"]
 
@@ -200,7 +201,7 @@ def _consumers(alias: str, limits: Limits) -> Iterator[Finding]:
     for each in alone:
         yield Finding(
             "consumers",
-            f"queue {each.queue_name} has {amount(each.visible, exact=each.exact)} to read, the "
+            f"queue {each.queue_name} has {counted(each.visible, exact=each.exact)} to read, the "
             f"oldest sent {age(each.oldest_age)} ago, and no consumer",
             f"Start one: manage.py runconsumer {each.queue_name}",
             {"queue": each.queue_name, "visible": each.visible},
@@ -230,7 +231,7 @@ def _dead_leases(alias: str, limits: Limits) -> Iterator[Finding]:
     for row in found:
         yield Finding(
             "leases",
-            f"process {row['process_id']} is dead and holds {amount(row['leases'])}",
+            f"process {row['process_id']} is dead and holds {counted(row['leases'])}",
             "A running consumer gives them back, and so does manage.py pgqueue_maintain; "
             "otherwise they are read again when their visibility timeout is over.",
             row,

@@ -110,13 +110,13 @@ def test_a_job_reaches_the_database_whatever_is_for_django_alone(
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("90", 90), ("90s", 90), ("1.5h", 5400), ("10m", 600), ("2d", 172_800)],
+    [("0", 0), ("90", 90), ("90s", 90), ("1.5h", 5400), ("1d 2 h", 93_600), ("2d", 172_800)],
 )
 def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: int) -> None:
     assert base.duration(text) == dt.timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "1y", "1 h", "9" * 400 + "w", "٣"])
+@pytest.mark.parametrize("text", ["", "soon", "-5", "1y", "1 h 5", "9" * 400 + "w", "٣"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a duration: write 30"):
         base.duration(text)

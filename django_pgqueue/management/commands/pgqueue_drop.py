@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount
+from django_pgqueue.management.base import QueueCommand, counted
 from django_pgqueue.models import Message, Queue
 
 
@@ -35,8 +35,8 @@ class Command(QueueCommand):
         if options["interactive"]:
             answer = self.ask(
                 f"Queue {queue.name!r} in database {alias!r} has "
-                f"{amount(held.length, exact=held.exact)}, and in its archive "
-                f"{amount(held.archived, exact=held.exact)}. All of them go for good.\n"
+                f"{counted(held.length, exact=held.exact)}, and in its archive "
+                f"{counted(held.archived, exact=held.exact)}. All of them go for good.\n"
                 f"Type the name of the queue to drop it:"
             )
             if answer != queue.name:

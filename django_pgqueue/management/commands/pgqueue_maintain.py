@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount, seconds, table
+from django_pgqueue.management.base import QueueCommand, counted, seconds, table
 from django_pgqueue.models import Message, Operation
 from django_pgqueue.types import Maintained
 
@@ -41,7 +41,7 @@ class Command(QueueCommand):
         with self.progress("messages removed") as progress:
 
             def show(removed: int) -> None:
-                self.so_far = f"{amount(removed)} removed; run it again for the rest."
+                self.so_far = f"{counted(removed)} removed; run it again for the rest."
                 progress.show(removed)
 
             done = Message.objects.using(alias).maintain_all(

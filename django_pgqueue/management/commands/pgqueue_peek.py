@@ -9,8 +9,9 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from django_pgqueue.management.base import QueueCommand, age, json_value, positive, table
+from django_pgqueue.management.base import QueueCommand, json_value, positive, table
 from django_pgqueue.models import Message
+from django_pgqueue.wording import age
 
 COLUMNS = {
     "id": ">",

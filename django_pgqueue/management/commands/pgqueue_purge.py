@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount
+from django_pgqueue.management.base import QueueCommand, counted
 from django_pgqueue.models import Message
 
 
@@ -23,7 +23,7 @@ class Command(QueueCommand):
         held = Message.objects.metrics(queue)
         if options["interactive"]:
             answer = self.ask(
-                f"Delete {amount(held.length, exact=held.exact)} of queue {queue.name!r} in "
+                f"Delete {counted(held.length, exact=held.exact)} of queue {queue.name!r} in "
                 f"database {alias!r} for good? Type yes:"
             )
             if answer != "yes":
@@ -31,12 +31,12 @@ class Command(QueueCommand):
         with self.progress("deleted", held.length) as progress:
 
             def show(done: int) -> None:
-                self.so_far = f"{amount(done)} deleted; say it again for the rest."
+                self.so_far = f"{counted(done)} deleted; say it again for the rest."
                 progress.show(done)
 
             purged = Message.objects.purge(queue, progress=show)
         self.answer(
             options,
             {"queue": queue.name, "purged": purged},
-            [f"Deleted {amount(purged)} of queue {queue.name!r}."],
+            [f"Deleted {counted(purged)} of queue {queue.name!r}."],
         )

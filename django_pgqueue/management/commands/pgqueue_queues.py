@@ -11,9 +11,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import OperationalError, connections
 
-from django_pgqueue.management.base import QueueCommand, age, seconds, table
+from django_pgqueue.management.base import QueueCommand, seconds, table
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Metrics
+from django_pgqueue.wording import age
 
 COLUMNS = {
     "queue": "<",

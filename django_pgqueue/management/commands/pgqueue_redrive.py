@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount, json_value
+from django_pgqueue.management.base import QueueCommand, counted, json_value
 from django_pgqueue.models import Message
 
 
@@ -36,17 +36,17 @@ class Command(QueueCommand):
         with self.progress("sent back", total) as progress:
 
             def show(done: int) -> None:
-                self.so_far = f"{amount(done)} went back; say it again for the rest."
+                self.so_far = f"{counted(done)} went back; say it again for the rest."
                 progress.show(done)
 
             went = Message.objects.redrive(
                 queue, to=options["to"], rate=options["rate"], progress=show, **chosen
             )
         left = Message.objects.metrics(queue).length
-        lines = [f"Sent {amount(went)} of queue {queue.name!r} back."]
+        lines = [f"Sent {counted(went)} of queue {queue.name!r} back."]
         if left and not some:
             lines.append(
-                f"There: {amount(left)}, held by a consumer, from no queue (--to QUEUE takes "
+                f"There: {counted(left)}, held by a consumer, from no queue (--to QUEUE takes "
                 f"those), or new."
             )
         self.answer(options, {"queue": queue.name, "redriven": went, "left": left}, lines)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, amount, json_value
+from django_pgqueue.management.base import QueueCommand, counted, json_value
 from django_pgqueue.management.jobs import add_arguments, run_job
 from django_pgqueue.models import Message
 from django_pgqueue.types import State
@@ -60,7 +60,7 @@ class Command(QueueCommand):
 
             def show(done: int) -> None:
                 self.so_far = (
-                    f"Sent {amount(done)} again or more, in the order of their ids; another call "
+                    f"Sent {counted(done)} again or more, in the order of their ids; another call "
                     f"would send these once more."
                 )
                 progress.show(done)
@@ -72,7 +72,7 @@ class Command(QueueCommand):
         self.answer(
             options,
             {"queue": queue.name, "to": to, "replayed": sent},
-            [f"Sent {amount(sent)} of queue {queue.name!r} again, to queue {to!r}."],
+            [f"Sent {counted(sent)} of queue {queue.name!r} again, to queue {to!r}."],
         )
 
     def _from_lake(self, alias: str, options: dict[str, Any]) -> None:

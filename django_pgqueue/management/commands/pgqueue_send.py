@@ -16,7 +16,7 @@ from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidMessage
 from django_pgqueue.management.base import (
     QueueCommand,
-    amount,
+    counted,
     duration,
     interrupts_held,
     json_value,
@@ -97,7 +97,7 @@ class Command(QueueCommand):
                         sent += self._send_batch(queue, bodies, batch, options)
                     last = batch[-1][0]
                     self.so_far = (
-                        f"Sent {amount(sent)}, of the lines up to {last}; "
+                        f"Sent {counted(sent)}, of the lines up to {last}; "
                         f"go on from line {last + 1} (tail -n +{last + 1})."
                     )
                 read += sum(len(line) for _, line in batch)
@@ -112,7 +112,7 @@ class Command(QueueCommand):
             "sent": sent,
             "bad": [{"line": number, "error": reason} for number, reason in bad],
         }
-        lines = [f"Sent {amount(sent)} to queue {queue.name!r}."]
+        lines = [f"Sent {counted(sent)} to queue {queue.name!r}."]
         if bad and not failed:
             lines.append(f"Skipped bad lines: {len(bad):,}.")
         self.answer(options, result, lines)
