@@ -38,8 +38,6 @@ __all__ = [
     "standing_in",
 ]
 
-#: Seconds after which a readable message has waited too long, where its queue has no limit.
-LATE = 300.0
 #: Seconds that a transaction may stay open.
 LONG_TRANSACTION = 300.0
 #: Seconds without a heartbeat after which a consumer is taken for dead.
@@ -293,8 +291,7 @@ def _alerts(row: Row) -> Iterator[Alert]:
             told["messages"] = counted(readable)
             text = gettext("%(queue)s has no live consumer, and %(messages)s to read") % told
             yield Alert(BAD, text, "consumers", queue)
-        limit = LATE if queue.age_limit is None else queue.age_limit.total_seconds()
-        if row.oldest is not None and row.oldest > limit:
+        if row.oldest is not None and row.oldest > queue.longest_wait:
             place = Place.READY if row.counts[Place.READY] else Place.DUE
             told["age"] = age(row.oldest)
             text = gettext("%(queue)s: the oldest message has waited for %(age)s") % told

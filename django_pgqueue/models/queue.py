@@ -26,6 +26,9 @@ __all__ = ["Queue"]
 
 _MOST_REMEMBERED = 10_000
 
+#: For how long a message may be readable without an alert, where its queue says nothing.
+_AGE_LIMIT = dt.timedelta(minutes=5)
+
 # Seconds for which a drop waits for its locks, with others behind it, and then lets them go first.
 _TRY = (0.1, 0.05)
 
@@ -217,6 +220,11 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds for which a message may be readable without an alert."""
+        return (self.age_limit or _AGE_LIMIT).total_seconds()
 
     @property
     def alias(self) -> str:

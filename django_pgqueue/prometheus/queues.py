@@ -40,6 +40,11 @@ class QueueCollector(Collector):
             "Since the oldest message in the queue was sent; 0 when it is empty.",
             labels=["queue"],
         )
+        limit = GaugeMetricFamily(
+            "pgqueue_age_limit_seconds",
+            "For how long a message of the queue may be readable without an alert.",
+            labels=["queue"],
+        )
         up = GaugeMetricFamily(
             "pgqueue_up", "Whether the database answered in time.", labels=["database"]
         )
@@ -50,6 +55,7 @@ class QueueCollector(Collector):
                 settings_for(cursor, statement_timeout=milliseconds(self._seconds)),
             ):
                 found = Message.objects.using(self._alias).metrics_all()
+                limits = list(Queue.objects.using(self._alias))
         except DatabaseError:
             up.add_metric([self._alias], 0)
             yield up
@@ -60,8 +66,10 @@ class QueueCollector(Collector):
             visible.add_metric([each.queue_name], each.visible)
             archived.add_metric([each.queue_name], each.archived)
             age.add_metric([each.queue_name], each.oldest_age or 0.0)
+        for queue in limits:
+            limit.add_metric([queue.name], queue.longest_wait)
         up.add_metric([self._alias], 1)
-        yield from (depth, visible, archived, age, up)
+        yield from (depth, visible, archived, age, limit, up)
 
 
 def page(using: str | None = None) -> tuple[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.pages import pages
 from django_pgqueue.prometheus import apps, process, queues, views
 from django_pgqueue.retries import Constant
@@ -91,6 +92,7 @@ def test_a_running_consumer_is_scraped(
 
 
 def test_the_view_tells_what_the_queues_hold(orders: BoundQueue) -> None:
+    Queue.objects.filter(name="orders").update(age_limit=dt.timedelta(hours=2))
     orders.send_batch([1, 2, 3])
     orders.send(4, delay=60)
     orders.archive(orders.read())
@@ -110,6 +112,7 @@ def test_the_view_tells_what_the_queues_hold(orders: BoundQueue) -> None:
     assert found["pgqueue_archived_messages"] == 0
     assert found["pgqueue_visible_messages"] == 1
     assert found["pgqueue_oldest_message_age_seconds"] >= 0
+    assert found["pgqueue_age_limit_seconds"] == 7200
     assert samples(text, database="default")["pgqueue_up"] == 1
     assert views.metrics(RequestFactory().post("/")).status_code == 405
 
@@ -166,7 +169,7 @@ def test_prometheus_takes_the_alert_rules(
     rules = (FILES / "alerts.yml").read_text()
 
     taken = check_rules(rules)
-    refused = check_rules(rules.replace("> 600", "> > 600"))
+    refused = check_rules(rules.replace(" > ", " > > ", 1))
 
     assert (taken.returncode, refused.returncode) == (0, 1), taken.stderr
     assert "5 rules found" in taken.stdout
