@@ -96,7 +96,7 @@ class MessageAdmin(ReadOnlyAdmin):
     ]
     change_form_template = "admin/django_pgqueue/message.html"
     fieldsets = [
-        (None, {"fields": ["in_queue", "state", "deliveries", "attempts", "life", "outcome"]}),
+        (None, {"fields": [("in_queue", "state", "deliveries", "attempts"), "life", "outcome"]}),
         (gettext_lazy("Failure"), {"fields": ["came_from", "error", "failed_attempts"]}),
         (
             gettext_lazy("Message"),
@@ -105,10 +105,8 @@ class MessageAdmin(ReadOnlyAdmin):
                     "pretty_body",
                     "pretty_headers",
                     "result",
-                    "priority",
-                    "group",
+                    ("priority", "group", "dedup"),
                     "around",
-                    "dedup",
                     "log",
                 ]
             },

@@ -270,6 +270,20 @@ def test_the_overview_waits_for_who_types_or_selects(visit: Callable[..., Any], 
     wait_for(page, "orders has no live consumer")
 
 
+def test_the_overview_shows_all_its_columns_beside_the_list_of_models(
+    visit: Callable[..., Any],
+) -> None:
+    scenes.play()
+    page = visit()
+    page.goto(OVERVIEW)
+
+    buttons = page.locator("table.queues button").all()
+    ends = {box["x"] + box["width"] for button in buttons if (box := button.bounding_box())}
+
+    assert len(buttons) == Queue.objects.count()
+    assert max(ends) <= 1280
+
+
 def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
     queue("orders").create()
     page = visit()
