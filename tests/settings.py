@@ -56,12 +56,14 @@ TEMPLATES = [
 if "DATABASE_URL" in env:
     server = env.db("DATABASE_URL")
 else:
-    # POSTGRES_BIN_DIR names another PostgreSQL's programs (`run.py test --postgres`).
+    # POSTGRES_BIN_DIR names another PostgreSQL's programs (`run.py test --postgres`), POSTGRES_DATA
+    # another directory for its data: two runs side by side need one each.
     bin_dir = env.str("POSTGRES_BIN_DIR", default="")
+    data = env.str("POSTGRES_DATA", default=".pgdata-other" if bin_dir else ".pgdata")
     server = {
         "ENGINE": "example_project.embedded_postgres",
         "NAME": "queue",
-        "EMBEDDED_DIRECTORY": BASE_DIR / (".pgdata-other" if bin_dir else ".pgdata"),
+        "EMBEDDED_DIRECTORY": BASE_DIR / data,
         "EMBEDDED_BIN_DIR": bin_dir,
         # The tests' data is worth nothing after a power cut.
         "EMBEDDED_SETTINGS": {"fsync": "off", "full_page_writes": "off"},
