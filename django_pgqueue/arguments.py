@@ -17,6 +17,7 @@ from django_pgqueue.types import BatchReceipt, Delay, Receipt
 __all__ = [
     "array",
     "by_receipt",
+    "condition",
     "count",
     "duration",
     "fence",
@@ -184,6 +185,11 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
     if value is None or (type(value) is int and value == 0):
         return {"at": None, "after": None}
     return {"at": None, "after": duration(value, name) or None}
+
+
+def condition(value: object) -> str | None:
+    """The JSON text of what a body is to contain; None for None and {}, which any body contains."""
+    return None if value == {} else json_text(value, "conditional")
 
 
 def json_text(value: object, what: str = "body") -> str | None:

@@ -258,7 +258,7 @@ def test_triage(
 
     names["pause"]("orders")
     assert names["try_one"]("orders.dead", ids[0]) == 1
-    assert names["send_back"]("orders.dead", filter={"customer": 7}) == 2
+    assert names["send_back"]("orders.dead", conditional={"customer": 7}) == 2
     assert capsys.readouterr().out == "2\n"
     assert Queue.objects.get(name="orders").paused
     names["pause"]("orders", False)

@@ -500,7 +500,7 @@ class QueueOperations:
         *,
         to: str | None = None,
         ids: Iterable[int] | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -511,7 +511,7 @@ class QueueOperations:
         *,
         to: str | None = None,
         ids: Iterable[int] | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -523,7 +523,7 @@ class QueueOperations:
         to: str | None = None,
         ids: Iterable[int] | None = None,
         state: State | str | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -535,7 +535,7 @@ class QueueOperations:
         to: str | None = None,
         ids: Iterable[int] | None = None,
         state: State | str | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -1257,7 +1257,7 @@ class MessageManager(models.Manager[Message]):
         *,
         to: str | None = None,
         ids: Iterable[int] | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -1269,7 +1269,7 @@ class MessageManager(models.Manager[Message]):
         *,
         to: str | None = None,
         ids: Iterable[int] | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -1282,7 +1282,7 @@ class MessageManager(models.Manager[Message]):
         to: str | None = None,
         ids: Iterable[int] | None = None,
         state: State | str | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -1295,7 +1295,7 @@ class MessageManager(models.Manager[Message]):
         to: str | None = None,
         ids: Iterable[int] | None = None,
         state: State | str | None = None,
-        filter: Any = None,
+        conditional: dict[str, Any] | None = None,
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:

@@ -281,7 +281,7 @@ def test_peek_gives_whole_messages_as_json(orders: BoundQueue) -> None:
 def test_peek_can_be_narrowed(orders: BoundQueue) -> None:
     orders.send_batch([{"customer": n % 3} for n in range(9)])
 
-    found = call_json("pgqueue_peek", "orders", "--filter", '{"customer": 1}', "--qty", "2")
+    found = call_json("pgqueue_peek", "orders", "--conditional", '{"customer": 1}', "--qty", "2")
 
     assert [message["body"]["customer"] for message in found] == [1, 1]
 
@@ -335,7 +335,7 @@ def test_some_dead_letters_go_to_another_queue(dead: BoundQueue) -> None:
     went = call_json(
         "pgqueue_redrive",
         *("dead", "--to", "repairs", "--rate", "1000"),
-        *("--filter", '{"order": 2}', "--ids", *ids),
+        *("--conditional", '{"order": 2}', "--ids", *ids),
     )
 
     assert went == {"queue": "dead", "redriven": 1, "left": 2}
@@ -396,7 +396,7 @@ def test_archived_messages_are_sent_again(archived: BoundQueue) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "found"),
-    [("--state", "FAILED", [3]), ("--filter", '{"order": 2}', [2])],
+    [("--state", "FAILED", [3]), ("--conditional", '{"order": 2}', [2])],
 )
 def test_some_are_sent_again_to_another_queue(
     archived: BoundQueue, option: str, value: str, found: list[int]

@@ -100,7 +100,7 @@ def terms(
     return {
         "vt": arguments.timeout(queue.visibility_timeout if vt is None else vt),
         "qty": arguments.quantity(qty),
-        "conditional": _condition(conditional),
+        "conditional": arguments.condition(conditional),
         "process_id": arguments.process(process_id),
         "max_deliveries": max_deliveries,
     }
@@ -179,7 +179,7 @@ def peek(
 
     Raises QueueNotFound, InvalidArgument.
     """
-    params = {"qty": arguments.quantity(qty), "conditional": _condition(conditional)}
+    params = {"qty": arguments.quantity(qty), "conditional": arguments.condition(conditional)}
     return deliveries(queue.run("read/peek", params))
 
 
@@ -229,13 +229,6 @@ def drained(queue: OpenQueue) -> bool:
     """
     [(nothing_left,)] = queue.run("read/drained")
     return bool(nothing_left)
-
-
-def _condition(conditional: Any) -> str | None:
-    """The JSON text of a condition; None and {} are none."""
-    if conditional is None or conditional == {}:
-        return None
-    return arguments.json_text(conditional, "conditional")
 
 
 def _order(delivery: Delivery) -> tuple[int, int]:

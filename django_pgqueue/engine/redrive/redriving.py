@@ -26,7 +26,7 @@ def redrive(
     *,
     to: str | None = None,
     ids: Iterable[int] | None = None,
-    filter: Any = None,
+    conditional: dict[str, Any] | None = None,
     rate: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
@@ -39,11 +39,11 @@ def redrive(
     Arguments:
         to: the name of one queue for all of them.
         ids: only these.
-        filter: only those whose body contains this JSON.
+        conditional: only those whose body contains it, as jsonb's ``@>`` does.
         rate: the most messages a second; None: no limit.
         progress: called with the count so far.
 
-    >>> queue("orders.dead").redrive(filter={"customer": 7})
+    >>> queue("orders.dead").redrive(conditional={"customer": 7})
     3
 
     Raises InvalidArgument, and QueueNotFound when a source is gone, after everything else went
@@ -54,7 +54,7 @@ def redrive(
         name = dead_letters.name
         raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
     open_ended(dead_letters)  # messages whose lease ran out can go back
-    pages = _redrivable(dead_letters, ids, filter)
+    pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
     gone: dict[str, QueueNotFound] = {}
 
@@ -104,11 +104,13 @@ def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
     return len(rows)
 
 
-def _redrivable(queue: OpenQueue, ids: Iterable[int] | None, filter: Any) -> Iterator[list[_Dead]]:
+def _redrivable(
+    queue: OpenQueue, ids: Iterable[int] | None, conditional: dict[str, Any] | None
+) -> Iterator[list[_Dead]]:
     """The messages that can go back, in the order of ids, a page at a time."""
     params = {
         "ids": None if ids is None else arguments.ids(ids),
-        "filter": None if filter is None else arguments.json_text(filter, "filter"),
+        "conditional": arguments.condition(conditional),
         "batch": BATCH,
     }
     after, looked = LOWEST, BATCH
@@ -128,7 +130,7 @@ def replay(
     to: str | None = None,
     ids: Iterable[int] | None = None,
     state: State | str | None = None,
-    filter: Any = None,
+    conditional: dict[str, Any] | None = None,
     rate: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
@@ -139,7 +141,7 @@ def replay(
 
     Arguments:
         state: only those that are COMPLETED, FAILED, or CANCELLED.
-        to, ids, filter, rate, progress: as for :func:`redrive`.
+        to, ids, conditional, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)
     2
@@ -155,7 +157,7 @@ def replay(
     params = {
         "ids": None if ids is None else arguments.ids(ids),
         "state": None if state is None else str(state),
-        "filter": None if filter is None else arguments.json_text(filter, "filter"),
+        "conditional": arguments.condition(conditional),
         "last": last,
         "page": BATCH,
     }

@@ -16,7 +16,7 @@ picked AS MATERIALIZED (
         WHERE m.id = a.id AND m.enqueued_at = a.enqueued_at OFFSET 0) m
     WHERE a.id <= %(last)s
       AND (%(state)s::text IS NULL OR a.state = %(state)s::text)
-      AND (%(filter)s::jsonb IS NULL OR m.body @> %(filter)s::jsonb)
+      AND (%(conditional)s::jsonb IS NULL OR m.body @> %(conditional)s::jsonb)
     ORDER BY a.id
     LIMIT %(batch)s
 ),

@@ -34,7 +34,7 @@ class Command(QueueCommand):
             "--qty", type=positive, default=10, metavar="N", help="(default: %(default)s)"
         )
         parser.add_argument(
-            "--filter",
+            "--conditional",
             type=json_value,
             metavar="JSON",
             help='only messages whose body contains it, as {"customer": 7}',
@@ -42,7 +42,9 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue = Message.objects.resolve(options["queue"], alias)
-        messages = Message.objects.peek(queue, qty=options["qty"], conditional=options["filter"])
+        messages = Message.objects.peek(
+            queue, qty=options["qty"], conditional=options["conditional"]
+        )
         lines = table(COLUMNS, [_row(message) for message in messages])
         if not messages:
             lines = [f"A read of queue {queue.name!r} would find nothing now."]

@@ -19,7 +19,7 @@ class Command(QueueCommand):
         parser.add_argument("--to", metavar="QUEUE", help="all to this one instead")
         parser.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         parser.add_argument(
-            "--filter",
+            "--conditional",
             type=json_value,
             metavar="JSON",
             help='only messages whose body contains it, as {"customer": 7}',
@@ -30,7 +30,7 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue = Message.objects.resolve(options["queue"], alias)
-        chosen = {key: options[key] for key in ("ids", "filter")}
+        chosen = {key: options[key] for key in ("ids", "conditional")}
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).length
         with self.progress("sent back", total) as progress:

@@ -29,7 +29,7 @@ class Command(QueueCommand):
         )
         archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         archive.add_argument(
-            "--filter",
+            "--conditional",
             type=json_value,
             metavar="JSON",
             help='only messages whose body contains it, as {"customer": 7}',
@@ -50,10 +50,10 @@ class Command(QueueCommand):
         if options["where"] != "true" or options["dry_run"] or options["replay_id"] is not None:
             raise CommandError(
                 "--where, --dry-run and --id are for a lake (--lake PATH); the archive has "
-                "--state, --ids and --filter."
+                "--state, --ids and --conditional."
             )
         queue = Message.objects.resolve(options["queue"], alias)
-        chosen = {key: options[key] for key in ("ids", "state", "filter")}
+        chosen = {key: options[key] for key in ("ids", "state", "conditional")}
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).archived
         with self.progress("sent again", total) as progress:
@@ -76,7 +76,7 @@ class Command(QueueCommand):
         )
 
     def _from_lake(self, alias: str, options: dict[str, Any]) -> None:
-        for key in ("state", "ids", "filter"):
+        for key in ("state", "ids", "conditional"):
             if options[key] is not None:
                 raise CommandError(f"--{key} is for the archive; a lake has --where.")
         if options["json"]:

@@ -195,7 +195,7 @@ def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(
     dead: BoundQueue, sql: Sql, small_batches: int
 ) -> None:
     with watched(connection) as plans:
-        dead.redrive(filter={"n": -1})
+        dead.redrive(conditional={"n": -1})
 
     looks = [plan for plan in plans if "x-dead-letter" in plan.statement]
     assert len(looks) == 20_000 / small_batches + 1

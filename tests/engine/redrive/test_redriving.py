@@ -119,7 +119,7 @@ def test_redrive_takes_some_by_id_or_by_what_they_hold(
     fail_all(failing)
 
     assert dead.redrive(ids=ids[:2]) == 2
-    assert dead.redrive(filter={"n": 2}) == 3
+    assert dead.redrive(conditional={"n": 2}) == 3
 
     assert dead.metrics().length == 4
 
@@ -258,10 +258,10 @@ def test_replay_finds_the_few_that_are_asked_for_among_many(
     ids = orders.send_batch([{"n": n, "odd": n % 2} for n in range(20)])
     orders.archive(ids)
 
-    assert orders.replay(filter={"n": 13}, to="audit", rate=rate) == 1
-    assert orders.replay(filter={"odd": 1}, to="audit", rate=rate) == 10
+    assert orders.replay(conditional={"n": 13}, to="audit", rate=rate) == 1
+    assert orders.replay(conditional={"odd": 1}, to="audit", rate=rate) == 10
     assert orders.replay(ids=[*ids[::5], 10**9], to="audit", rate=rate) == 4
-    assert orders.replay(filter={"n": 99}, to="audit", rate=rate) == 0
+    assert orders.replay(conditional={"n": 99}, to="audit", rate=rate) == 0
 
     sent = [message.body["n"] for message in BoundQueue("audit").read(qty=99)]
     assert sent == [13, *range(1, 20, 2), *range(0, 20, 5)]
@@ -277,7 +277,7 @@ def test_replay_takes_some_and_sends_them_elsewhere(orders: BoundQueue) -> None:
 
     assert orders.replay(state=State.FAILED, to="audit") == 1
     assert orders.replay(ids=ids[:2], to="audit") == 2
-    assert orders.replay(filter={"n": 2}, to="audit") == 1
+    assert orders.replay(conditional={"n": 2}, to="audit") == 1
 
     assert sorted(m.body["n"] for m in BoundQueue("audit").read(qty=9)) == [0, 1, 2, 3]
     with pytest.raises(InvalidArgument, match="state"):
