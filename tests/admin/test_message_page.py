@@ -22,7 +22,7 @@ from tests.admin.conftest import act, confirm, page, rows
 def field(client: Client, pk: int, name: str, model: str = "message") -> str:
     """The text of a field on the page."""
     text = page(client, model, "change", pk)
-    part = text.partition(f"field-{name}")[2].partition('<div class="form-row')[0]
+    part = re.split('<div class="form-row|</fieldset', text.partition(f"field-{name}")[2])[0]
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part.partition(">")[2])).split())
 
 
