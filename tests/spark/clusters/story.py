@@ -86,12 +86,18 @@ class Cluster:
         logs = [self.folder / name for name in ("driver.log", "server.log")]
         return "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
 
+    def _for_server(self) -> dict[str, str]:
+        """A server of Spark Connect is no client, and has a daemon's memory."""
+        memory = {"SPARK_DAEMON_MEMORY": CONF["spark.driver.memory"]}
+        client = {"SPARK_REMOTE"}
+        return {k: v for k, v in self.environment.items() if k not in client} | memory
+
     def _start(self, command: tuple[str, ...], log: str) -> subprocess.Popen[str]:
         with (self.folder / log).open("a") as output:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=self.environment,
+                env=self._for_server() if command == self.server else self.environment,
                 stdout=output if command == self.server else subprocess.PIPE,
                 stderr=output,
                 text=True,
