@@ -36,7 +36,7 @@ OLDEST, NEWEST = (3, 10), (3, 14)
 USUAL = "not slow and not acceptance and not spark"
 QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
 SQL = [f"tests/{part}" for part in ("ddl", "engine", "maintenance", "migrations", "models")]
-SQL += ["tests/management", "tests/admin/test_site.py", "tests/admin/test_queries.py"]
+SQL += ["tests/management", "tests/admin/test_processes.py", "tests/admin/test_queries.py"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
 NEEDS["check"] = [*NEEDS["test"], "--group=lint", "--group=docs"]
 NEEDS["docs"] = [*NEEDS["test"], "--group=docs"]

@@ -188,7 +188,7 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
 
 
 def condition(value: object) -> str | None:
-    """The JSON text of what a body is to contain; None for None and {}, which any body contains."""
+    """The JSON text of the part that a body is to contain; None for None and {}: any body."""
     return None if value == {} else json_text(value, "conditional")
 
 

@@ -72,15 +72,6 @@ class Worker(peers.Worker):
         task = TASKS[mode]
         async_task(f"{task.__module__}.{task.__qualname__}", cluster=mode, **body)
 
-    def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
-        if not self.is_tuned:
-            for body in bodies:
-                self.enqueue(body, mode)
-            return
-        with transaction.atomic():
-            for body in bodies:
-                self.enqueue(body, mode)
-
     def remaining(self, mode: str) -> int:
         return self.count(f"SELECT count(*) FROM {self.table} WHERE key = %s", mode)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.db import transaction
 from django_tasks_db.models import DBTaskResult, get_date_max
 
 from benchmarks import peers
@@ -58,15 +57,6 @@ class Worker(peers.Worker):
 
     def enqueue(self, body: dict[str, Any], mode: str) -> None:
         TASKS[mode].using(backend=BACKEND).enqueue(**body)
-
-    def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
-        if not self.is_tuned:
-            for body in bodies:
-                self.enqueue(body, mode)
-            return
-        with transaction.atomic():
-            for body in bodies:
-                self.enqueue(body, mode)
 
     def remaining(self, mode: str) -> int:
         return self.count(f"SELECT count(*) FROM {self.table} WHERE status IN ('READY', 'RUNNING')")

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ def fingerprint(error: str) -> str:
     return hashlib.blake2s(normal(error).encode(), digest_size=8).hexdigest()
 
 
-# What senders write may be no id.
+# The header of a sender may have any text.
 _ID = re.compile(r"[0-9]{1,18}")
 
 # The first line of an error, with digits as zeros: so most that differ in numbers only are one row.
@@ -164,7 +164,7 @@ class Failures(NamedTuple):
         )
         found: dict[str, Group] = {}
         sent_again = 0
-        for row in self._fetch(sql):
+        for row in self._fetch(sql, again=self._sent_again()):
             text, _dead, again, count, *_rest = row
             if again:
                 sent_again += count
@@ -179,22 +179,30 @@ class Failures(NamedTuple):
         """The queue and the id of each message of a group, in the order of ids."""
         source = _DEAD if dead else _FAILED
         sql = f"SELECT queue_id, id, text FROM ({source}) f WHERE NOT again ORDER BY id"
-        for queue_id, pk, text in self._fetch(sql, asked_at):
+        again = [] if dead else self._sent_again()
+        for queue_id, pk, text in self._fetch(sql, again=again, asked_at=asked_at):
             if fingerprint(text) == name:
                 yield queue_id, pk
 
-    def _fetch(self, sql: str, asked_at: dt.datetime | None = None) -> list[tuple[Any, ...]]:
+    def _sent_again(self) -> list[int]:
+        """The ids of messages that were sent again lately.
+
+        Not a join: PostgreSQL hashes a list of constants, and plans nothing badly.
+        """
+        return [int(text) for (text,) in self._fetch(_AGAIN) if text and _ID.fullmatch(text)]
+
+    def _fetch(
+        self, sql: str, *, again: Sequence[int] = (), asked_at: dt.datetime | None = None
+    ) -> list[tuple[Any, ...]]:
         params: dict[str, Any] = {
             "queues": self.queues,
             "dead": self.dead_letters,
+            "again": list(again),
             "window": self.window,
             "asked_at": asked_at,
         }
         with connections[self.using].cursor() as cursor:
-            # Not as a join: PostgreSQL hashes a list of constants, and plans nothing badly.
-            cursor.execute(_AGAIN, params)
-            ids = [text for (text,) in cursor.fetchall() if text and _ID.fullmatch(text)]
-            cursor.execute(sql, {**params, "again": [int(text) for text in ids]})
+            cursor.execute(sql, params)
             return list(cursor.fetchall())
 
 

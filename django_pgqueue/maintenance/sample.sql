@@ -1,5 +1,5 @@
--- The backlog of queues at this moment, and how many messages came since the last look at each. A queue
--- in which nothing is and nothing came has no row.
+-- The backlog of queues at this moment, and how many messages came since the last look at each. A
+-- queue in which nothing is and nothing came has no row.
 INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost, busy,
      waits, runs, sent, depth, oldest, total)

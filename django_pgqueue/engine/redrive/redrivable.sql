@@ -3,7 +3,8 @@
 -- ids, which are an index: the live messages would have to be sorted anew each time.
 WITH looked AS MATERIALIZED (
     SELECT id, priority, group_key, headers #>> '{{x-dead-letter,source}}' AS source,
-           CASE WHEN %(conditional)s::jsonb IS NULL THEN true ELSE body @> %(conditional)s::jsonb END AS asked
+           CASE WHEN %(conditional)s::jsonb IS NULL THEN true
+                ELSE body @> %(conditional)s::jsonb END AS asked
     FROM {message}
     WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))
     ORDER BY id

@@ -55,7 +55,7 @@ def streams(spark: Any, rows: str) -> None:
 
 
 def jobs(spark: Any) -> dict[str, int]:
-    """What a read found; what the jobs did is in the database and the lake."""
+    """The rows that a read found; results of the jobs are in the database and the lake."""
     from pyspark_pgqueue.export import export
     from pyspark_pgqueue.replay import replay
     from pyspark_pgqueue.rollup import rollup

@@ -109,7 +109,7 @@ def _daemon(
 
 
 def _told(log: Path, words: str) -> str:
-    """What stands behind these words in a log, if they are there yet."""
+    """The text behind these words in a log, if they are there yet."""
     found = log.read_text().partition(words)[2]
     return found.split()[0] if "\n" in found else ""
 

@@ -44,7 +44,7 @@ CONF = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one check: rows by their bodies."""
+    """The result of one check: rows by their bodies."""
 
     check: str
     sent: int
