@@ -176,7 +176,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-@pytest.mark.parametrize("chosen", [{}, {"filter": {"n": 15_000}}, {"ids": range(1, 100)}])
+@pytest.mark.parametrize("chosen", [{}, {"conditional": {"n": 15_000}}, {"ids": range(1, 100)}])
 def test_a_batch_of_a_redrive_costs_that_batch(
     dead: BoundQueue, sql: Sql, small_batches: int, analyzed: bool, chosen: dict[str, Any]
 ) -> None:
