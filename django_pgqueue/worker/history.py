@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -34,8 +33,8 @@ class Recorder:
         self._process_id = 0
         self._minute: dt.datetime | None = None
         #: The counts when the minute began, and at the last write.
-        self._base: dict[Subscription, Counter[Any]] = {}
-        self._written: dict[Subscription, Counter[Any]] = {}
+        self._base: dict[Subscription, dict[Any, float]] = {}
+        self._written: dict[Subscription, dict[Any, float]] = {}
 
     def write(self, process_id: int, *, now: bool = False) -> None:
         """Write what was counted since the last time, if it is time. Never raises a database
@@ -53,7 +52,7 @@ class Recorder:
             self._minute, self._process_id = minute, process_id
             for subscription, counts in counted.items():
                 if counts != self._written.get(subscription):
-                    yield _row(subscription, counts, base.get(subscription, Counter()))
+                    yield _row(subscription, counts, base.get(subscription, {}))
 
         try:
             record(self._alias, process_id, rows)
@@ -70,9 +69,15 @@ class Recorder:
         self._written = counted
 
 
-def _row(subscription: Subscription, counts: Counter[Any], base: Counter[Any]) -> dict[str, Any]:
+def _row(
+    subscription: Subscription, counts: dict[Any, float], base: dict[Any, float]
+) -> dict[str, Any]:
     """The columns of one queue: what was counted since ``base``."""
-    more = {key: number - base[key] for key, number in counts.items() if number != base[key]}
+    more = {
+        key: number - base.get(key, 0)
+        for key, number in counts.items()
+        if number != base.get(key, 0)
+    }
     failed = more.get("failed", 0) + more.get("exhausted", 0)
     has_other = subscription.queue.dead_letter_queue_id is not None
     return {

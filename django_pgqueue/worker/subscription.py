@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -72,8 +72,12 @@ class Subscription:
         #: Messages that failed at a read: they had been delivered as often as allowed.
         self.exhausted = 0
         self._counting = threading.Lock()
-        #: Waits and run times, by ``(kind, bucket)``; None where no history is kept.
-        self._times: Counter[Any] | None = None if settings.HISTORY_SECONDS is None else Counter()
+        #: Where history is kept: messages by the bucket of their wait and of their run time, and
+        #: the seconds that handlers took. Of all mappings that count, defaultdict takes least.
+        self._keeps_history = settings.HISTORY_SECONDS is not None
+        self._waits: defaultdict[int, int] = defaultdict(int)
+        self._runs: defaultdict[int, int] = defaultdict(int)
+        self._busy = 0.0
 
     @property
     def name(self) -> str:
@@ -90,10 +94,13 @@ class Subscription:
             "lost": self.lost,
         }
 
-    def tally(self) -> Counter[Any]:
-        """Everything counted so far, for the history: outcomes, waits, run times."""
+    def tally(self) -> dict[Any, float]:
+        """Everything counted so far, for the history: outcomes, waits and run times by bucket, and
+        the seconds in handlers."""
         with self._counting:
-            counts = Counter(self._times)
+            waits = {("waits", number): count for number, count in self._waits.items()}
+            runs = {("runs", number): count for number, count in self._runs.items()}
+            counts: dict[Any, float] = {"busy": self._busy, **waits, **runs}
         for name in ("completed", "retried", "failed", "exhausted", "lost"):
             counts[name] = getattr(self, name)
         return counts
@@ -194,18 +201,18 @@ class Subscription:
         self.pace = each if self.pace is None else self.pace * 0.9 + each * 0.1
         startable = self.workers + int(self.workers * HORIZON / max(self.pace, 1e-6))
         self.target = min(self.capacity, startable)
-        if self._times is not None:
-            self._time(running.messages, seconds, self._times)
+        if self._keeps_history:
+            self._time(running.messages, seconds)
         return seconds
 
-    def _time(self, messages: Sequence[Message], seconds: float, times: Counter[Any]) -> None:
+    def _time(self, messages: Sequence[Message], seconds: float) -> None:
         """Count how long the messages of a run waited for their first delivery, and took."""
         with self._counting:
-            times["busy"] += seconds  # type: ignore[assignment]
-            times["runs", bucket(seconds)] += len(messages)
+            self._busy += seconds
+            self._runs[bucket(seconds)] += len(messages)
             for message in messages:
                 if (waited := message.waited) is not None:
-                    times["waits", bucket(waited)] += 1
+                    self._waits[bucket(waited)] += 1
 
     def take_all(self) -> list[Message]:
         """Take back everything that no handler has started on."""
