@@ -120,10 +120,10 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
     assert "ann.orders" in shown[0]
     # Beside what the user asked for, which the page says again.
     for text in shown:
-        for said in ("with bob in its name", 'value="bob"', "q=bob", "Charts of bob.secret"):
+        for said in ("Charts of bob.secret", "roll-ups of bob.secret"):
             text = text.replace(said, "")
-        text = text.replace("roll-ups of bob.secret", "")
-        assert "bob" not in text
+        # With its dot, which no random token has.
+        assert "bob." not in text
     assert list(overview(client)) == ["ann.orders"]
 
 
@@ -177,7 +177,7 @@ def test_actions_reach_no_message_of_other_queues(
     ):
         asked = client.post(url, {"action": action, **chosen, "with-in_flight": "on"})
         if asked.status_code == 200:
-            assert "bob" not in asked.content.decode()
+            assert "bob." not in asked.content.decode()
             everything = {"at": "2100-01-01T00:00:00+00:00"}
             extents = {"extents": [{str(theirs.pk): [1000, 2**62]}]}
             client.post(
@@ -206,7 +206,7 @@ def test_a_dead_letter_queue_that_may_not_be_seen_is_kept(
     settings = {"visibility_timeout": 77, "max_deliveries": 20, "dead_letter_queue": ours.pk}
     client.post(url, settings)
 
-    assert "bob" not in text
+    assert "bob." not in text
     ours.refresh_from_db()
     assert (ours.visibility_timeout, ours.dead_letter_queue) == (77, theirs)
 
@@ -220,8 +220,8 @@ def test_a_source_that_may_not_be_seen_stays_without_a_name(
     text = page(client, "queue")
 
     assert "from another queue in ann.orders" in text
-    assert "bob" not in text
-    assert "bob" not in page(client, "queue", "delete", ours.pk)
+    assert "bob." not in text
+    assert "bob." not in page(client, "queue", "delete", ours.pk)
 
 
 def test_purging_takes_the_name(operator: Client, orders: BoundQueue) -> None:
