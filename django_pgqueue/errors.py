@@ -171,8 +171,8 @@ class LeaseLost(PgQueueError):
 
     def __init__(self, receipt: object) -> None:
         super().__init__(
-            f"{receipt} is no longer held: its visibility timeout ran out and the message was "
-            f"read again, or it is gone. Nothing was changed; let the new holder finish it."
+            f"Receipt {receipt} is no longer held: its visibility timeout ran out and the message "
+            f"was read again, or it is gone. Nothing was changed; let the new holder finish it."
         )
 
 

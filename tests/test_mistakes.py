@@ -187,7 +187,7 @@ MISTAKES = [
     pytest.param(
         ack_too_late,
         LeaseLost,
-        ["no longer held", "let the new holder finish it"],
+        ["Receipt", "no longer held", "let the new holder finish it"],
         id="an ack after the visibility timeout",
     ),
     pytest.param(
