@@ -81,6 +81,16 @@ def test_every_step_of_the_workflow_runs_or_uses_something() -> None:
             assert ("run" in step) != ("uses" in step)
 
 
+def test_the_workflow_runs_the_commands_of_a_release() -> None:
+    page = (ROOT / "docs" / "development.md").read_text().partition("## A release")[2]
+    commands = re.findall(r"^    (.+?)(?:  +#.*)?$", page.partition("## Imports")[0], re.M)
+    steps = [step.get("run", "") for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+
+    assert len(commands) == 4
+    for command in commands:
+        assert any(step.endswith(command.removeprefix("python3")) for step in steps), command
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     versions = re.findall(
         r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M
