@@ -26,6 +26,9 @@ __all__ = ["Landing", "check", "on_executors"]
 _CHECK_SECONDS = 0.2
 _CHECK_TASKS = 16
 
+#: The directory or zip that has this package.
+_HOME = str(Path(__file__).resolve().parents[1])
+
 
 def _missing() -> list[str]:
     """Runs where this package may not be: with nothing of it."""
@@ -60,11 +63,16 @@ def _advice(host: str, missing: Iterable[str]) -> str:
     return told + "docs/spark.md, On a cluster."
 
 
-def _landed(payload: bytes, missing: Callable[[], list[str]], advice: Callable[..., str]) -> Any:
+def _landed(
+    payload: bytes, home: str, missing: Callable[[], list[str]], advice: Callable[..., str]
+) -> Any:
     """Likewise: what was sent, or what keeps it from being made."""
     import pickle
     import socket
+    import sys
 
+    if home not in sys.path:
+        sys.path.append(home)
     lacking = missing()
     if lacking:
         raise ImportError(advice(socket.gethostname(), lacking))
@@ -80,11 +88,16 @@ for _function in (_missing, _advice, _landed):
 
 
 class Landing:
-    """A reader or writer that says what is missing where Spark takes it."""
+    """A source, reader or writer that says what is missing where Spark takes it.
+
+    It brings along where this package is on the driver's machine. The process there in which Spark
+    plans a stream does not know: it looks for the files of ``--py-files`` below a directory
+    ``streaming_job``, where Spark has put none (PythonStreamingSourceRunner, as of Spark 4.3).
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         payload = cloudpickle.dumps((type(self), self.__dict__))
-        return _landed, (payload, _missing, _advice)
+        return _landed, (payload, _HOME, _missing, _advice)
 
 
 def check(spark: Any, path: str | None = None) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyspark_pgqueue
 from pyspark_pgqueue import java
 
 __all__ = ["local_session"]
@@ -45,6 +46,8 @@ def local_session(
         session = SparkSession.builder.appName(name).getOrCreate()
         for key, value in PER_SESSION.items():
             session.conf.set(key, value)
+        # Spark finds sources by the path of the driver's Python, and in no zip of --py-files.
+        session.dataSource.register(pyspark_pgqueue.DefaultSource)
         return session
     cores = cores or os.cpu_count() or 1
     # Workers must find this package too, as well where it is not installed.

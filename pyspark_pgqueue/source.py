@@ -30,7 +30,7 @@ __all__ = ["PgQueueDataSource"]
 PUSHING_WORKER = "data_source_pushdown_filters.py"
 
 
-class PgQueueDataSource(DataSource):
+class PgQueueDataSource(Landing, DataSource):
     """What Spark asks for readers and writers."""
 
     @classmethod

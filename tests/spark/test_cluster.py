@@ -14,6 +14,7 @@ import pytest
 
 import pyspark_pgqueue
 from django_pgqueue.models import Message
+from tests.spark.clusters import machines
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The text of a module that stands for a package as if it were not installed.
@@ -37,6 +38,31 @@ rows.selectExpr("body", "concat('key-', id % 3) AS dedup_key").write.format("pgq
     "append"
 ).options(url=url, queue="copies").save()
 print(json.dumps([rows.count(), sorted(m for m in sys.modules if m.startswith("django"))]))
+"""
+
+STREAM = """
+import sys
+from pyspark_pgqueue.session import local_session
+
+url, folder = sys.argv[1:]
+source = local_session().readStream.format("pgqueue").options(url=url, subscribe="orders")
+sink = source.load().select("body").writeStream.format("pgqueue").trigger(availableNow=True)
+query = sink.options(url=url, queue="copies", checkpointLocation=folder).start()
+query.awaitTermination()
+"""
+
+PICKLE = """
+import sys
+sys.path.append(sys.argv[1])
+from pyspark import cloudpickle
+from pyspark_pgqueue import DefaultSource
+
+sys.stdout.buffer.write(cloudpickle.dumps(DefaultSource({"subscribe": "orders"})))
+"""
+UNPICKLE = """
+import pickle, sys
+source = pickle.load(sys.stdin.buffer)
+print(source.name(), source.options["subscribe"])
 """
 
 
@@ -92,3 +118,46 @@ def test_source_and_sink_work_without_django(
     assert (count, modules) == (30, [])
     # One of each key.
     assert Message.objects.filter(queue__name="copies").count() == 3
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """The Python of a machine that has the drivers and not the package."""
+    return machines.python_with(tmp_path / "bare")
+
+
+def test_source_is_found_in_the_zip_that_the_driver_has_it_from(bare: Path, tmp_path: Path) -> None:
+    shipped = machines.package_zip(tmp_path / "pyspark_pgqueue.zip")
+    alone = {"cwd": tmp_path, "env": machines.environment(tmp_path), "capture_output": True}
+    pickled = subprocess.run([bare, "-c", PICKLE, shipped], check=True, **alone).stdout
+
+    found = subprocess.run([bare, "-c", UNPICKLE], input=pickled, check=True, **alone).stdout
+    shipped.unlink()
+    missed = subprocess.run([bare, "-c", UNPICKLE], input=pickled, **alone)
+
+    assert found.split() == [b"pgqueue", b"orders"]
+    assert b"lack pyspark_pgqueue. Ship the package: " in missed.stderr
+
+
+@pytest.mark.slow
+def test_stream_runs_under_spark_submit_with_a_zip_of_the_package(
+    url: str, finish: Callable[..., list[int]], bare: Path, tmp_path: Path
+) -> None:
+    finish("orders", 30)
+    Message.objects.create_queue("copies")
+    shipped = machines.package_zip(tmp_path / "pyspark_pgqueue.zip")
+    script = tmp_path / "stream.py"
+    script.write_text(STREAM)
+    submit = (machines.SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false")
+
+    done = subprocess.run(
+        [*submit, "--py-files", shipped, script, url, tmp_path / "checkpoint"],
+        cwd=tmp_path,
+        env={**machines.environment(tmp_path), "PYSPARK_PYTHON": str(bare)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Message.objects.filter(queue__name="copies").count() == 30

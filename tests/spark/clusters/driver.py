@@ -14,6 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+import pyspark_pgqueue
+
 STEP, URL, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 #: Rows of a micro-batch while processes are killed: many batches, to be killed in one.
 SMALL, LARGE = "50", "100000"
@@ -30,7 +32,11 @@ def session() -> Any:
     if "SPARK_REMOTE" not in os.environ:
         for key, value in json.loads(os.environ["CLUSTER_CONF"]).items():
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Under spark-submit, where only a zip has it, as docs/spark.md says.
+        spark.dataSource.register(pyspark_pgqueue.DefaultSource)
+    return spark
 
 
 def start(spark: Any, name: str, rows: str) -> Any:
