@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import traceback
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -238,7 +237,7 @@ def _seconds(delay: object) -> float | None:
         delay = delay.total_seconds()
     if delay is None:
         return None
-    is_number = isinstance(delay, (int, float)) and not isinstance(delay, bool)
-    if not is_number or not math.isfinite(delay) or not 0 <= delay <= _LONGEST_DELAY:  # type: ignore[operator,arg-type]
-        raise InvalidArgument(f"a delay must be seconds, zero or more, or None, not {delay!r}")
-    return delay  # type: ignore[return-value]
+    is_flag = isinstance(delay, bool)
+    if isinstance(delay, (int, float)) and not is_flag and 0 <= delay <= _LONGEST_DELAY:
+        return delay
+    raise InvalidArgument(f"a delay must be seconds, zero or more, or None, not {delay!r}")

@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -59,8 +59,8 @@ DEFAULTS: dict[str, Any] = {
 
 
 def _is_seconds(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 <= value < math.inf  # type: ignore[operator]
+    is_flag = isinstance(value, bool)
+    return isinstance(value, (int, float)) and not is_flag and 0 <= value < math.inf
 
 
 def _is_seconds_or_none(value: object) -> bool:
@@ -71,13 +71,13 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_words(value: object) -> bool:
+def _is_words(value: object) -> TypeGuard[Sequence[str]]:
     return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
 
 
 def _are_expressions(value: object) -> bool:
     try:
-        return _is_words(value) and all(re.compile(each) for each in value)  # type: ignore[attr-defined]
+        return _is_words(value) and all(re.compile(each) for each in value)
     except re.error:
         return False
 

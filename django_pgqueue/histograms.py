@@ -39,5 +39,6 @@ def quantile(counts: Mapping[str, int], share: float) -> float | None:
     for number, count in sorted((int(key), count) for key, count in counts.items()):
         left -= count
         if left <= 0 and count:
-            return 2.0 ** ((number + 0.5) / 4)
+            middle: float = 2.0 ** ((number + 0.5) / 4)
+            return middle
     return None

@@ -101,7 +101,8 @@ class Store:
         """A file that is not there yet."""
         staged = self.path(f"{STAGING}/{place}")
         self.filesystem.create_dir(staged.rpartition("/")[0], recursive=True)
-        return self.filesystem.open_output_stream(staged)
+        sink: Sink = self.filesystem.open_output_stream(staged)
+        return sink
 
     def written(self, place: str, sink: Sink) -> File:
         """The description, for publishing, of a file that was closed."""

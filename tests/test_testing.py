@@ -504,7 +504,8 @@ def test_factories_make_queues_messages_and_schedules(db: None) -> None:
 def test_without_factory_boy_the_factories_say_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "factory", None)
+    for name in ("factory", "factory.declarations"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "django_pgqueue.testing.factories")
 
     with pytest.raises(ImportError, match="pip install factory-boy"):

@@ -12,6 +12,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
 from django_pgqueue.admin.wording import moment
@@ -32,7 +33,7 @@ def _lakes_for(request: HttpRequest) -> list[int]:
     ]
 
 
-class LakeForm(forms.ModelForm):
+class LakeForm(generic.ModelForm):
     """The settings of a lake."""
 
     class Meta:

@@ -10,7 +10,6 @@ from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import SuspiciousOperation
-from django.core.paginator import Paginator
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -20,6 +19,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
+from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.patience import patiently
@@ -44,12 +44,13 @@ CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
 TOOLS_ARE_CONTENT = django.VERSION < (6, 1)
 
 
-class CappedPaginator(Paginator[Any] if hasattr(Paginator, "__class_getitem__") else Paginator):  # type: ignore[misc]
+class CappedPaginator(generic.Paginator):
     """Counts no further than CAP: a count of everything would read everything."""
 
     @cached_property
     def count(self) -> int:
-        return int(self.object_list.order_by()[:CAP].count())
+        rows: Any = self.object_list
+        return int(rows.order_by()[:CAP].count())
 
 
 class PageList(ChangeList):
@@ -62,7 +63,7 @@ class PageList(ChangeList):
         self.model_admin.prepare(list(self.result_list))
 
 
-class PageAdmin(admin.ModelAdmin):
+class PageAdmin(generic.ModelAdmin):
     """Shows a page at a time, and asks the database per page, not per cell."""
 
     paginator = CappedPaginator

@@ -34,7 +34,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         except OperationalError as error:
             if sqlstate(error) != QUERY_CANCELED:
                 raise
-        response = self.render_page(
+        response: HttpResponse = self.render_page(
             request,
             "admin/django_pgqueue/too_slow.html",
             {"title": _("The database took too long"), "seconds": f"{SECONDS:g}", "is_list": True},

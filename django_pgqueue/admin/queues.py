@@ -28,6 +28,7 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import count_of, seconds_of, spark_path
 from django_pgqueue.admin.operations import NOT_TYPED, Job, may, perform
@@ -76,7 +77,7 @@ BACKLOG = ["ready", "due", "waiting", "in_flight", "delayed", "length", "oldest"
 STORAGE = ["kept", "interval", "partitions", "last_removed", "made_at"]
 
 
-class QueueForm(forms.ModelForm):
+class QueueForm(generic.ModelForm):
     """The settings of a queue, held to what ``create_queue`` allows."""
 
     retention = SpanField(
@@ -141,14 +142,14 @@ class QueueForm(forms.ModelForm):
         seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
         return queue.name if seen else gettext("another queue")
 
-    def clean_visibility_timeout(self) -> int:
+    def clean_visibility_timeout(self) -> int | None:
         return self._at_least("visibility_timeout", 1, _("At least a second."))
 
     def clean_max_deliveries(self) -> int | None:
         return self._at_least("max_deliveries", 1, _("At least one."))
 
-    def _at_least(self, field: str, least: Any, words: Any) -> Any:
-        value = self.cleaned_data[field]
+    def _at_least(self, field: str, least: int, words: Any) -> int | None:
+        value: int | None = self.cleaned_data[field]
         if value is not None and value < least:
             raise forms.ValidationError(words)
         return value

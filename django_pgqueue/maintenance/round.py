@@ -64,7 +64,8 @@ class Round:
             tables |= {"message": partition.message, "archive": partition.archive}
         with connections[self.queue.alias].cursor() as cursor:
             cursor.execute(load(name, __package__).format_map(tables), params)
-            return cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def briefly(self, act: Callable[[Any], R]) -> R:
         """Do what needs locks, in a transaction of its own.

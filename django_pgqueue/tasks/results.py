@@ -34,7 +34,7 @@ __all__ = [
 UNKNOWN = "unknown"
 
 
-def body_of(task: Task, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def body_of(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The body of the message that has a task run."""
     body = {"task": task.module_path, "args": args, "kwargs": kwargs}
     if task.run_after is not None:
@@ -52,7 +52,7 @@ def is_task(body: object) -> bool:
     )
 
 
-def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task:
+def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task[..., Any]:
     """The task that a message is for, as it was enqueued.
 
     Raises ImportError when its function is gone, and TypeError when the name is another thing's.
@@ -64,7 +64,7 @@ def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) 
 
 
 @lru_cache(maxsize=1000)
-def _task(path: str, queue_name: str, priority: int, backend: str) -> Task:
+def _task(path: str, queue_name: str, priority: int, backend: str) -> Task[..., Any]:
     task = import_string(path)
     if not isinstance(task, Task):
         raise TypeError(f"{path} is no task: put @task on it, or purge the messages that name it")
@@ -72,8 +72,8 @@ def _task(path: str, queue_name: str, priority: int, backend: str) -> Task:
 
 
 def new_result(
-    task: Task, result_id: str, args: list[Any], kwargs: dict[str, Any], **values: Any
-) -> TaskResult:
+    task: Task[..., Any], result_id: str, args: list[Any], kwargs: dict[str, Any], **values: Any
+) -> TaskResult[..., Any]:
     """A result of which nothing else is known than the values given."""
     empty: dict[str, Any] = {
         "status": TaskResultStatus.READY,
@@ -103,7 +103,9 @@ def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None
     return ids if last is None else [*ids, last]
 
 
-def load(result_id: str, *, backend: str, using: str, queues: Iterable[str]) -> TaskResult:
+def load(
+    result_id: str, *, backend: str, using: str, queues: Iterable[str]
+) -> TaskResult[..., Any]:
     """The result of that id, looked for in these queues first. Raises TaskResultDoesNotExist."""
     try:
         message_id = int(result_id)
@@ -147,7 +149,7 @@ def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
 
 def _done(
     message: Message, done: ArchivedMessage, backend: str, attempts: Sequence[Attempt]
-) -> TaskResult:
+) -> TaskResult[..., Any]:
     times: dict[str, Any] = {
         "enqueued_at": _moment(done.enqueued_at),
         "started_at": _moment(done.first_read_at),
@@ -164,7 +166,7 @@ def _done(
 
 def _live(
     message: Message, live: LiveMessage, backend: str, attempts: Sequence[Attempt]
-) -> TaskResult:
+) -> TaskResult[..., Any]:
     running = live.state == State.PROCESSING and live.vt > dt.datetime.now(dt.timezone.utc)
     last = str(live.process_id or UNKNOWN) if running else None
     return _result(
@@ -188,7 +190,7 @@ def _successful(
     *,
     failed: int,
     **times: Any,
-) -> TaskResult:
+) -> TaskResult[..., Any]:
     # Archived by hand, there is neither.
     envelope = kept if isinstance(kept, dict) else {}
     worker = envelope.get("worker_id", UNKNOWN)
@@ -215,7 +217,7 @@ def _failed(
     failed: int,
     cancelled: bool = False,
     **times: Any,
-) -> TaskResult:
+) -> TaskResult[..., Any]:
     errors = task_errors(attempts)
     if cancelled or not attempts or attempts[-1].attempt < failed:
         # Its deliveries ran out, it could not even start, or it was called off.
@@ -233,7 +235,7 @@ def _failed(
     )
 
 
-def _result(message: Message, queue_name: str, backend: str, **values: Any) -> TaskResult:
+def _result(message: Message, queue_name: str, backend: str, **values: Any) -> TaskResult[..., Any]:
     body: dict[str, Any] = message.body
     task = task_of(body, queue_name, message.priority, backend)
     return new_result(task, str(message.pk), body["args"], body["kwargs"], **values)

@@ -64,7 +64,7 @@ class TaskHandler(Handler):
         own: RetryStrategy | None = getattr(task, "retry", None)
         return self.retry if own is None else own
 
-    def _task(self, message: Message) -> Task | None:
+    def _task(self, message: Message) -> Task[..., Any] | None:
         try:
             return _task(message, self.backend)
         except Exception:
@@ -157,7 +157,9 @@ def _worker_id(context: Any) -> str:
     return f"{socket.gethostname()}:{os.getpid()}" if process_id is None else str(process_id)
 
 
-def _begin(message: Message, alias: str, worker_id: str) -> tuple[Task, TaskResult, list[Any]]:
+def _begin(
+    message: Message, alias: str, worker_id: str
+) -> tuple[Task[..., Any], TaskResult[..., Any], list[Any]]:
     """The task, its result so far, and its positional arguments; Django is told of the start."""
     if not is_task(message.body):
         raise Reject(
@@ -188,14 +190,14 @@ def _begin(message: Message, alias: str, worker_id: str) -> tuple[Task, TaskResu
     return task, result, result.args
 
 
-def _end(result: TaskResult, value: Any) -> dict[str, Any]:
+def _end(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
     """The result to archive. Raises TypeError for a return value that is not JSON."""
     plain = normalize_json(value)
     object.__setattr__(result, "_return_value", plain)
     return {"return_value": plain, "worker_id": result.worker_ids[-1]}
 
 
-def _task(message: Message, alias: str) -> Task:
+def _task(message: Message, alias: str) -> Task[..., Any]:
     return task_of(message.body, message.queue_name, message.priority, alias)
 
 
@@ -205,14 +207,14 @@ def _sender(alias: str) -> type[Any]:
 
 def _succeeded(messages: Sequence[Message], **kwargs: Any) -> None:
     for message in messages:
-        result: TaskResult | None = vars(message).get("task_result")
+        result: TaskResult[..., Any] | None = vars(message).get("task_result")
         if result is not None:
             _finish(result, TaskResultStatus.SUCCESSFUL)
 
 
 def _failed(messages: Sequence[Message], outcomes: Sequence[Outcome], **kwargs: Any) -> None:
     for message, outcome in zip(messages, outcomes, strict=True):
-        result: TaskResult | None = vars(message).get("task_result")
+        result: TaskResult[..., Any] | None = vars(message).get("task_result")
         if result is None:
             continue
         failure = outcome.failure if isinstance(outcome, Reject) else None
@@ -238,7 +240,7 @@ def _exhausted(sender: str, receipts: Sequence[Receipt], **kwargs: Any) -> None:
                 task_finished.send(type(backend), task_result=backend.get_result(str(receipt.id)))
 
 
-def _finish(result: TaskResult, status: TaskResultStatus) -> None:
+def _finish(result: TaskResult[..., Any], status: TaskResultStatus) -> None:
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", timezone.now())
     task_finished.send(_sender(result.backend), task_result=result)

@@ -59,11 +59,12 @@ class PgQueueTask(AnyTask):
         >>> charge.using(priority=10, dedup_key="once").enqueue(7, 8)
         """
         changed: Any = Task.using(self, **changes)
-        return replace(
+        task: PgQueueTask = replace(
             changed,
             group=changed.group if group is None else group,
             dedup_key=changed.dedup_key if dedup_key is None else dedup_key,
         )
+        return task
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[..., Any]]:
         """Enqueue the task once for each of these arguments, all in one statement.

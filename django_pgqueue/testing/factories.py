@@ -14,7 +14,7 @@ from typing import Any
 from django_pgqueue.models import Message, Queue, Schedule
 
 try:
-    import factory
+    from factory.declarations import Maybe, PostGeneration, Sequence, SubFactory
     from factory.django import DjangoModelFactory
 except ImportError as error:
     raise ImportError(
@@ -27,28 +27,28 @@ __all__ = ["MessageFactory", "QueueFactory", "ScheduleFactory"]
 class QueueFactory(DjangoModelFactory[Queue]):
     """A queue with its tables; one of that name is used again."""
 
-    name = factory.Sequence(lambda n: f"queue-{n}")
+    name = Sequence(lambda n: f"queue-{n}")
 
     class Meta:
         model = Queue
         django_get_or_create = ("name",)
 
 
-class MessageFactory(DjangoModelFactory[Message]):
-    """A message, saved by the ORM, which is a send."""
+def archive(message: Message, create: bool, extracted: bool, **kwargs: Any) -> None:
+    if create and extracted:
+        Message.objects.archive(message.queue, message.pk)
 
-    queue = factory.SubFactory(QueueFactory)
-    body = factory.Sequence(lambda n: {"number": n})
+
+class MessageFactory(DjangoModelFactory[Message]):
+    """A message, saved by the ORM, which is a send; ``archived=True``: it is done."""
+
+    queue = SubFactory(QueueFactory)
+    body = Sequence(lambda n: {"number": n})
+    archived = PostGeneration(archive)
 
     class Meta:
         model = Message
         skip_postgeneration_save = True
-
-    @factory.post_generation
-    def archived(self: Any, create: bool, extracted: bool, **kwargs: Any) -> None:
-        """``archived=True``: it is done, and in the archive."""
-        if create and extracted:
-            Message.objects.archive(self.queue, self.pk)
 
     @classmethod
     def sent(cls, count: int, **kwargs: Any) -> list[Message]:
@@ -59,9 +59,9 @@ class MessageFactory(DjangoModelFactory[Message]):
 class ScheduleFactory(DjangoModelFactory[Schedule]):
     """A schedule, of an hour unless ``cron`` or another ``interval`` is given."""
 
-    name = factory.Sequence(lambda n: f"schedule-{n}")
-    queue = factory.SubFactory(QueueFactory)
-    interval = factory.Maybe("cron", None, dt.timedelta(hours=1))
+    name = Sequence(lambda n: f"schedule-{n}")
+    queue = SubFactory(QueueFactory)
+    interval = Maybe("cron", None, dt.timedelta(hours=1))
     cron = ""
 
     class Meta:

@@ -73,7 +73,8 @@ class LeaseKeeper(Loop):
         if extended:
             signals.leases_extended.send_robust(subscription.name, count=len(extended))
         still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
-        lost = [ending[r] for r in settled.lost if r.id in still_running]  # type: ignore[union-attr,index]
+        gone = set(settled.lost)
+        lost = [m for receipt, m in ending.items() if receipt in gone and m.id in still_running]
         if lost:
             self._tell_of_cancelling(subscription, lost)
             signals.leases_lost.send_robust(subscription.name, messages=lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -15,8 +15,13 @@ from django.utils.translation import gettext as _
 from example_project.inbox.models import Activity, Delivery, Repository
 from example_project.inbox.report import page_path
 
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]  # generic to a type checker only
+else:
+    ModelAdmin = admin.ModelAdmin
 
-class ReadOnlyAdmin(admin.ModelAdmin):
+
+class ReadOnlyAdmin(ModelAdmin):
     """Deliveries make these rows; the admin shows and deletes them."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

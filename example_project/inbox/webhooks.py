@@ -12,6 +12,7 @@ import json
 import re
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -33,7 +34,7 @@ class Refused(Exception):
 class Webhook:
     guid: uuid.UUID
     event: str
-    payload: dict
+    payload: dict[str, Any]
 
     @property
     def action(self) -> str:
@@ -109,7 +110,7 @@ def _event(value: str) -> str:
     return value
 
 
-def _payload(body: bytes) -> dict:
+def _payload(body: bytes) -> dict[str, Any]:
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):

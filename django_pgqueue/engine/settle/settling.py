@@ -153,6 +153,7 @@ def purge(queue: OpenQueue, *, progress: Any = None) -> int:
     """
     purged = 0
     while True:
+        batch: int
         [(batch,)] = queue.run("settle/purge", {"batch": PURGE_BATCH})
         purged += batch
         if progress is not None and batch:

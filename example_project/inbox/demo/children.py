@@ -21,7 +21,7 @@ class Child:
         self.arguments = arguments
         self.environment = environment
         self.log = log_directory / f"{name}.log"
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("wb") as log:

@@ -6,8 +6,9 @@ It is a part of a page: what is around it, and the colours, are the admin's.
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from django.template.loader import render_to_string
@@ -95,9 +96,10 @@ def _errors(rows: Sequence[Rollup]) -> list[tuple[int, str, str]]:
 
 def _costs(rows: Sequence[Rollup]) -> list[dict[str, Any]]:
     """The worker time that each queue took, the dearest first."""
-    busy, ended, retried = Counter[str](), Counter[str](), Counter[str]()
+    busy: defaultdict[str, float] = defaultdict(float)
+    ended, retried = Counter[str](), Counter[str]()
     for row in rows:
-        busy[row.queue_name] += row.busy_seconds  # type: ignore[assignment]
+        busy[row.queue_name] += row.busy_seconds
         ended[row.queue_name] += row.completed + row.failed
         retried[row.queue_name] += row.retried
     total = sum(busy.values())
@@ -110,5 +112,5 @@ def _costs(rows: Sequence[Rollup]) -> list[dict[str, Any]]:
             "each": seconds_of(seconds / ended[queue]) if ended[queue] else "-",
             "share": f"{seconds / total:.0%}" if total else "-",
         }
-        for queue, seconds in busy.most_common()
+        for queue, seconds in sorted(busy.items(), key=itemgetter(1), reverse=True)
     ]

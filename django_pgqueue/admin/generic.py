@@ -1,0 +1,20 @@
+"""Classes of Django that are generic to a type checker only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin
+from django.core import paginator
+
+__all__ = ["ModelAdmin", "ModelForm", "Paginator"]
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+    ModelForm = forms.ModelForm[Any]
+    Paginator = paginator.Paginator[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+    ModelForm = forms.ModelForm
+    Paginator = paginator.Paginator
