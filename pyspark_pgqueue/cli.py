@@ -1,4 +1,4 @@
-"""What the jobs take on a command line, and how they are called: for ``manage.py`` and a shell."""
+"""The jobs' arguments on a command line, and their calls: for ``manage.py`` and a shell."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(
     except psycopg.Error as error:
         raise PipelineError(f"The database said: {str(error).strip()}") from error
     except Exception as error:
-        # What a task or a worker raised comes as the text of an error of Java's.
+        # An error of a task or a worker comes as the text of one of Java's.
         told = _RAISED.search(str(error))
         if told is None:
             raise
@@ -98,7 +98,7 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
     return 0
 
 
-# What a task raised, or the driver's Python worker: its class, and the text after it.
+# The error of a task, or of the driver's Python worker: its class, and the text after it.
 _RAISED = re.compile(
     r"(?:pyspark_pgqueue\.errors\.\w+|psycopg\.\w+|adbc_driver_manager\.\w+): (.*)"
 )
@@ -106,8 +106,8 @@ _RAISED = re.compile(
 _AFTER = {
     "export": "The lake is as it was, or published whole; the next call goes on from there.",
     "rollup": "No roll-up was changed.",
-    "replay": "What was sent stays sent; --id {replay_id} goes on behind it.",
-    "load": "What was sent stays sent; --id {load_id} goes on behind it.",
+    "replay": "Messages that were sent stay sent; --id {replay_id} goes on behind them.",
+    "load": "Messages that were sent stay sent; --id {load_id} goes on behind them.",
     "verify": "Runs that agreed stay verified.",
 }
 

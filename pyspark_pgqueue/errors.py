@@ -1,4 +1,4 @@
-"""What the pipeline raises on purpose.
+"""The errors that the pipeline raises on purpose.
 
 * PipelineError
   x SparkMissing          PySpark or Java is not there

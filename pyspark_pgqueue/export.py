@@ -34,7 +34,7 @@ LOCK = "pgqueue export"
 
 @dataclass(frozen=True)
 class Summary:
-    """What one call did."""
+    """The result of one call."""
 
     run: int | None
     rows: int = 0
@@ -279,7 +279,7 @@ def _export_run(
     if run.from_xid == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)
     else:
-        # What is new is little beside what is there: found by transaction, not by going through.
+        # New rows are few beside the others: found by transaction, not by reading all.
         tasks = planning.cut_by_transaction(connection, options, NAMES, start, end)
     tell(f"Run {run.id}: {len(tasks)} tasks")
     url, path, number = options.url, run.path, run.id
@@ -383,7 +383,7 @@ def _table_of(connection: psycopg.Connection[Any], run: int) -> str:
 def _finish_publishing(
     connection: psycopg.Connection[Any], number: int, path: str, tell: Callable[[str], None]
 ) -> None:
-    """What an earlier process left: finish what it published, forget what it compacted."""
+    """Finish the publishing of a process that died, and forget its compaction."""
     for run, kind, state, manifest in connection.execute(
         "SELECT id, kind, state, manifest FROM pgqueue_export_run "
         "WHERE lake_id = %s AND state <> 'DONE'",

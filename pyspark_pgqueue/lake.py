@@ -34,7 +34,7 @@ DATA = "archive"
 #: Of an Iceberg table, where it is one.
 METADATA = "metadata"
 
-# What repeats; a dictionary for what does not costs time and space.
+# Columns whose values repeat; a dictionary for others costs time and space.
 _REPEATED = ["queue", "state", "group_key", "error"]
 # Bytes of rows in memory: of one file before they are written, and of all files of a task.
 _ROW_GROUP = 16 * 1024 * 1024

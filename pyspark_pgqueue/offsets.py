@@ -1,8 +1,8 @@
 """Positions in the archive, and what lies between two of them.
 
 Neither ids nor times follow the order of commits, so neither can say "all up to here". A
-snapshot can: it names the transactions that had committed. What is visible in a later snapshot
-and not in an earlier one is new, whoever committed late, and nothing waits for an open
+snapshot can: it names the transactions that had committed. A row that a later snapshot shows and
+an earlier one does not is new, however late it was committed, and nothing waits for an open
 transaction.
 """
 

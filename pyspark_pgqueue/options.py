@@ -80,7 +80,7 @@ _NAMES = {
     "txnAppId",
     "txnVersion",
 }
-# What Spark adds of its own.
+# Options that Spark adds of its own.
 _SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
 
 

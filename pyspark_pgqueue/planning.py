@@ -98,7 +98,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """What the database says of itself."""
+    """The database's answer about itself."""
 
     now: Snapshot
     system: str

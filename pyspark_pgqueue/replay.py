@@ -18,9 +18,9 @@ from pyspark_pgqueue.progress import Progress, quiet
 
 __all__ = ["Summary", "load", "replay"]
 
-#: With a rate, messages of so many seconds are one write.
+#: With a rate, the messages of this many seconds are one write.
 SLICE_SECONDS = 1.0
-#: The version of a call's last write: what the lake got since is not of that call.
+#: The version of a call's last write: rows that the lake got since are not of that call.
 FINISHED = 2**62
 _TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
 

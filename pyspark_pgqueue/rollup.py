@@ -30,7 +30,7 @@ HOUR = 3600
 
 @dataclass(frozen=True)
 class Summary:
-    """What one call did."""
+    """The result of one call."""
 
     from_at: dt.datetime
     to_at: dt.datetime
@@ -57,7 +57,7 @@ def rollup(
     tell: Callable[[str], None] = lambda words: None,
     progress: Progress = quiet,
 ) -> Summary:
-    """Compute roll-ups of spans of so many seconds, and replace those that were there.
+    """Compute roll-ups of spans of ``seconds``, and replace those that were there.
 
     Without a span given, from the first that changed since the last time on; with ``every``, all.
     Spans that ``lake`` has whole are counted there by Spark, and the others in the database.
@@ -109,7 +109,7 @@ def _check_server(
 
 @dataclass(frozen=True)
 class _Run:
-    """What a run saw: all transactions below one, by some time of the server's clock."""
+    """The transactions that a run saw: all below one, by some time of the server's clock."""
 
     below_xid: int
     at: dt.datetime

@@ -1,4 +1,4 @@
-"""What a roll-up counts in the database: one statement a queue, all in one snapshot.
+"""The part of a roll-up that the database counts: one statement a queue, all in one snapshot.
 
 PostgreSQL aggregates where the rows are, so that only the figures leave it.
 """
@@ -52,8 +52,8 @@ def one_snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
 _PLACE = "floor(4 * ln(greatest({}, 1e-6)) / ln(2::float8))::integer"
 
 # Percentiles sort the times of each span. All other figures come from rows that are counted by
-# their value first. What few rows have, errors and many deliveries, is read for itself, so that
-# the rows in between are narrow.
+# their value first. Errors and many deliveries, which few rows have, are read apart, so that the
+# rows in between are narrow.
 _ARCHIVED = f"""
 WITH ended AS MATERIALIZED (
     SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,

@@ -29,8 +29,8 @@ def moment(bucket: int) -> dt.datetime:
 
 
 class Figures:
-    """Counts by queue and bucket. What is sent may come from several sources and adds up; what
-    ended in a bucket comes from one."""
+    """Counts by queue and bucket. Those of sent messages may come from several sources and add up;
+    those of messages that ended in a bucket come from one."""
 
     def __init__(self, seconds: int, start: int, end: int) -> None:
         self.seconds, self.start, self.end = seconds, start, end

@@ -1,4 +1,4 @@
-"""What a roll-up counts in a lake: by Spark, on the columns that it needs."""
+"""The part of a roll-up that Spark counts in a lake, on the columns that it needs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _bucket(column: str, seconds: int) -> str:
 
 
 def _ended(spark: Any, figures: Figures) -> None:
-    """What ended in a span, and how long it took."""
+    """The messages that ended in a span, and how long they took."""
     percentiles = ", ".join(
         f"array({', '.join(_percentile(name, percent / 100) for percent in PERCENTS)}) AS {name}"
         for name in ("waits", "runs")

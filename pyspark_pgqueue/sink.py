@@ -57,7 +57,7 @@ _TARGETS = {
     "group_key": "group_key",
     "dedup_key": "dedup_key",
 }
-# What COPY's text format gives a meaning of its own; the backslash first.
+# Characters to which COPY's text format gives a meaning; the backslash first.
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _TEXT = {"body", "queue", "headers", "group", "group_key", "dedup_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -66,7 +66,7 @@ _LONGEST_KEY = 255
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged."""
+    """The rows that one task has staged."""
 
     token: str
     rows: int
@@ -76,7 +76,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer(Landing):
-    """What the batch and the streaming writer share."""
+    """The part that the batch and the streaming writer share."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -272,8 +272,8 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
 ) ON COMMIT DROP
 """
 
-# What a key says was sent before is left out, as by send_batch. The trigger of the queue's own
-# table makes the rows readable and wakes consumers.
+# Rows whose key was sent before are left out, as by send_batch. The trigger of the queue's own
+# table makes the others readable and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY place) AS place,

@@ -31,7 +31,7 @@ PUSHING_WORKER = "data_source_pushdown_filters.py"
 
 
 class PgQueueDataSource(Landing, DataSource):
-    """What Spark asks for readers and writers."""
+    """The source that Spark asks for readers and writers."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,7 +1,7 @@
 """The archive as a stream: what was archived since, with no gap and nothing twice.
 
 An offset is a snapshot (see :mod:`.offsets`), so that a transaction which commits late is
-delivered late, and holds up nobody.
+delivered late, and holds up no other.
 """
 
 from __future__ import annotations
