@@ -28,6 +28,15 @@ DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 CHROMIUM = Path("/usr/bin/chromium")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--clusters",
+        default="",
+        metavar="KINDS",
+        help="Spark clusters to play the pipeline on, as local-cluster,standalone",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, with the reason said, what needs a program that this machine does not have."""
     missing = {}

@@ -27,7 +27,9 @@ missing = [name for name in NEEDED if find_spec(name) is None]
 if missing:
     # They import these at their top.
     collect_ignore = [
-        path.name for path in HERE.glob("test_*.py") if path.name != "test_missing.py"
+        str(path.relative_to(HERE))
+        for path in HERE.rglob("test_*.py")
+        if path.name != "test_missing.py"
     ]
 
 

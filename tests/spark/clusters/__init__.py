@@ -2,4 +2,5 @@
 
 python -m tests.spark.clusters                 # prints the table of docs/spark.md
 python -m tests.spark.clusters standalone      # one kind
+pytest tests/spark/clusters --clusters=standalone
 """

@@ -15,7 +15,7 @@ from django.core.management import call_command
 
 from example_project.embedded_postgres.server import EmbeddedServer
 from pyspark_pgqueue import java
-from tests.spark.clusters.story import KINDS, QUEUES, cluster, play, prepare
+from tests.spark.clusters.story import KINDS, play
 
 HEAD = "| cluster | check | rows sent | arrived | twice | kills |\n|---|---|---:|---:|---:|---:|"
 
@@ -34,7 +34,7 @@ def main() -> int:
         django.setup()
         call_command("migrate", verbosity=0)
         print(HEAD)
-        whole = [play_on(kind, server.url(), folder / kind) for kind in kinds]
+        whole = [show(kind, server.url(), folder / kind) for kind in kinds]
         return 0 if all(whole) else 1
     finally:
         server.stop()
@@ -42,23 +42,14 @@ def main() -> int:
             shutil.rmtree(each, ignore_errors=True)
 
 
-def play_on(kind: str, url: str, folder: Path) -> bool:
+def show(kind: str, url: str, folder: Path) -> bool:
     """Print the rows of one kind; whether everything arrived once."""
-    from django_pgqueue.models import Lake, Message, Rollup, RollupRun
-
     started = time.monotonic()
-    prepare()
-    folder.mkdir()
-    with cluster(kind, folder) as running:
-        outcomes = play(running, url)
+    outcomes = play(kind, url, folder)
     for each in outcomes:
         numbers = f"{each.sent:,} | {each.arrived:,} | {each.twice:,} | {each.kills}"
         print(f"| {kind} | {each.check} | {numbers} |", flush=True)
     print(f"{kind}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    for name in QUEUES:
-        Message.objects.drop_queue(name)
-    for model in (Lake, Rollup, RollupRun):
-        model.objects.all().delete()
     return all(each.whole for each in outcomes)
 
 

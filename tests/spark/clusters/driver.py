@@ -48,14 +48,18 @@ def start(spark: Any, name: str, rows: str) -> Any:
 
 
 def streams(spark: Any, rows: str) -> None:
-    running = {name: start(spark, name, rows) for name in STREAMS}
-    while running:
+    waiting, running = list(STREAMS), {}
+    while waiting or running:
+        # One after the other: Spark gives a Python process ten seconds to start, too few for two
+        # at once, or for one, on a busy machine.
+        if waiting and all(query.lastProgress for query in running.values()):
+            name = waiting.pop()
+            running[name] = start(spark, name, rows)
         time.sleep(0.1)
         for name in [name for name, query in running.items() if not query.isActive]:
             error = running.pop(name).exception()
-            # Spark gives a Python process ten seconds to start, too few on a busy machine.
-            if error is not None and "failed to connect back" in str(error):
-                running[name] = start(spark, name, rows)
+            if error is not None and "connect back" in str(error):
+                waiting.append(name)
             elif error is not None:
                 raise error
 

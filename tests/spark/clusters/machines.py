@@ -21,6 +21,7 @@ import pyspark_pgqueue
 from tests.waiting import until
 
 __all__ = [
+    "SPARK",
     "SUBMIT",
     "environment",
     "executors_under",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,13 @@ import pyspark_pgqueue
 from tests.spark.clusters import machines
 from tests.waiting import until
 
-__all__ = ["KINDS", "QUEUES", "Cluster", "Outcome", "cluster", "play", "prepare"]
+__all__ = ["KINDS", "Outcome", "missing", "play"]
 
 KINDS = ("local-cluster", "standalone", "spark-submit", "connect")
 ROWS = 2_000
 QUEUES = ("history", "work", "streamed", "consumed", "written", "replayed")
+#: Seconds for a step of the streams: mostly the start of a driver and its executors.
+PATIENCE = 600
 DRIVER = Path(__file__).parent / "driver.py"
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
@@ -77,7 +81,7 @@ class Cluster:
             if self.server:
                 served = self._start(self.server, "server.log")
                 ends.callback(machines.stop, served)
-                until(lambda: _listens(self.port) or served.poll() is not None, 300)
+                until(lambda: _listens(self.port) or served.poll() is not None, PATIENCE)
             program = self._start((*self.command, *arguments), "driver.log")
             ends.callback(machines.stop, program)
             yield program, served or program
@@ -112,7 +116,10 @@ def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
     with ExitStack() as ends:
         environment = machines.environment(folder)
         master = "local-cluster[2,1,1024]"
-        if kind != "local-cluster":
+        if kind == "local-cluster":
+            # Its workers' folder, in Spark's home whatever is configured.
+            ends.callback(shutil.rmtree, machines.SPARK / "work", ignore_errors=True)
+        else:
             master = ends.enter_context(machines.standalone(folder, environment))
         conf = {**CONF, "spark.master": master}
         server: tuple[str, ...] = ()
@@ -161,24 +168,38 @@ def _listens(port: int) -> bool:
         return trying.connect_ex(("127.0.0.1", port)) == 0
 
 
-def prepare() -> None:
-    """Archived messages, messages to consume, and queues for what comes of them."""
-    # Late: drivers and the command set Django up themselves.
-    from django_pgqueue.models import Message
+def missing(kind: str) -> list[str]:
+    """Packages that this kind needs and this Python lacks."""
+    needed = ("grpc", "grpc_status", "pandas") if kind == "connect" else ()
+    return [name for name in needed if find_spec(name) is None]
 
+
+def play(kind: str, url: str, folder: Path) -> list[Outcome]:
+    """The story on one kind of cluster; what came of each check. Leaves no row in the database."""
+    # Late: drivers and the command set Django up themselves.
+    from django_pgqueue.models import Lake, Message, Rollup, RollupRun
+
+    folder.mkdir()
     for name in QUEUES:
         Message.objects.create_queue(name)
     for name in ("history", "work"):
         Message.objects.send_batch(name, [{"n": n} for n in range(ROWS)])
     while messages := Message.objects.read("history", qty=1000):
         Message.objects.archive("history", messages)
+    try:
+        with cluster(kind, folder) as running:
+            return _play_on(running, url)
+    finally:
+        for name in QUEUES:
+            Message.objects.drop_queue(name)
+        for model in (Lake, Rollup, RollupRun):
+            model.objects.all().delete()
 
 
-def play(running: Cluster, url: str) -> list[Outcome]:
-    """The story, from messages that were prepared on; what came of each check."""
+def _play_on(running: Cluster, url: str) -> list[Outcome]:
     kills = _streams_until_killed(running, url)
     with running.driver("jobs", url, str(running.folder)) as (program, _):
-        told, _ = program.communicate(timeout=600)
+        told, _ = program.communicate(timeout=PATIENCE)
     assert program.returncode == 0, running.log()
     found = json.loads(told.strip().splitlines()[-1])
     with psycopg.connect(url) as connection:
@@ -207,10 +228,10 @@ def _streams_until_killed(running: Cluster, url: str) -> int:
             now = arrived()
             return now if all(new > old for new, old in zip(now, before, strict=True)) else None
 
-        begun = until(lambda: further_than([0, 0]), 300)
+        begun = until(lambda: further_than([0, 0]), PATIENCE)
         executor = machines.executors_under(driver.pid, running.folder)[0]
         os.kill(executor, signal.SIGKILL)
-        until(lambda: further_than(begun), 300)
+        until(lambda: further_than(begun), PATIENCE)
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     assert all(0 < count < ROWS for count in arrived()), "killed too late to be of interest"
