@@ -57,7 +57,7 @@ if "DATABASE_URL" in env:
     server = env.db("DATABASE_URL")
 else:
     # POSTGRES_BIN_DIR names another PostgreSQL's programs (`run.py test --postgres`), POSTGRES_DATA
-    # another directory for its data: two runs side by side need one each, as tox's environments have.
+    # another directory for its data: two runs side by side need one each, as do tox's environments.
     bin_dir = env.str("POSTGRES_BIN_DIR", default="")
     parts = [".pgdata", "other" if bin_dir else "", env.str("TOX_ENV_NAME", default="")]
     data = env.str("POSTGRES_DATA", default="-".join(filter(None, parts)))
