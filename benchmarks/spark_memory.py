@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -148,15 +149,17 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
     (home / "absent" / "polars.py").write_text("raise ImportError('absent')\n")
     paths = [str(home / "absent"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    spark = local_session("memory", cores=2, memory="1g")
-    archive = spark.read.format("pgqueue").options(url=url, subscribe="orders", columns="body")
     print(f"{rows:,} messages of {size:,} bytes, two cores:")
 
-    steps: dict[str, Callable[[], object]] = {
-        "read": lambda: archive.load().write.format("noop").mode("overwrite").save(),
-        "export": lambda: export(spark, url, str(home / "lake")),
-        "write": lambda: (
-            archive.load()
+    def archive(spark: Any) -> Any:
+        options = {"url": url, "subscribe": "orders", "columns": "body"}
+        return spark.read.format("pgqueue").options(**options).load()
+
+    steps: dict[str, Callable[[Any], object]] = {
+        "read": lambda spark: archive(spark).write.format("noop").mode("overwrite").save(),
+        "export": lambda spark: export(spark, url, str(home / "lake")),
+        "write": lambda spark: (
+            archive(spark)
             .write.format("pgqueue")
             .mode("append")
             .options(url=url, queue="copies")
@@ -165,15 +168,18 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
     }
     worst = 0.0
     for name, step in steps.items():
+        # Each has its own session: workers wait for a minute before they end.
+        spark = local_session("memory", cores=2, memory="1g")
         started = time.monotonic()
         with Watch() as watch:
-            step()
+            step(spark)
         worst = max(worst, watch.tasks)
         print(
             f"{name:8} {time.monotonic() - started:6.1f} s, tasks {watch.tasks:5.0f} MB (the "
-            f"largest {watch.largest:4.0f} MB), planning on the driver {watch.driver:5.0f} MB"
+            f"largest {watch.largest:4.0f} MB), planning on the driver {watch.driver:5.0f} MB",
+            flush=True,
         )
-    spark.stop()
+        spark.stop()
     print(f"At most {worst:.0f} MB; the goal is under {GOAL:.0f} MB.")
     return 0 if worst < GOAL else 1
 
