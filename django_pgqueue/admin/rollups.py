@@ -19,7 +19,7 @@ from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
 from django_pgqueue.admin.pages import RecordAdmin
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.admin.wording import moment
+from django_pgqueue.admin.wording import EMPTY, lapse, moment
 from django_pgqueue.models import Message, Rollup, RollupRun
 from django_pgqueue.wording import amount
 
@@ -45,8 +45,8 @@ class RollupAdmin(RecordAdmin):
         "retried",
         "dead_lettered",
         "backlog",
-        "wait_p95",
-        "run_p95",
+        "waited",
+        "ran",
     ]
     list_filter = ["seconds"]
     ordering = ["-bucket", "queue_name"]
@@ -55,6 +55,14 @@ class RollupAdmin(RecordAdmin):
     @admin.display(description=gettext_lazy("from"), ordering="bucket")
     def began(self, rollup: Rollup) -> str:
         return moment(rollup.bucket)
+
+    @admin.display(description=gettext_lazy("wait p95"), ordering="wait_p95")
+    def waited(self, rollup: Rollup) -> str:
+        return EMPTY if rollup.wait_p95 is None else lapse(rollup.wait_p95)
+
+    @admin.display(description=gettext_lazy("run p95"), ordering="run_p95")
+    def ran(self, rollup: Rollup) -> str:
+        return EMPTY if rollup.run_p95 is None else lapse(rollup.run_p95)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Rollup]:
         rows = super().get_queryset(request)

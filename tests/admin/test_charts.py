@@ -16,7 +16,7 @@ from django.urls import reverse
 
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, ticks
 from django_pgqueue.models import Rollup, RollupRun
-from tests.admin.conftest import page
+from tests.admin.conftest import page, rows
 
 HOUR = dt.timedelta(hours=1)
 NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.timezone.utc)
@@ -166,3 +166,12 @@ def test_axis_holds_the_largest_value_with_few_round_numbers(
     assert 2 <= len(found) <= 6
     worded = [(seconds_of if kind.get("timed") else count_of)(value) for value in found]
     assert len(set(worded)) == len(worded)
+
+
+def test_the_list_of_roll_ups_says_times_with_their_unit(viewer: Client) -> None:
+    roll("orders", sent=2, wait_p95=0.2494807, run_p95=90)
+    roll("mails", sent=2)
+
+    cells = {row[1]: row[-2:] for row in rows(viewer, "rollup")}
+
+    assert cells == {"orders": ["249 ms", "1 min 30 s"], "mails": ["-", "-"]}
