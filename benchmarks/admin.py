@@ -63,6 +63,8 @@ def fill(size: float) -> None:
     for number in range(8):
         Process.objects.create(host=f"web-{number}", pid=number, version="1", queues=names)
     with connection.cursor() as cursor:
+        # The consumers measured before have left some.
+        cursor.execute("DELETE FROM pgqueue_history")
         # Two hours by the minute, of which consumers' rows are folded but for the last minutes, and
         # two weeks by the hour.
         cursor.execute(
