@@ -183,6 +183,7 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
             late += [message, *subscription.lines.behind(message)]
         else:
             released += 1
+    subscription.add_up()
     subscription.count(
         completed=len(done) + len(discarded),
         retried=len(again),
