@@ -73,11 +73,7 @@ def _row(
     subscription: Subscription, counts: dict[Any, float], base: dict[Any, float]
 ) -> dict[str, Any]:
     """The columns of one queue: what was counted since ``base``."""
-    more = {
-        key: number - base.get(key, 0)
-        for key, number in counts.items()
-        if number != base.get(key, 0)
-    }
+    more = {key: new for key, number in counts.items() if (new := number - base.get(key, 0))}
     failed = more.get("failed", 0) + more.get("exhausted", 0)
     has_other = subscription.queue.dead_letter_queue_id is not None
     return {

@@ -210,8 +210,8 @@ class Subscription:
     def add_up(self) -> None:
         """Count how long the messages of runs waited for their first delivery, and took.
 
-        Called once for many messages: a lock that the workers take for each costs a tenth of a
-        fast handler's rate.
+        Called once for many messages: a lock that the workers take for each costs 15 % of the rate
+        of a handler that does nothing.
         """
         with self._counting, contextlib.suppress(IndexError):
             while True:
