@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -12,16 +12,12 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
+from django_pgqueue.admin import generic
 from example_project.inbox.models import Activity, Delivery, Repository
 from example_project.inbox.report import page_path
 
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]  # generic to a type checker only
-else:
-    ModelAdmin = admin.ModelAdmin
 
-
-class ReadOnlyAdmin(ModelAdmin):
+class ReadOnlyAdmin(generic.ModelAdmin):
     """Deliveries make these rows; the admin shows and deletes them."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
