@@ -194,6 +194,10 @@ def play(kind: str, url: str, folder: Path) -> list[Outcome]:
             Message.objects.drop_queue(name)
         for model in (Lake, Rollup, RollupRun):
             model.objects.all().delete()
+        with psycopg.connect(url) as connection:
+            # A killed task may leave staged rows; a stream leaves the batches that it has written.
+            connection.execute("DELETE FROM pgqueue_staging")
+            connection.execute("DELETE FROM pgqueue_spark_txn")
 
 
 def _play_on(running: Cluster, url: str) -> list[Outcome]:
