@@ -14,6 +14,7 @@ from psycopg.types.string import TextLoader
 from benchmarks import database
 from benchmarks.peers import ours
 from django_pgqueue.decoding import decode
+from django_pgqueue.engine.connection import dated
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.send.sending import send_batch
 from django_pgqueue.engine.session import OpenQueue
@@ -39,7 +40,7 @@ class OnCursor(OpenQueue):
         self, statement: str, params: Mapping[str, Any] | None = None, /, **names: object
     ) -> list[tuple[Any, ...]]:
         text = render(statement, self.id, self.unlogged, tuple(names.items()))
-        return self.cursor.execute(text, params).fetchall()
+        return self.cursor.execute(dated(text), params).fetchall()
 
 
 class Queues(ours.Queues):
@@ -48,11 +49,14 @@ class Queues(ours.Queues):
         # As Django does it: bodies come as text.
         connection.adapters.register_loader("jsonb", TextLoader)
         self.cursor = connection.cursor()
+        self.opened: dict[OpenQueue, OnCursor] = {}
 
     def open(self, queue: str) -> OnCursor:
         opened = Queue.objects.resolve(queue, None).opened
-        fields = {f.name: getattr(opened, f.name) for f in dataclasses.fields(OpenQueue)}
-        return OnCursor(**fields, cursor=self.cursor)
+        if opened not in self.opened:
+            fields = {f.name: getattr(opened, f.name) for f in dataclasses.fields(OpenQueue)}
+            self.opened[opened] = OnCursor(**fields, cursor=self.cursor)
+        return self.opened[opened]
 
     def send(self, queue: str, body: Any) -> int:
         return len(self.open(queue).run("send/send", {**PLAIN, "body": json.dumps(body)}))

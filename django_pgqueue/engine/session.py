@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from django.db import DatabaseError, connections
 
 from django_pgqueue import ddl
-from django_pgqueue.engine.connection import dated, prepares
+from django_pgqueue.engine.connection import dated, preparing_cursor
 from django_pgqueue.engine.statements import render
 from django_pgqueue.errors import TransactionRefused
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
@@ -62,16 +61,18 @@ class OpenQueue:
         """
         text = render(statement, self.id, self.unlogged, tuple(names.items()))
         connection = connections[self.alias]
-        if not prepares(connection):
+        own = preparing_cursor(connection)
+        if own is None:
             with connection.cursor() as cursor:
                 cursor.execute(text, params)
                 rows: list[tuple[Any, ...]] = cursor.fetchall()
                 return rows
-        # psycopg's own cursor: the server binds the values, so that psycopg may prepare the
-        # statement.
         connection.validate_no_broken_transaction()
-        with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as own:
-            return own.execute(dated(text), params).fetchall()
+        with connection.wrap_database_errors:
+            rows = own.execute(dated(text), params).fetchall()
+        if len(rows) > 1:
+            own.close()  # a cursor holds its result until its next statement
+        return rows
 
     def refuse_transaction(self, operation: str) -> None:
         """A lease is only one once it is committed. Raises TransactionRefused in a transaction.

@@ -64,7 +64,7 @@ def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(
     other.close()
 
     with pytest.raises(OperationalError):
-        cursors.prepares(connection)
+        cursors.preparing_cursor(connections["default"])
     connection.close()
 
 
@@ -214,3 +214,43 @@ def test_a_lost_connection_is_djangos_to_mend(committed_orders: BoundQueue) -> N
 
     assert Message.objects.metrics("orders").ready == 2 * OFTEN
     assert isinstance(connection.connection, psycopg.Connection)
+
+
+def test_statements_share_a_cursor_that_holds_no_batch(committed_orders: BoundQueue) -> None:
+    committed_orders.send_batch([1, 2])
+    shared = cursors.preparing_cursor(connections["default"])
+    committed_orders.send(3)
+    assert shared is not None
+    assert cursors.preparing_cursor(connections["default"]) is shared
+
+    assert len(committed_orders.read(qty=2)) == 2
+
+    # A cursor holds its result until its next statement.
+    assert cursors.preparing_cursor(connections["default"]) is not shared
+    assert shared.closed
+
+
+def test_a_session_opened_anew_gets_a_cursor_of_its_own(committed_orders: BoundQueue) -> None:
+    before = cursors.preparing_cursor(connections["default"])
+    connection.close()
+
+    committed_orders.send(1)
+
+    after = cursors.preparing_cursor(connections["default"])
+    assert after is not None
+    assert after is not before
+    assert after.connection is connection.connection
+
+
+def test_threads_that_share_a_connection_share_no_cursor(committed_orders: BoundQueue) -> None:
+    connection.inc_thread_sharing()
+    try:
+        one, other = (
+            cursors.preparing_cursor(connections["default"]),
+            cursors.preparing_cursor(connections["default"]),
+        )
+    finally:
+        connection.dec_thread_sharing()
+
+    assert one is not None
+    assert one is not other
