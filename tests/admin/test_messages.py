@@ -262,6 +262,18 @@ def test_messages_in_flight_and_delayed_are_made_readable(
     assert {message.id for message in orders.read(qty=5)} == {in_flight, delayed}
 
 
+def test_the_list_and_a_message_offer_those_in_flight_in_the_same_words(
+    operator: Client, orders: BoundQueue
+) -> None:
+    in_flight = orders.send(1)
+    orders.read()
+
+    words = "> also messages in flight</label>"
+
+    assert words in page(operator, "message")
+    assert words in page(operator, "message", "change", in_flight)
+
+
 def test_what_has_left_the_queue_is_left_alone(operator: Client, failed: int) -> None:
     text = act(operator, "message", "archive_selected", failed)
 
