@@ -589,8 +589,8 @@ class QueueAdmin(PageAdmin):
                 return text
             return format_html('<a href="{}?{}">{}</a>', page, urlencode(query), text)
 
-        def listed(text: str, **query: Any) -> str:
-            return link(messages, text, **query)
+        def listed(number: int, exact: bool, **query: Any) -> str:
+            return link(messages if number else None, amount(number, exact=exact), **query)
 
         def failed(number: int) -> str:
             return link(failures if number else None, amount(number), window="1h")
@@ -609,7 +609,7 @@ class QueueAdmin(PageAdmin):
                 (
                     place,
                     number,
-                    listed(amount(number, exact=row.exact), queue=queue.pk, state=place.value),
+                    listed(number, row.exact, queue=queue.pk, state=place.value),
                 )
                 for place, number in row.counts.items()
             ],

@@ -63,6 +63,18 @@ def test_each_queue_has_a_row_whose_numbers_add_up(operator: Client, orders: Bou
     assert set(found["mails"].values()) == {"0", "-"}
 
 
+def test_a_number_leads_to_its_messages_where_there_are_any(
+    operator: Client, orders: BoundQueue
+) -> None:
+    orders.send(1)
+    of_queue = f"?queue={Queue.objects.get().pk}&amp;state="
+
+    html = page(operator, "queue")
+
+    assert f"{of_queue}ready" in html
+    assert f"{of_queue}delayed" not in html
+
+
 def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQueue) -> None:
     queue("other").create()
     with CaptureQueriesContext(connection) as few:

@@ -1,9 +1,13 @@
--- How often queues had waits and run times of each bucket in the last ten minutes.
-SELECT h.queue_id, t.kind, t.key, sum(t.value::bigint)::bigint
-FROM pgqueue_history h
+-- How often queues had waits and run times of each bucket in the last ten minutes. Queue by queue, so
+-- that buckets are added up by hashing: for all queues at once the planner would sort them.
+SELECT q.id, t.kind, t.key, t.number
+FROM unnest(%(queues)s::integer[]) AS q (id)
 CROSS JOIN LATERAL (
-    SELECT 'wait' AS kind, key, value FROM jsonb_each_text(h.waits)
-    UNION ALL SELECT 'run', key, value FROM jsonb_each_text(h.runs)) t
-WHERE h.seconds = 60 AND h.bucket > statement_timestamp() - interval '10 min'
-  AND h.queue_id = ANY(%(queues)s)
-GROUP BY h.queue_id, t.kind, t.key
+    SELECT t.kind, t.key, sum(t.value::bigint)::bigint AS number
+    FROM pgqueue_history h
+    CROSS JOIN LATERAL (
+        SELECT 'wait' AS kind, key, value FROM jsonb_each_text(h.waits)
+        UNION ALL SELECT 'run', key, value FROM jsonb_each_text(h.runs)) t
+    WHERE h.seconds = 60 AND h.bucket > statement_timestamp() - interval '10 min'
+      AND h.queue_id = q.id
+    GROUP BY t.kind, t.key) t
