@@ -1,6 +1,6 @@
 """Screenshots of every page of the admin, on a wide and on a narrow screen.
 
-    python -m tools.screenshots [directory] [--dark]
+    python -m tools.screenshots [directory] [--dark] [--unfold]
 
 Plays the scene of the browser tests into a database of its own, on the tests' server. Needs
 Chromium and Playwright.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 CHROMIUM = "/usr/bin/chromium"
@@ -28,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?", default="screenshots", type=Path)
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--unfold", action="store_true", help="under the theme django-unfold")
     options = parser.parse_args()
     # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
@@ -46,7 +48,7 @@ def main() -> None:
     settings.ALLOWED_HOSTS.append("127.0.0.1")
     databases = setup_databases(verbosity=0, interactive=False)
     try:
-        _take(options.directory, options.dark)
+        _take(options.directory, "dark" if options.dark else "light", unfold=options.unfold)
     finally:
         _disconnect()
         teardown_databases(databases, verbosity=0)
@@ -64,33 +66,40 @@ def _disconnect() -> None:
             )
 
 
-def _take(directory: Path, dark: bool) -> None:
+def _take(directory: Path, scheme: str, *, unfold: bool) -> None:
     from playwright.sync_api import sync_playwright
 
-    from tests.admin import scenes
-    from tests.admin.browsing import serve, sign_in
+    from tests.admin import browsing, scenes
 
     directory.mkdir(parents=True, exist_ok=True)
     scenes.superuser()
     scenes.play()
-    with serve() as url, sync_playwright() as playwright:
+    with ExitStack() as stack:
+        policy, drawn = browsing.STRICT, "html"
+        if unfold:
+            from tests.admin import unfold_site
+
+            stack.enter_context(unfold_site.installed())
+            policy, drawn = "tests.admin.csp.of_unfold", unfold_site.DRAWN[scheme]
+        url = stack.enter_context(browsing.serve(policy))
+        playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        stack.callback(browser.close)
         for width in WIDTHS:
             context = browser.new_context(
-                viewport={"width": width, "height": 900},
-                color_scheme="dark" if dark else "light",
+                viewport={"width": width, "height": 900}, color_scheme=scheme
             )
             page = context.new_page()
-            sign_in(page, url)
+            browsing.sign_in(page, url)
             for name, path in pages():
                 scenes.beat()
                 page.goto(url + path)
+                page.wait_for_selector(drawn)
                 wide = page.evaluate("document.documentElement.scrollWidth")
-                target = directory / f"{name}-{width}{'-dark' if dark else ''}.png"
+                target = directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
                 page.screenshot(path=target, full_page=True)
                 print(target, "" if wide <= width else f"is {wide} pixels wide")
             context.close()
-        browser.close()
 
 
 def pages() -> Iterator[tuple[str, str]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue.models import BoundQueue
+from tests.admin import browsing, scenes
+from tools.screenshots import ARGUMENTS, CHROMIUM
 
 
 @pytest.fixture
@@ -46,6 +49,60 @@ def failed(orders: BoundQueue) -> int:
     [message] = orders.read()
     message.reject("card <expired>")
     return message_id
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def policy() -> str:
+    """The Content-Security-Policy of the site, by its middleware."""
+    return browsing.STRICT
+
+
+@pytest.fixture
+def site(committed: None, policy: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    ContentType.objects.clear_cache()  # the flush of another test took the rows
+    scenes.superuser()
+    with browsing.serve(policy) as address:
+        yield address
+
+
+@pytest.fixture
+def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
+    """A page of a user who is logged in; what its console says is in ``page.said``."""
+    contexts = []
+
+    def start(width: int = 1280, scheme: str = "light") -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, base_url=site
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.said = []
+        page.on("console", lambda message: _noted(page.said, message))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("dialog", lambda dialog: page.said.append(dialog.message))
+        browsing.sign_in(page, site)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+
+
+def _noted(said: list[str], message: Any) -> None:
+    if not message.location["url"].endswith("/favicon.ico"):  # the tests' site has none
+        said.append(message.text)
 
 
 def page(client: Client, model: str, view: str = "changelist", *args: object, **query: Any) -> str:

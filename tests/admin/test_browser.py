@@ -3,78 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from django.contrib.contenttypes.models import ContentType
 
 from django_pgqueue import queue
 from django_pgqueue.admin.failures import fingerprint
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, History, Message, Operation, Process, Queue
 from tests.admin import scenes
-from tests.admin.browsing import serve, sign_in
+from tests.admin.browsing import EVERY_RULE, RULES_OF_LOOKS, faults
 from tests.waiting import until
 from tests.worker.consuming import InThread
 from tests.worker.test_processes import url
 from tests.working.running import Command
-from tools.screenshots import ARGUMENTS, CHROMIUM, WIDTHS, pages
+from tools.screenshots import WIDTHS, pages
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 OVERVIEW = "/admin/django_pgqueue/queue/"
 PATIENCE = 30_000  # milliseconds
-EVERY_RULE = ["wcag2a", "wcag2aa", "wcag21aa"]
-#: Those of axe that depend on colours or on the window's width.
-RULES_OF_LOOKS = ["color-contrast", "link-in-text-block", "scrollable-region-focusable"]
-#: Django's links fade from one scheme to the other.
-COLOURS_CHANGED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def site(committed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    ContentType.objects.clear_cache()  # the flush of another test took the rows
-    scenes.superuser()
-    with serve() as url:
-        yield url
-
-
-@pytest.fixture
-def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
-    """A page of a user who is logged in; what its console says is in ``page.said``."""
-    contexts = []
-
-    def start(width: int = 1280, scheme: str = "light") -> Any:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, base_url=site
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.said = []
-        page.on("console", lambda message: _noted(page.said, message))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("dialog", lambda dialog: page.said.append(dialog.message))
-        sign_in(page, site)
-        return page
-
-    yield start
-    for context in contexts:
-        context.close()
 
 
 def wait_for(page: Any, text: str, patience: int = PATIENCE) -> None:
@@ -88,49 +39,24 @@ def wait_for(page: Any, text: str, patience: int = PATIENCE) -> None:
         pytest.fail(f"{text!r} is not on {page.url}, which says {page.said} and shows:\n{shown}")
 
 
-def _noted(said: list[str], message: Any) -> None:
-    if not message.location["url"].endswith("/favicon.ico"):  # the tests' site has none
-        said.append(message.text)
-
-
 def test_every_page_fits_its_window_and_can_be_used_by_all(visit: Callable[..., Any]) -> None:
     """Light and dark, on a desk and on a phone: nothing wider than the window, nothing in the
     console, nothing serious for axe."""
-    import axe_playwright_python
-
-    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
     scenes.play()
     page = visit()
     wrong = {}
 
     for name, path in pages():
         page.goto(path)
-        # Not by a script element, which the policy forbids.
-        page.evaluate(axe)
         rules = EVERY_RULE
         for width, scheme in itertools.product(WIDTHS, ("light", "dark")):
-            page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
-            page.evaluate(COLOURS_CHANGED)
             if found := faults(page, width, rules):
                 wrong[name, width, scheme] = found
             rules = RULES_OF_LOOKS
 
     assert not wrong
     assert not page.said
-
-
-def faults(page: Any, width: int, rules: list[str]) -> list[Any]:
-    """Whether the page is wider than its window, and serious findings of axe."""
-    found = [] if page.evaluate("document.documentElement.scrollWidth") <= width else ["wide"]
-    result = page.evaluate(
-        "rules => axe.run('#content', {resultTypes: ['violations'], runOnly: rules})", rules
-    )
-    for violation in result["violations"]:
-        if violation["impact"] in ("serious", "critical"):
-            nodes = [node["html"][:200] for node in violation["nodes"][:3]]
-            found.append((violation["id"], nodes))
-    return found
 
 
 def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any]) -> None:

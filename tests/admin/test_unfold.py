@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from django.conf import settings
-from django.contrib import admin
 from django.test import Client
-from django.test.utils import override_settings
-from django.urls import path, reverse
+from django.urls import reverse
 
 from django_pgqueue.models import BoundQueue, Queue
+from tests.admin import scenes
+from tests.admin.browsing import RULES_OF_LOOKS, faults
 from tests.admin.conftest import page
+from tools.screenshots import WIDTHS, pages
 
-unfold_sites = pytest.importorskip("unfold.sites")
+pytest.importorskip("unfold")
 
 NAV = 'class="pgqueue-nav"'
-
-site = unfold_sites.UnfoldAdminSite()
-for model, owner in admin.site._registry.items():
-    site.register(model, type(owner))
-urlpatterns = [path("admin/", site.urls)]
+#: One of each kind.
+LOOKED_AT = {"queues", "queue", "messages", "message-dead", "failures", "operation", "charts-queue"}
 
 
 @pytest.fixture(autouse=True)
 def unfold() -> Iterator[None]:
-    apps = ["unfold.apps.BasicAppConfig", *settings.INSTALLED_APPS]
-    with override_settings(INSTALLED_APPS=apps, ROOT_URLCONF=__name__):
+    from tests.admin.unfold_site import installed
+
+    with installed():
         yield
+
+
+@pytest.fixture
+def policy() -> str:
+    return "tests.admin.csp.of_unfold"
 
 
 def test_our_pages_lead_to_one_another_and_say_which_one_they_are(
@@ -56,3 +60,29 @@ def test_a_queue_is_dropped_by_its_name(operator: Client, orders: BoundQueue) ->
     )
 
     assert not Queue.objects.filter(name="orders").exists()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_our_content_fits_its_window_and_has_contrast(
+    visit: Callable[..., Any], scheme: str
+) -> None:
+    """On a desk and on a phone; the theme's own parts of a page are not ours."""
+    from tests.admin.unfold_site import DRAWN, OURS
+
+    scenes.play()
+    shown = visit(scheme=scheme)
+    wrong = {}
+
+    for name, path in pages():
+        if name not in LOOKED_AT:
+            continue
+        shown.goto(path)
+        shown.wait_for_selector(DRAWN[scheme])
+        for width in WIDTHS:
+            if found := faults(shown, width, RULES_OF_LOOKS, OURS):
+                wrong[name, width] = found
+
+    assert not wrong
+    assert not shown.said
