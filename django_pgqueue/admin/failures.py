@@ -23,7 +23,7 @@ from django_pgqueue.admin.operations import Job, may, perform
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.search import LARGE, LOOK, Extent
 from django_pgqueue.admin.wording import counted, moment, visible
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Queue
 from django_pgqueue.models.bulk import Kind
 from django_pgqueue.wording import age
 
@@ -124,7 +124,7 @@ class Group:
     first: dt.datetime | None = None
     last: dt.datetime | None = None
     queues: set[int] = field(default_factory=set)
-    example: int = 0
+    example: tuple[int, int] = (0, 0)  # its id and its queue
     dead: int = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
@@ -133,7 +133,7 @@ class Group:
         self.dead += count if dead else 0
         self.first = first if self.first is None else min(self.first, first)
         if self.last is None or last >= self.last:
-            self.last, self.example = last, example
+            self.last, self.example = last, tuple(example)
         self.queues.update(queues)
 
 
@@ -159,8 +159,8 @@ class Failures(NamedTuple):
         """The groups, the largest first, and how many messages were sent again since."""
         sql = (
             "SELECT text, dead, again, count(*), min(at), max(at), array_agg(DISTINCT queue_id), "
-            f"max(id) FROM ({_FAILED} UNION ALL {_DEAD}) f GROUP BY text, dead, again "
-            f"ORDER BY count(*) DESC LIMIT {KINDS}"
+            f"max(ARRAY[id, queue_id::bigint]) FROM ({_FAILED} UNION ALL {_DEAD}) f "
+            f"GROUP BY text, dead, again ORDER BY count(*) DESC LIMIT {KINDS}"
         )
         found: dict[str, Group] = {}
         sent_again = 0
@@ -269,9 +269,7 @@ def group(page: PageAdmin, request: HttpRequest, name: str) -> HttpResponse:
     if not chosen:
         page.message_user(request, _("There is no such failure any more."), messages.WARNING)
         return HttpResponseRedirect(back)
-    newest = [
-        pk for dead in (True, False) for _queue, pk in list(found.rows(name, dead=dead))[-20:]
-    ]
+    newest = [each for dead in (True, False) for each in list(found.rows(name, dead=dead))[-20:]]
     return page.render_page(
         request,
         "admin/django_pgqueue/failure.html",
@@ -279,7 +277,7 @@ def group(page: PageAdmin, request: HttpRequest, name: str) -> HttpResponse:
             "title": _("Failure"),
             "group": _shown(page, chosen[0], queues),
             "windows": [(key, label, key == window_name) for key, (_s, label) in WINDOWS.items()],
-            "messages_of_it": [page.link(Message, pk, pk) for pk in newest[::-1]],
+            "messages_of_it": [page.message_link(pk, queue_id) for queue_id, pk in newest[::-1]],
             "offers": offers(request),
             "window": window_name,
         },
@@ -339,6 +337,6 @@ def _shown(page: PageAdmin, each: Group, queues: dict[int, str]) -> dict[str, An
         "first": moment(each.first),
         "last": moment(each.last),
         "queues": ", ".join(sorted(queues[pk] for pk in each.queues if pk in queues)),
-        "example": page.link(Message, each.example, each.example),
+        "example": page.message_link(*each.example),
         "spread": age((each.last - each.first).total_seconds()) if each.last and each.first else "",
     }

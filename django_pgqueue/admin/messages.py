@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.contrib import admin, messages
@@ -16,12 +17,12 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast, Left
 from django.db.models.lookups import LessThanOrEqual
 from django.http import (
+    Http404,
     HttpRequest,
     HttpResponse,
     HttpResponseRedirect,
     StreamingHttpResponse,
 )
-from django.shortcuts import get_object_or_404
 from django.template.defaultfilters import filesizeformat
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
@@ -226,7 +227,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def _cells(self, row: Any, errors: bool) -> list[tuple[str, str]]:
         cells = [
-            ("id", self.link(Message, row.pk, row.pk)),
+            ("id", self.message_link(row.pk, row.queue_id)),
             ("in_queue", self.in_queue(row)),
             ("state", self.state(row)),
             ("deliveries", f"{self.deliveries(row):,}"),
@@ -298,7 +299,7 @@ class MessageAdmin(ReadOnlyAdmin):
             search = Search.of(request.GET.dict(), seen)
         else:
             chosen = " ".join(request.POST.getlist("_selected_action"))
-            search = Search.of({"q": chosen}, seen)
+            search = Search.of({"q": chosen, "queue": request.GET.get("queue", "")}, seen)
             if not chosen or search.ids is None:
                 self.message_user(request, _("Choose messages first."), messages.WARNING)
                 return HttpResponseRedirect(back)
@@ -333,6 +334,14 @@ class MessageAdmin(ReadOnlyAdmin):
             message.outcome = outcomes.get(message.pk)  # type: ignore[attr-defined]
 
     # One message
+
+    def look_up(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """In the queue that the address names, if it still is there; else in all of them."""
+        named = Search.of({"queue": request.GET.get("queue", "")}, None).queues
+        if named:
+            with suppress(Message.DoesNotExist, ValueError):
+                return self.get_queryset(request).get(pk=object_id, queue_id=named[0])
+        return super().look_up(request, object_id, from_field)
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -411,7 +420,7 @@ class MessageAdmin(ReadOnlyAdmin):
         after = [pk for pk in found.after if pk != found.head]
 
         def linked(ids: list[int]) -> str:
-            links = ((self.link(Message, pk, pk),) for pk in ids)
+            links = ((self.message_link(pk, message.queue_id),) for pk in ids)
             return format_html_join(", ", "{}", links) or EMPTY
 
         return format_html(
@@ -551,7 +560,9 @@ class MessageAdmin(ReadOnlyAdmin):
         """Edit a message's body and headers, and send them as a new one."""
         if not (self.has_view_permission(request) and self.has_send_permission(request)):
             raise PermissionDenied
-        message = get_object_or_404(self.get_queryset(request), pk=pk)
+        message = self.look_up(request, str(pk))
+        if message is None:
+            raise Http404
         form = ResendForm(message, self.queues(request), request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
@@ -565,14 +576,14 @@ class MessageAdmin(ReadOnlyAdmin):
                 self.message_user(
                     request, _("Sent to %s as message %s.") % (queue, sent), messages.SUCCESS
                 )
-                return HttpResponseRedirect(self.url("message_change", sent))
+                return HttpResponseRedirect(self.message_url(sent, queue.pk))
         return self.render_page(
             request,
             "admin/django_pgqueue/resend.html",
             {
                 "title": _("Edit message %s and send it as new") % pk,
                 "form": form,
-                "back": self.url("message_change", pk),
+                "back": self.message_url(pk, message.queue_id),
             },
         )
 

@@ -147,10 +147,14 @@ class PageAdmin(generic.ModelAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
-        found = super().get_object(request, object_id, from_field)
+        found = self.look_up(request, object_id, from_field)
         if found is not None:
             self.prepare([found])
         return found
+
+    def look_up(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The object of a page, as Django finds it."""
+        return super().get_object(request, object_id, from_field)
 
     def url(self, name: str, *args: object) -> str:
         """The address of one of our pages on this site."""
@@ -194,6 +198,15 @@ class PageAdmin(generic.ModelAdmin):
             return str(text)
         url = self.url(f"{model._meta.model_name}_change", pk)
         return format_html('<a href="{}">{}</a>', url, text)
+
+    def message_link(self, pk: int, queue_id: int) -> str:
+        """A link to a message that names its queue: by its id alone all tables are asked for it."""
+        if not self.admin_site.is_registered(Message):
+            return str(pk)
+        return format_html('<a href="{}">{}</a>', self.message_url(pk, queue_id), pk)
+
+    def message_url(self, pk: int, queue_id: int) -> str:
+        return f"{self.url('message_change', pk)}?queue={queue_id}"
 
     def listed(self, model: type[models.Model], text: object, **query: str | int) -> str:
         """A link to a list, narrowed by its filters, or the plain text where there is no list."""

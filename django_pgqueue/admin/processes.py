@@ -131,7 +131,7 @@ class ProcessAdmin(RecordAdmin):
             read_at = stands.last_read_at
             found[message.pk] = Held(
                 message.pk,
-                self.link(Message, message.pk, message.pk),
+                self.message_link(message.pk, message.queue_id),
                 by_id[message.queue_id].name,
                 age(seconds_since(read_at)) if read_at else "",
             )

@@ -497,7 +497,7 @@ class QueueAdmin(PageAdmin):
                 "errors": [
                     (
                         attempt,
-                        self.link(Message, attempt.message_id, attempt.message_id),
+                        self.message_link(attempt.message_id, queue.pk),
                         cut(f"{attempt.error_class}: {attempt.message}", ERROR),
                     )
                     for attempt in errors_of(queue)
@@ -523,7 +523,7 @@ class QueueAdmin(PageAdmin):
                     "process": process,
                     "is_dead": silent > DEAD_AFTER,
                     "heartbeat": age(silent),
-                    "held": [self.link(Message, each, each) for each in held],
+                    "held": [self.message_link(each, queue.pk) for each in held],
                 }
             )
         return rows
@@ -565,7 +565,7 @@ class QueueAdmin(PageAdmin):
             else:
                 self.log_change(request, queue, f"Sent message {sent}.")
                 told = gettext("Sent message {id} to {queue}.")
-                link = self.link(Message, sent, sent)
+                link = self.message_link(sent, queue.pk)
                 self.message_user(
                     request, format_html(told, id=link, queue=queue), messages.SUCCESS
                 )

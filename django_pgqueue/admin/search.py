@@ -348,4 +348,4 @@ def _fetch(sql: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]
 
 
 def _is_number(text: str, below: int) -> bool:
-    return text.isascii() and text.isdigit() and int(text) < below
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < below

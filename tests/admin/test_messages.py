@@ -224,10 +224,46 @@ def test_message_cannot_be_added_changed_or_deleted(operator: Client, orders: Bo
     assert Message.objects.get().priority == 0
 
 
+def test_links_to_a_message_name_its_queue_and_its_page_asks_no_other_table(
+    operator: Client, orders: BoundQueue
+) -> None:
+    message_id = orders.send(1)
+    change = reverse("admin:django_pgqueue_message_change", args=[message_id])
+    pk = Queue.objects.get(name="orders").pk
+    named = f"{change}?queue={pk}"
+
+    listed = page(operator, "message")
+    with CaptureQueriesContext(connection) as asked:
+        shown = operator.get(named)
+
+    assert f'href="{named}"' in listed
+    assert shown.status_code == 200
+    of_messages = [each["sql"] for each in asked if 'FROM "pgqueue_message"' in each["sql"]]
+    assert of_messages
+    assert [sql for sql in of_messages if f'"queue_id" = {pk}' not in sql] == []
+
+
+@pytest.mark.parametrize("named", ["other", "", "abc", "9" * 30, "9" * 5000])
+def test_message_is_found_where_the_address_does_not_name_its_queue(
+    operator: Client, orders: BoundQueue, named: str
+) -> None:
+    message_id = orders.send(1)
+    other = Message.objects.create_queue("other").pk
+    change = reverse("admin:django_pgqueue_message_change", args=[message_id])
+    resend = reverse("admin:django_pgqueue_message_resend", args=[message_id])
+    query = {"queue": other if named == "other" else named}
+
+    assert operator.get(change, query).status_code == 200
+    assert operator.get(resend, query).status_code == 200
+
+
 def test_unknown_message_leads_back_to_the_index(operator: Client, orders: BoundQueue) -> None:
+    pk = Queue.objects.get(name="orders").pk
+
     for unknown in ("12345", "abc", "9" * 30):
         url = reverse("admin:django_pgqueue_message_change", args=[unknown])
         assert operator.get(url).status_code == 302
+        assert operator.get(url, {"queue": pk}).status_code == 302
 
 
 def test_selected_messages_are_archived_in_their_queues(
