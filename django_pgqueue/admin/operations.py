@@ -431,7 +431,7 @@ class OperationAdmin(RecordAdmin):
 
     @admin.display(description=gettext_lazy("progress"))
     def progress(self, operation: Operation) -> str:
-        return _("%(done)s of %(count)s") % {
+        return _("%(done)s of %(count)s messages") % {
             "done": f"{operation.done + operation.passed:,}",
             "count": f"{operation.count:,}",
         }

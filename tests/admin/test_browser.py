@@ -272,7 +272,7 @@ def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..
     assert queue("orders").metrics().length == stopped_at
     page.click("text=Resume the operation")
 
-    wait_for(page, f"Done: {count:,} of {count:,}", 10 * PATIENCE)
+    wait_for(page, f"Done: {count:,} of {count:,} messages", 10 * PATIENCE)
     assert Message.objects.filter(queue__name="orders").count() == count
     assert not Message.objects.filter(queue=dead).exists()
     assert not page.said

@@ -208,6 +208,7 @@ def test_actions_on_a_message_are_on_its_page(operator: Client, orders: BoundQue
     done = act(operator, "message", "make_readable", pk)
     archived = act(operator, "message", "archive_selected", pk)
 
+    assert "This message:" in text
     assert 'value="make_readable"' in text
     assert 'value="replay"' not in text
     assert "1 message made readable." in done

@@ -68,7 +68,7 @@ def test_its_page_drives_it_to_the_end(operator: Client, orders: BoundQueue, slo
 
     assert set(ArchivedMessage.objects.values_list("pk", flat=True)) == set(ids)
     text = page(operator, "operation", "change", operation.pk)
-    assert "Done: 60 of 60" in text
+    assert "Done: 60 of 60 messages in " in text
     assert "data-pgqueue-drive" not in text
 
 
@@ -135,7 +135,7 @@ def test_an_operation_is_stopped_and_resumed(
     stopped = page(operator, "operation", "change", operation.pk)
     send_for(operator, operation, "resume")
 
-    assert "Stopped: 20 of 60" in stopped
+    assert "Stopped: 20 of 60 messages in " in stopped
     operation.refresh_from_db()
     assert operation.done == 40
     told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
@@ -257,7 +257,7 @@ def test_the_list_of_operations_shows_how_far_they_are(
 
     text = html.unescape(re.sub("<[^>]+>", " ", page(operator, "operation")))
 
-    assert re.search(r"Delete messages for good\s+orders\s+running\s+20 of 60\s+ann", text)
+    assert re.search(r"for good\s+orders\s+running\s+20 of 60 messages\s+ann", text)
 
 
 @pytest.mark.slow

@@ -52,8 +52,8 @@ def test_each_queue_has_a_row_whose_numbers_add_up(operator: Client, orders: Bou
         "delayed": "1",
         "all": "8",
         "oldest readable": "0 s",
-        "in a minute": "0",
-        "out a minute": "0",
+        "in per minute": "0",
+        "out per minute": "0",
         "failed in 1 h": "0",
         "dead in 1 h": "0",
         "wait p95": "-",
@@ -181,8 +181,8 @@ def test_the_last_hour_is_told_by_its_history(operator: Client, orders: BoundQue
 
     assert (row["failed in 1 h"], row["dead in 1 h"]) == ("3", "2")
     assert (row["wait p95"], row["run p95"]) == ("1.09 s", "34.1 ms")
-    assert 150 <= float(row["in a minute"]) <= 240
-    assert 300 <= float(row["out a minute"]) <= 360
+    assert 150 <= float(row["in per minute"]) <= 240
+    assert 300 <= float(row["out per minute"]) <= 360
     assert page(operator, "queue").count('<svg class="spark"') == 1
 
 
