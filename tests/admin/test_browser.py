@@ -203,11 +203,36 @@ def test_the_overview_shows_all_its_columns_beside_the_list_of_models(
     page = visit()
     page.goto(OVERVIEW)
 
-    buttons = page.locator("table.queues button").all()
-    ends = {box["x"] + box["width"] for button in buttons if (box := button.bounding_box())}
+    ends = [box["x"] + box["width"] for box in boxes(page, "table.queues button")]
 
-    assert len(buttons) == Queue.objects.count()
+    assert len(ends) == Queue.objects.count()
     assert max(ends) <= 1280
+
+
+def test_the_table_of_charts_shows_all_its_columns(visit: Callable[..., Any]) -> None:
+    scenes.play()
+    page = visit()
+    page.goto("/admin/django_pgqueue/rollup/charts/")
+
+    ends = [box["x"] + box["width"] for box in boxes(page, ".results th[scope=col]")]
+
+    assert len(ends) == 12
+    assert max(ends) <= 1280
+
+
+def test_text_of_charts_is_large_enough_on_a_phone(visit: Callable[..., Any]) -> None:
+    scenes.play()
+    page = visit(390)
+    page.goto(f"{OVERVIEW}{Queue.objects.get(name='payments').pk}/overview/")
+
+    heights = [box["height"] for box in boxes(page, "figure svg text")]
+
+    assert heights
+    assert min(heights) >= 11  # of a line; the letters are four fifths
+
+
+def boxes(page: Any, selector: str) -> list[Any]:
+    return [box for each in page.locator(selector).all() if (box := each.bounding_box())]
 
 
 def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
