@@ -120,6 +120,7 @@ class MessageAdmin(ReadOnlyAdmin):
             return self.fieldsets
         failed = obj.died or getattr(obj.outcome, "error", None) or obj.failed
         absent = {
+            *([] if obj.outcome else ["outcome"]),
             *([] if obj.died else ["came_from"]),
             *([] if obj.failed else ["failed_attempts"]),
             *([] if getattr(obj.outcome, "result", None) is not None else ["result"]),

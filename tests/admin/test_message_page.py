@@ -89,6 +89,18 @@ def test_message_that_waits_behind_its_group_has_no_moment_yet(
     assert cells[2:5] == ["waiting", "0", "-"]
 
 
+def test_page_of_a_message_in_the_queue_has_no_outcome(
+    operator: Client, orders: BoundQueue
+) -> None:
+    pk = orders.send(1)
+    live = page(operator, "message", "change", pk)
+
+    orders.archive(orders.read())
+
+    assert "field-outcome" not in live
+    assert "field-outcome" in page(operator, "message", "change", pk)
+
+
 def test_page_without_a_failure_has_no_word_of_one(operator: Client, orders: BoundQueue) -> None:
     assert "field-error" not in page(operator, "message", "change", orders.send(1))
 
