@@ -105,6 +105,8 @@ WORDS = {
     ),
 }
 
+#: Their messages are gone for good.
+DELETING = (Kind.DELETE, Kind.PURGE, Kind.DISCARD)
 #: Their messages may be in flight, and are left alone then unless asked for.
 HELD = (Kind.READABLE, Kind.ARCHIVE, Kind.DELETE, Kind.PURGE)
 #: Their messages can go to another queue than their own, and no faster than a rate.
@@ -314,6 +316,7 @@ def _question(
             "form": form,
             "fields": {**fields, "asked": asked.as_text()},
             "typed": typed,
+            "deletes": any(job.kind in DELETING for job in jobs),
             "back": back,
             "nothing": not len(asked),
         },

@@ -161,6 +161,19 @@ def test_messages_in_flight_are_left_alone_unless_the_question_says_so(
     assert not Message.objects.exists()
 
 
+def test_the_button_of_a_question_is_marked_where_it_deletes(
+    operator: Client, orders: BoundQueue
+) -> None:
+    orders.send_batch(list(range(60)))
+
+    _url, deletes = ask(operator, "delete_for_good", state="ready")
+    _url, archives = ask(operator, "archive_selected", state="ready")
+
+    marked = '<input type="submit" value="{}" class="danger">'
+    assert marked.format("Delete messages for good") in deletes
+    assert "danger" not in archives
+
+
 def test_redriving_goes_to_another_queue_at_a_rate(operator: Client, orders: BoundQueue) -> None:
     dead = Message.objects.create_queue("dead")
     orders.send_batch(list(range(3)))
