@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def streams(spark: Any, rows: str) -> None:
     waiting, running = list(STREAMS), {}
     while waiting or running:
         # One after the other: Spark gives a Python process ten seconds to start, too few for two
-        # at once, or for one, on a busy machine.
+        # at once on a busy machine.
         if waiting and all(query.lastProgress for query in running.values()):
             name = waiting.pop()
             running[name] = start(spark, name, rows)
@@ -64,6 +65,16 @@ def streams(spark: Any, rows: str) -> None:
                 raise error
 
 
+def started(job: Callable[[], Any]) -> Any:
+    """Run a job, again if one of its Python processes did not start in Spark's ten seconds."""
+    for attempts_left in (2, 1, 0):
+        try:
+            return job()
+        except Exception as error:
+            if "connect back" not in str(error) or not attempts_left:
+                raise
+
+
 def jobs(spark: Any) -> dict[str, int]:
     """The rows that a read found; results of the jobs are in the database and the lake."""
     from pyspark_pgqueue.export import export
@@ -71,13 +82,19 @@ def jobs(spark: Any) -> dict[str, int]:
     from pyspark_pgqueue.rollup import rollup
 
     options = {"subscribe": "history", "maxRecordsPerPartition": "500"}
-    rows = spark.read.format("pgqueue").options(url=URL, **options).load().select("body")
-    found = [row.body for row in rows.collect()]
-    rows.write.format("pgqueue").mode("append").options(url=URL, queue="written").save()
+
+    def rows() -> Any:
+        return spark.read.format("pgqueue").options(url=URL, **options).load().select("body")
+
+    def write() -> None:
+        rows().write.format("pgqueue").mode("append").options(url=URL, queue="written").save()
+
     lake = str(FOLDER / "lake")
-    export(spark, URL, lake, queues=(), rows_per_task=500)
-    rollup(spark, URL, lake=lake)
-    replay(spark, URL, lake, queue="history", to="replayed", replay_id="cluster")
+    found = [row.body for row in started(lambda: rows().collect())]
+    started(write)
+    started(lambda: export(spark, URL, lake, queues=(), rows_per_task=500))
+    started(lambda: rollup(spark, URL, lake=lake))
+    started(lambda: replay(spark, URL, lake, queue="history", to="replayed", replay_id="cluster"))
     return {"read": len(found), "distinct": len(set(found))}
 
 
