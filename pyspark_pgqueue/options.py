@@ -26,7 +26,8 @@ maxBytesPerTrigger         no limit             bytes of bodies in one micro-bat
 visibilityTimeout          the queue's          seconds after which others get the messages of a
                                                 driver that is gone (consume only)
 minPartitions                                   tasks in a batch read, where there is enough to do
-maxRecordsPerPartition     200000               rows in one task, at most; tasks come by fours
+maxRecordsPerPartition     200000               rows in one task, at most; fewer where bodies are
+                                                large (64 MB); tasks come by fours
 failOnDataLoss             true                 whether to stop where undelivered rows were purged
 failOnServerChange         true                 whether to stop at a restored or another server
 replicaTimeout             60                   seconds that a task waits for a replica

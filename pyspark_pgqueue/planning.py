@@ -7,6 +7,7 @@ tasks of one read see the same rows: those that the planner's snapshot shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,6 +43,8 @@ BLOCK = 8192
 LEAST_BLOCKS = 512
 # Of a table without statistics.
 ROWS_PER_BLOCK = 70
+# On disk, of the messages whose bodies a task reads: 200,000 small ones.
+BYTES_OF_BODIES = 64 * 1024 * 1024
 
 Queue = tuple[int, str]
 
@@ -206,7 +209,11 @@ def cut_by_position(
     ).fetchall()
     total = sum(blocks for *_, blocks, _ in rows)
     density = sum(tuples for *_, tuples in rows) / total if total else 0
-    size = max(int(options.rows_per_partition / (density or ROWS_PER_BLOCK)), 1)
+    rows_per_task: float = options.rows_per_partition
+    if not {"body", "headers"}.isdisjoint(names):
+        each = _bytes_of_a_message(connection, [pk for pk, _ in chosen])
+        rows_per_task = min(rows_per_task, BYTES_OF_BODIES / each if each else math.inf)
+    size = max(int(rows_per_task / (density or ROWS_PER_BLOCK)), 1)
     if options.min_partitions and total > LEAST_BLOCKS:
         size = min(size, max(-(-total // options.min_partitions), LEAST_BLOCKS))
     if size < total:
@@ -250,6 +257,25 @@ def cut_by_position(
     if pieces:
         tasks.append(task())
     return tasks
+
+
+def _bytes_of_a_message(
+    connection: psycopg.Connection[Any], queue_ids: Sequence[int]
+) -> float | None:
+    """On disk, on average; None without statistics."""
+    row = connection.execute(
+        """
+        SELECT (sum(pg_table_size(t.relid)) / nullif(sum(greatest(c.reltuples, 0)), 0))::float8
+        FROM unnest(%s::integer[]) AS q (id),
+             pg_partition_tree(to_regclass('pgqueue_message_q' || q.id)) t
+             JOIN pg_class c ON c.oid = t.relid
+        WHERE t.isleaf
+        """,
+        [list(queue_ids)],
+    ).fetchone()
+    assert row is not None
+    size: float | None = row[0]
+    return size
 
 
 class _Piece(NamedTuple):

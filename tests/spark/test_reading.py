@@ -21,6 +21,7 @@ from pyspark_pgqueue.offsets import EARLIEST, Offset
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.source import PushingReader
 from tests.actors import Actor, begin, call, commit
+from tests.conftest import run_sql
 from tests.spark.conftest import archive_all
 
 Finish = Callable[..., list[int]]
@@ -69,6 +70,21 @@ def test_archive_is_read_with_everything_that_is_known_of_a_message(
     assert (row.id, row.priority, row.group_key, row.read_ct) == (kept.pk, 3, "g", 1)
     assert (row.archive_xid, row.error, row.scheduled_at) == (kept.archive_xid, None, None)
     assert row.archived_at.timestamp() == kept.archived_at.timestamp()
+
+
+def test_tasks_that_read_large_bodies_have_fewer_rows(
+    url: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = finish("orders", 3000)
+    run_sql("ANALYZE pgqueue_message, pgqueue_archive")
+    monkeypatch.setattr(planning, "BYTES_OF_BODIES", 100_000)
+
+    _, narrow = planned(url, columns="id")
+    options, wide = planned(url, columns="id,body")
+
+    assert len(narrow) == 1
+    assert len(wide) >= 3
+    assert run(options, wide) == archived
 
 
 def test_many_tasks_read_each_message_once(read: Read, finish: Finish) -> None:
