@@ -65,7 +65,8 @@ def session() -> Any:
     from pyspark_pgqueue.session import local_session
 
     jars = {"spark__driver__extraClassPath": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {}
-    return local_session("benchmark", memory="1g", **jars)
+    # Parquet of webhooks is read in vectors of 74 MB.
+    return local_session("benchmark", memory="2g", **jars)
 
 
 def url() -> str:
