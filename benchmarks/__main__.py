@@ -125,7 +125,7 @@ def measure(options: argparse.Namespace) -> int:
             return report.save(RESULTS, name, about, outcomes)
 
         try:
-            turns = [(s, p) for s in chosen for p in sent if p.name == "200 B" or s.webhooks]
+            turns = [(s, p) for s in chosen for p in sent if p.is_small or s.webhooks]
             for number, (scenario, payload) in enumerate(turns, 1):
                 progress = Progress(f"[{number}/{len(turns)}] {scenario.name}, {payload.name}")
                 bench = Bench(

@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["Payload", "small", "webhooks"]
 
+SMALL = "200 B"
+
 
 @dataclass
 class Payload:
@@ -27,6 +29,11 @@ class Payload:
         return list(islice(self._cycle, count))
 
     @property
+    def is_small(self) -> bool:
+        """Whether these are no webhooks."""
+        return self.name == SMALL
+
+    @property
     def median_bytes(self) -> int:
         sizes = [len(json.dumps(body, separators=(",", ":")).encode()) for body in self.bodies]
         return round(statistics.median(sizes))
@@ -34,7 +41,7 @@ class Payload:
 
 def small() -> Payload:
     """200 bytes of JSON."""
-    return Payload("200 B", [{"x": "y" * 192}])
+    return Payload(SMALL, [{"x": "y" * 192}])
 
 
 def webhooks(path: Path) -> Payload:

@@ -22,7 +22,7 @@ def cycle_task(peer: str, queue: str, batch: int, place: int) -> Any:
 
 def backlog(bench: Any) -> int:
     """As many as are read in a round, and more; webhooks are forty times as large."""
-    return bench.amount(10_000, 100_000) // (1 if bench.payload.name == "200 B" else 5)
+    return bench.amount(10_000, 100_000) // (1 if bench.payload.is_small else 5)
 
 
 def drains(

@@ -76,7 +76,7 @@ def url() -> str:
 
 def rows_of(bench: Any, small: int) -> int:
     """As many of the small bodies, or about as much in webhooks, which are forty times as large."""
-    count = small if bench.payload.name == "200 B" else small // 20
+    count = small if bench.payload.is_small else small // 20
     bench.made_of = f"{count:,} rows"
     return count
 
