@@ -6,7 +6,6 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponseRedirect
-from django.utils.http import urlencode
 
 from django_pgqueue.admin.pages import ReadOnlyAdmin
 from django_pgqueue.admin.search import ARCHIVED
@@ -29,7 +28,7 @@ class ArchivedMessageAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseRedirect:
         query = {"state": ARCHIVED, **request.GET.dict()}
-        return HttpResponseRedirect(f"{self.url('message_changelist')}?{urlencode(query)}")
+        return HttpResponseRedirect(self.url("message_changelist", **query))
 
     def change_view(
         self,

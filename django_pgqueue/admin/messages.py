@@ -577,14 +577,14 @@ class MessageAdmin(ReadOnlyAdmin):
                 self.message_user(
                     request, _("Sent to %s as message %s.") % (queue, sent), messages.SUCCESS
                 )
-                return HttpResponseRedirect(self.message_url(sent, queue.pk))
+                return HttpResponseRedirect(self.url("message_change", sent, queue=queue.pk))
         return self.render_page(
             request,
             "admin/django_pgqueue/resend.html",
             {
                 "title": _("Edit message %s and send it as new") % pk,
                 "form": form,
-                "back": self.message_url(pk, message.queue_id),
+                "back": self.url("message_change", pk, queue=message.queue_id),
             },
         )
 

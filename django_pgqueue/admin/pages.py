@@ -16,7 +16,6 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import generic
@@ -156,9 +155,10 @@ class PageAdmin(generic.ModelAdmin):
         """The object of a page, as Django finds it."""
         return super().get_object(request, object_id, from_field)
 
-    def url(self, name: str, *args: object) -> str:
-        """The address of one of our pages on this site."""
-        return reverse(f"admin:django_pgqueue_{name}", args=args, current_app=self.admin_site.name)
+    def url(self, name: str, /, *args: object, **query: object) -> str:
+        """The address of one of our pages on this site; ``query`` follows its question mark."""
+        route = f"admin:django_pgqueue_{name}"
+        return reverse(route, args=args, query=query, current_app=self.admin_site.name)
 
     def own_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
         """One of our pages on this site, for who may enter it; ``url(name)`` leads there."""
@@ -192,28 +192,23 @@ class PageAdmin(generic.ModelAdmin):
         template = f"admin/django_pgqueue/{name}{'_live' if live else ''}.html"
         return self.render_page(request, template, {"is_list": True, "refreshed": True, **context})
 
-    def link(self, model: type[models.Model], pk: object, text: object) -> str:
+    def link(self, model: type[models.Model], pk: object, text: object, **query: object) -> str:
         """A link to the page of an object, or the plain text on a site that has no such page."""
         if pk is None or not self.admin_site.is_registered(model):
             return str(text)
-        url = self.url(f"{model._meta.model_name}_change", pk)
+        url = self.url(f"{model._meta.model_name}_change", pk, **query)
         return format_html('<a href="{}">{}</a>', url, text)
 
     def message_link(self, pk: int, queue_id: int) -> str:
         """A link to a message that names its queue: by its id alone all tables are asked for it."""
-        if not self.admin_site.is_registered(Message):
-            return str(pk)
-        return format_html('<a href="{}">{}</a>', self.message_url(pk, queue_id), pk)
-
-    def message_url(self, pk: int, queue_id: int) -> str:
-        return f"{self.url('message_change', pk)}?queue={queue_id}"
+        return self.link(Message, pk, pk, queue=queue_id)
 
     def listed(self, model: type[models.Model], text: object, **query: str | int) -> str:
         """A link to a list, narrowed by its filters, or the plain text where there is no list."""
         if not self.admin_site.is_registered(model):
             return str(text)
-        url = self.url(f"{model._meta.model_name}_changelist")
-        return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), text)
+        url = self.url(f"{model._meta.model_name}_changelist", **query)
+        return format_html('<a href="{}">{}</a>', url, text)
 
 
 class RecordAdmin(PageAdmin):

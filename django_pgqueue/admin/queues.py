@@ -534,9 +534,7 @@ class QueueAdmin(PageAdmin):
         """The actions on the queue that this user may take: the words and the address."""
         links = []
         if self.admin_site.is_registered(Message):
-            narrowed = urlencode({"queue": str(queue.pk)})
-            url = f"{self.url('message_changelist')}?{narrowed}"
-            links.append((gettext("Messages"), url))
+            links.append((gettext("Messages"), self.url("message_changelist", queue=queue.pk)))
         if self.has_send_permission(request):
             links.append((gettext("Send a message"), self.url("queue_send", queue.pk)))
         if any(row.sources for row in rows) and may(request, Kind.REDRIVE):
@@ -645,8 +643,8 @@ class QueueAdmin(PageAdmin):
             if not self.admin_site.is_registered(models[about]):
                 return None
             chosen = {"state": alert.place.value} if alert.place and target is None else {}
-            narrowed = urlencode({"queue": str(target or queue.pk), **chosen})
-            return f"{self.url(f'{models[about]._meta.model_name}_changelist')}?{narrowed}"
+            page = f"{models[about]._meta.model_name}_changelist"
+            return self.url(page, queue=target or queue.pk, **chosen)
         if not self.admin_site.is_registered(Process):
             return None
         return self.url("health" if about == "database" else "process_changelist")
