@@ -5,10 +5,13 @@
 -- Keys are claimed in their order, so that two batches cannot wait for each other. A second
 -- transaction with the same key waits for the first to commit or roll back. A key whose window is
 -- over is taken over, and two others are swept on the way.
+--
+-- A session keeps plans: one that was made while there were few keys would sweep by reading all of the
+-- table for good, so it is pinned to an index.
 
 CREATE FUNCTION {schema}.pgqueue_claim_keys{twin}(queue integer, keys text[], during interval)
 RETURNS TABLE (place bigint, id bigint, is_new boolean)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
