@@ -281,6 +281,9 @@ def test_queue_that_was_dropped_meanwhile_is_missed(url: str, orders: Queue) -> 
     with pytest.raises(PipelineError, match="dropped meanwhile"):
         writing.commit([message])
 
+    writing.abort([message])  # as Spark does when a commit fails
+    assert staged(url) == 0
+
 
 def test_staged_rows_that_a_crash_took_are_noticed(url: str, orders: Queue) -> None:
     writing = writer(url, txnAppId=f"test-{uuid.uuid4()}", txnVersion="1")
