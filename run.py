@@ -2,7 +2,7 @@
 """Run the project from a fresh clone; everything it needs goes into .venv.
 
     python3 run.py demo [arguments]     the example project, with a PostgreSQL of its own
-    python3 run.py test [arguments]     the test suite; arguments are pytest's
+    python3 run.py test [arguments]     the test suite, in two processes; arguments are pytest's
     python3 run.py test --quick         its part to run while writing, in less than a minute
     python3 run.py test --sql           its part that depends on the version of PostgreSQL
     python3 run.py test --all           slow tests, whole stories, chaos and Spark too
@@ -34,6 +34,8 @@ MADE_BY_US = VENV / "made-by-run.py"
 STAMP = VENV / "installed.json"
 OLDEST, NEWEST = (3, 10), (3, 14)
 USUAL = "not slow and not acceptance and not spark"
+# Most tests wait more than they work; the tests of a file share what they prepare.
+SIDE_BY_SIDE = ["-n2", "--dist=loadfile"]
 QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
 SQL = [f"tests/{part}" for part in ("ddl", "engine", "maintenance", "migrations", "models")]
 SQL += ["tests/management", "tests/admin/test_processes.py", "tests/admin/test_queries.py"]
@@ -88,7 +90,7 @@ def selected(arguments):
     if "--all" in arguments or named:
         return rest
     say("Without the tests marked slow, acceptance or spark; --all runs them too.")
-    return [*rest, "-m", USUAL]
+    return [*SIDE_BY_SIDE, *rest, "-m", USUAL]
 
 
 def coverage(arguments):

@@ -15,7 +15,6 @@ from unittest import mock
 import pytest
 import pytest_django
 from django.conf import settings
-from django.core.management.sql import sql_flush
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
@@ -80,11 +79,10 @@ def shop(monkeypatch: pytest.MonkeyPatch, own_handlers: None, db: None) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _flush_only() -> Iterator[None]:
-    """Permissions are not made anew after each test that commits: it takes longer than its flush.
+def _quick_flush() -> Iterator[None]:
+    """Permissions and content types stay: to make them anew takes longer than a flush.
 
-    Those that need them run before, in transactions. And most tests leave nothing to flush, which
-    takes a tenth of the time to find out.
+    And most tests leave nothing to flush, which takes a tenth of the time to find out.
     """
     command = "django.core.management.commands.flush"
     with (
@@ -98,6 +96,7 @@ def _sql_flush(
     style: Any, connection: Any, reset_sequences: bool = True, allow_cascade: bool = False
 ) -> list[str]:
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    tables = [name for name in tables if name not in _MADE_BY_MIGRATE]
     any_row = " OR ".join(f'EXISTS (SELECT FROM "{table}")' for table in tables)
     if (
         not reset_sequences
@@ -105,7 +104,13 @@ def _sql_flush(
         and run_sql(f"SELECT {any_row}", using=connection.alias) == [(False,)]
     ):
         return []
-    return sql_flush(style, connection, reset_sequences, allow_cascade)
+    flushed: list[str] = connection.ops.sql_flush(
+        style, tables, reset_sequences=reset_sequences, allow_cascade=allow_cascade
+    )
+    return flushed
+
+
+_MADE_BY_MIGRATE = {"auth_permission", "django_content_type"}
 
 
 @pytest.fixture

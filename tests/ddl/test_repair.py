@@ -101,12 +101,12 @@ def test_ids_are_put_ahead_of_all_that_are_there(orders: BoundQueue) -> None:
 
 
 def test_no_sequence_is_moved_back(orders: BoundQueue) -> None:
-    orders.send(1)
-    run_sql("SELECT setval('pgqueue_message_id_seq', 1000000)")
+    ahead = orders.send(1) + 1_000_000
+    run_sql("SELECT setval('pgqueue_message_id_seq', %s)", [ahead])
 
     run_sql("SELECT pgqueue_advance_ids()")
 
-    assert orders.send(2) == 1_000_001
+    assert orders.send(2) == ahead + 1
 
 
 def test_ids_of_nothing_stay(db: None) -> None:

@@ -72,8 +72,9 @@ def test_a_temporary_table_of_a_sender_gets_no_rights_from_a_conversion(
 ) -> None:
     message = let_send(orders)
     number = leave_conversion(orders)
+    database = connection.settings_dict["NAME"]
     run_sql(
-        f"GRANT TEMPORARY ON DATABASE test_queue TO {SENDER}; GRANT SELECT ON {table} TO {SENDER}"
+        f"GRANT TEMPORARY ON DATABASE {database} TO {SENDER}; GRANT SELECT ON {table} TO {SENDER}"
     )
     as_sender(f"CREATE TEMPORARY TABLE {table} (LIKE public.{table})")
     as_sender(

@@ -60,7 +60,7 @@ def test_without_a_queue_each_one_is_in_the_plan(neighbours: dict[str, int]) -> 
     with planned_queues(connection) as planned:
         Message.objects.get(pk=pk)
 
-    assert planned == set(neighbours.values())
+    assert planned >= set(neighbours.values())
 
 
 #: What is done before, and what is watched.
