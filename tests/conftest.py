@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from tests.app import models as shop_models
 
 DEBIAN_POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 CHROMIUM = Path("/usr/bin/chromium")
+_MADE_BY_MIGRATE = {"auth_permission", "django_content_type"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,6 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape lone surrogates in what a test printed: pytest-xdist cannot send them on."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
 
 
 _COMMITTING = {"committed", "committed_orders", "transactional_db", "actors"}
@@ -104,13 +115,9 @@ def _sql_flush(
         and run_sql(f"SELECT {any_row}", using=connection.alias) == [(False,)]
     ):
         return []
-    flushed: list[str] = connection.ops.sql_flush(
+    return connection.ops.sql_flush(
         style, tables, reset_sequences=reset_sequences, allow_cascade=allow_cascade
     )
-    return flushed
-
-
-_MADE_BY_MIGRATE = {"auth_permission", "django_content_type"}
 
 
 @pytest.fixture
