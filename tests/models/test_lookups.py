@@ -14,7 +14,8 @@ from django_pgqueue.acks import Reject
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from django_pgqueue.testing import assert_enqueued, drain
-from tests.engine.plans.plans import planned_queues
+from tests.conftest import run_sql
+from tests.engine.plans.plans import PARTITION, planned_queues
 
 
 @pytest.fixture
@@ -54,12 +55,19 @@ def archived(orders: BoundQueue) -> ArchivedMessage:
     return ArchivedMessage.objects.get(queue__name="orders")
 
 
+def queues_with_tables() -> set[int]:
+    """The neighbours, and queues of other tests that a flush forgot without their tables."""
+    names = run_sql("SELECT relid::text FROM pg_partition_tree('pgqueue_message') WHERE level = 1")
+    return {int(PARTITION.fullmatch(name)[1]) for (name,) in names}  # type: ignore[index]
+
+
 def test_without_a_queue_each_one_is_in_the_plan(neighbours: dict[str, int]) -> None:
     pk = queue("orders").send(1)
 
     with planned_queues(connection) as planned:
         Message.objects.get(pk=pk)
 
+    assert planned == queues_with_tables()
     assert planned >= set(neighbours.values())
 
 
