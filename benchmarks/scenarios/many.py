@@ -31,8 +31,8 @@ def make(bench: Any, peer: str, count: int) -> list[str]:
     "8 clients send, read and archive 10 at a time, on one queue and on 1,000 (quick: 100)",
     baseline="PGMQ, one",
     goals=(
-        Goal("ours, many", "ours, one", at_least=0.7),
-        Goal("PGMQ, many", "PGMQ, one", at_least=0.7),
+        Goal("ours, many", "ours, one", at_least=0.85),
+        Goal("PGMQ, many", "PGMQ, one", at_least=0.85),
     ),
 )
 def many_clients(bench: Any) -> dict[str, Measure]:
