@@ -123,9 +123,12 @@ def table(outcome: Outcome) -> str:
 
 
 def failures(outcome: Outcome) -> list[str]:
-    return [
-        f"{label} failed: {error.splitlines()[-1]}" for label, error in outcome.failures.items()
-    ]
+    return [f"{label} failed: {reason}" for label, reason in reasons(outcome).items()]
+
+
+def reasons(outcome: Outcome) -> dict[str, str]:
+    """The last line of each error: a traceback names folders of the machine."""
+    return {label: error.splitlines()[-1] for label, error in outcome.failures.items()}
 
 
 def goals(outcomes: list[Outcome]) -> str:
@@ -239,7 +242,7 @@ def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             "payload": outcome.payload.name,
             "made of": outcome.made_of,
             "samples": outcome.samples,
-            "failures": outcome.failures,
+            "failures": reasons(outcome),
             "goals": [
                 {**dataclasses.asdict(goal), "measured": value, "met": met}
                 for goal, value, met in outcome.judged()
