@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
@@ -118,6 +118,8 @@ def _only_converter(queue: OpenQueue) -> Iterator[None]:
                 raise QueueConverting(queue.name)
         yield
     finally:
+        with suppress(DatabaseError):  # cut off, it holds no lock
+            connection.rollback()  # now: the server may notice later that the connection is closed
         connection.close()
 
 

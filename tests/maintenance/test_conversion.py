@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
@@ -273,6 +275,29 @@ def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
 
     actor.do(rollback)
     assert orders.repartition(DAY) is True
+
+
+@pytest.fixture
+def late_closes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psycopg.Connection[Any]]]:
+    """The connections that the test closed: the server does not notice before its end."""
+    closed: list[psycopg.Connection[Any]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Connection, "close", lambda self: closed.append(self))
+        yield closed
+    for session in closed:
+        session.close()
+
+
+def test_the_next_call_does_not_wait_until_the_server_ends_the_session_of_the_last(
+    late_closes: list[psycopg.Connection[Any]],
+) -> None:
+    orders = in_every_state()
+
+    convert_until("build", "orders", DAY)
+    assert orders.repartition(DAY) is True
+    assert orders.repartition(HOUR) is True
+
+    assert [session.closed for session in late_closes] == [False] * 3
 
 
 def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
