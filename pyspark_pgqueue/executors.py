@@ -32,16 +32,10 @@ _HOME = str(Path(__file__).resolve().parents[1])
 
 def _missing() -> list[str]:
     """Runs where this package may not be: with nothing of it."""
-    from importlib import import_module
+    from importlib.util import find_spec
 
     needed = ("pyspark_pgqueue", "pyarrow", "adbc_driver_postgresql", "psycopg")
-    missing = []
-    for name in needed:
-        try:
-            import_module(name)
-        except ImportError:
-            missing.append(name)
-    return missing
+    return [name for name in needed if find_spec(name) is None]
 
 
 def _advice(host: str, missing: Iterable[str]) -> str:

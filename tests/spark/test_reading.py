@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import adbc_driver_postgresql
 import pytest
 from django.db import connection
 from pyspark.sql import functions as f
@@ -453,3 +454,24 @@ def test_queue_is_a_view_for_sql(spark: Any, url: str, finish: Finish) -> None:
 
     [row] = spark.sql("SELECT count(*) AS count, sum(body.n) AS sum FROM orders").collect()
     assert (row["count"], row["sum"]) == (5, 10)
+
+
+def test_a_process_has_adbc_read_the_catalog_once_for_all_of_its_tasks(
+    url: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = finish("orders", 3)
+    opened: list[str] = []
+    connect = adbc_driver_postgresql.connect
+
+    def counting(url: str, **options: Any) -> Any:
+        opened.append(url)
+        return connect(url, **options)
+
+    monkeypatch.setattr(adbc_driver_postgresql, "connect", counting)
+    arrow._database.cache_clear()
+
+    for _ in range(3):
+        options, tasks = planned(url, subscribe="orders")
+        assert run(options, tasks) == sorted(finished)
+
+    assert opened == [url]
