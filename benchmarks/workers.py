@@ -19,8 +19,9 @@ from benchmarks.peers import Worker
 __all__ = ["Running", "drained", "running"]
 
 START_SECONDS = 60
-#: The least pause between two looks at what is left: each takes time from what is measured.
-PAUSE = 0.02
+#: The least and the longest pause between two looks at what is left, in seconds: a look takes time
+#: from what is measured, and the first ones tell little of how long the rest will take.
+PAUSE, LONG_PAUSE = 0.02, 0.2
 
 
 class Running:
@@ -114,8 +115,8 @@ def drained(
 ) -> dict[str, float]:
     """The rate and the cost of a backlog of ``count``, until it is done or for ``limit`` seconds.
 
-    The clock starts when every process stands at the gate: starting is not measured. The cost is
-    the processors' time for a message, of the workers and of the server.
+    The clock starts when every process stands at the gate: starting is not measured. It stops with
+    the last progress. The cost is the processors' time for a message, of workers and server.
     """
     if not count / 2 < worker.remaining(mode) <= count:
         worker.clear(mode)
@@ -127,24 +128,34 @@ def drained(
     with running(worker, mode, processes=processes, concurrency=concurrency) as found:
         with gate(worker.table) as waiting:
             found.wait_for(lambda: waiting() >= processes)
-            used = cost(found, worker)
-        released = now = time.monotonic()
-        left = count
-        while left and now - released < limit:
-            # Half of what it may still take, so that the end is met and looks are few.
-            done = count - left
-            guess = (now - released) * left / done / 2 if done else PAUSE
-            time.sleep(min(max(guess, PAUSE), max(limit - (now - released), 0.001)))
-            now = time.monotonic()
-            left = worker.remaining(mode)
-        costs = {side: after - used[side] for side, after in cost(found, worker).items()}
-    if left == count:
+            before = cost(found, worker)
+        done, seconds = progress(lambda: worker.remaining(mode), count, limit)
+        costs = {side: after - before[side] for side, after in cost(found, worker).items()}
+    if not done:
         raise RuntimeError(f"none of {count} messages was done within {limit:g} s")
-    done = count - left
     return {
-        "messages/s": done / (now - released),
-        **{f"µs, {side}": 1e6 * seconds / done for side, seconds in costs.items()},
+        "messages/s": done / seconds,
+        **{f"µs, {side}": 1e6 * used / done for side, used in costs.items()},
     }
+
+
+def progress(remaining: Callable[[], int], count: int, limit: float) -> tuple[int, float]:
+    """How many are done, and in how many seconds: until nothing remains, or for ``limit`` seconds.
+
+    The seconds end with the last progress: some workers keep their last messages for later.
+    """
+    started = now = ended = time.monotonic()
+    left = count
+    while left and now - started < limit:
+        done = count - left
+        # Half of what it may still take, so that the end is met and looks are few.
+        guess = (ended - started) * left / done / 2 if done else PAUSE
+        time.sleep(min(max(guess, PAUSE), LONG_PAUSE))
+        now, before = time.monotonic(), left
+        left = remaining()
+        if left < before:
+            ended = now
+    return count - left, ended - started
 
 
 def cost(found: Running, worker: Worker) -> dict[str, float]:
