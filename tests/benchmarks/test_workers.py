@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
+import subprocess
 import time
 from collections.abc import Callable
 
 import pytest
 
-from benchmarks.workers import progress
+from benchmarks.workers import progress, stop
 
 
 class Clock:
@@ -56,3 +58,15 @@ def test_a_slow_worker_is_cut_off(clock: Clock) -> None:
 
 def test_a_worker_that_does_nothing_has_done_nothing(clock: Clock) -> None:
     assert progress(clock.left(lambda t: 0), 1000, 1)[0] == 0
+
+
+def test_what_a_worker_leaves_behind_ends_with_it() -> None:
+    command = ["sh", "-c", "sleep 600 & exec sleep 600"]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert worker.stdout is not None
+
+    stop([worker])
+
+    with worker.stdout as output:  # at its end when no process has it open any more
+        assert select.select([output], [], [], 30)[0] == [output]
+        assert output.read() == b""
