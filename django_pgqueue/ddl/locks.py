@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, sqlstate
 
-__all__ = ["KEPT", "briefly", "milliseconds", "set_locally", "settings_for"]
+__all__ = ["KEPT", "briefly", "keep_vacuum_off", "milliseconds", "set_locally", "settings_for"]
 
 R = TypeVar("R")
 
@@ -46,6 +46,20 @@ def briefly(
             if time.monotonic() + pause > until:
                 raise QueueBusy(name, seconds) from error
         time.sleep(pause)
+
+
+def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
+    """Keep vacuum off some tables until the end of the transaction; an autovacuum is cancelled.
+
+    PostgreSQL cancels an autovacuum once a session has waited for it for ``deadlock_timeout``,
+    which is longer than :func:`briefly` waits. So it is waited for here, by a lock that conflicts
+    with no read and no write: no other session waits behind it.
+    """
+    cursor.execute("SELECT 2 * current_setting('deadlock_timeout')::interval")
+    (long_enough,) = cursor.fetchone()
+    timeout = milliseconds(long_enough.total_seconds())
+    with settings_for(cursor, lock_timeout=timeout, statement_timeout="0"):
+        cursor.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE UPDATE EXCLUSIVE MODE")
 
 
 @contextmanager

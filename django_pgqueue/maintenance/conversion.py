@@ -26,7 +26,7 @@ from django.db import DatabaseError, connections, transaction
 
 from django_pgqueue import arguments
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl.locks import KEPT, briefly, milliseconds, set_locally
+from django_pgqueue.ddl.locks import KEPT, briefly, keep_vacuum_off, milliseconds, set_locally
 from django_pgqueue.ddl.names import PARENTS, own_table, own_tables
 from django_pgqueue.ddl.times import server_time
 from django_pgqueue.errors import InvalidArgument, QueueConverting
@@ -362,6 +362,7 @@ def _briefly(
             connections[queue.alias].cursor() as cursor,
         ):
             set_locally(cursor, statement_timeout="0")
+            keep_vacuum_off(cursor, own_tables(queue.pk))
             prepare(cursor)
             # The one counts for each lock anew, the other for all of them.
             set_locally(

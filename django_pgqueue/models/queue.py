@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import arguments, ddl
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
+from django_pgqueue.ddl.names import own_tables
 from django_pgqueue.engine.session import OpenQueue, database_key
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
@@ -334,6 +335,7 @@ class Queue(models.Model):
             connections[alias].cursor() as cursor,
             locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
         ):
+            locks.keep_vacuum_off(cursor, own_tables(pk))
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # the next step may fail, and then be tried again
             tables.drop_tables(cursor, pk, name=self.name, unlogged=self.unlogged)
