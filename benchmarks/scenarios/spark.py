@@ -83,18 +83,24 @@ def rows_of(bench: Any, small: int) -> int:
 
 def history(bench: Any) -> tuple[str, int, Any]:
     """A queue with an archive and nothing else; its name, its size and its tables."""
+    count = rows_of(bench, bench.amount(100_000, 3_000_000, 30_000_000))
+    name, tables = archived(bench, count)
+    bench.settle()
+    return name, count, tables
+
+
+def archived(bench: Any, count: int) -> tuple[str, Any]:
+    """A queue with that many archived messages; its name and its tables."""
     from django_pgqueue.models import Queue
 
-    count = rows_of(bench, bench.amount(100_000, 3_000_000, 30_000_000))
     _, name = bench.queue("ours")
-    queue = Queue.objects.get(name=name)
+    tables = Queue.objects.get(name=name).tables
     bodies = [json.dumps(body) for body in bench.payload.bodies]
     params = {"count": count, "bodies": bodies, "kinds": len(bodies)}
     bench.sql("SET session_replication_role = replica")
-    bench.sql(FILL.format_map(queue.tables), params)
+    bench.sql(FILL.format_map(tables), params)
     bench.sql("RESET session_replication_role")
-    bench.settle()
-    return name, count, queue.tables
+    return name, tables
 
 
 def folder_for(bench: Any) -> Path:
@@ -303,8 +309,12 @@ SELECT date_trunc('hour', a.archived_at), count(*) FILTER (WHERE state = 'COMPLE
            extract(epoch FROM a.first_read_at - greatest(m.enqueued_at, m.scheduled_at))),
        percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY
            extract(epoch FROM a.archived_at - a.last_read_at))
-FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at GROUP BY 1
+FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at
+     AND m.queue_id = a.queue_id
+GROUP BY a.queue_id, 1
 """
+#: The tables of all queues.
+ALL_TABLES = {"archive": "pgqueue_archive", "message": "pgqueue_message"}
 
 
 @spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL", at_most=1.5)
@@ -320,6 +330,54 @@ def spark_rollup(bench: Any) -> dict[str, Measure]:
     ours()
     plain = PLAIN_ROLLUP.format_map(tables)
     return {"ours": ours, "plain SQL": lambda: seconds(lambda: bench.sql(plain))}
+
+
+#: How many queues have how many of the normal number of rows, all together. The last is for --full.
+SHAPES = {
+    "1 queue": (1, 1),
+    "1 queue, a tenth of the rows": (1, 0.1),
+    "10 queues": (10, 1),
+    "100 queues": (100, 1),
+    "1 queue, ten times the rows": (1, 10),
+}
+
+
+@spark_scenario(
+    "Cost of a row by growth: of queues, and of rows in all of them",
+    baseline="1 queue",
+    unit="µs, read",
+)
+def spark_growth(bench: Any) -> dict[str, Measure]:
+    """Reads with bodies, exports, and roll-ups of everything: from tables, from a lake, by SQL."""
+    from pyspark_pgqueue.export import export
+    from pyspark_pgqueue.rollup import rollup
+
+    normal = bench.amount(30_000, 3_000_000)
+    bench.made_of = f"{normal:,} rows"
+    folder = folder_for(bench)
+    shapes = list(SHAPES.items())[: bench.amount(4, 4, len(SHAPES))]
+
+    def run(queues: int, rows: int) -> dict[str, float]:
+        names = [archived(bench, rows // queues)[0] for _ in range(queues)]
+        bench.settle()
+        lake = no_lake(folder)
+        source = session().read.format("pgqueue").option("url", url())
+        frame = source.option("columns", "id,state,archived_at,body").load()
+        steps: dict[str, Callable[[], Any]] = {
+            "read": frame.write.format("noop").mode("overwrite").save,
+            "exported": lambda: export(session(), url(), lake),
+            "rolled up": lambda: rollup(session(), url(), every=True),
+            "from the lake": lambda: rollup(session(), url(), every=True, lake=lake),
+            "by plain SQL": lambda: bench.sql(PLAIN_ROLLUP.format_map(ALL_TABLES)),
+        }
+        found = {f"µs, {step}": 1e6 * seconds(action) / rows for step, action in steps.items()}
+        found["s, nothing new"] = seconds(lambda: rollup(session(), url()))
+        for name in names:
+            bench.drop(name)
+        return found
+
+    run(1, normal // 10)  # warm
+    return {label: partial(run, queues, int(share * normal)) for label, (queues, share) in shapes}
 
 
 def lake_rows(tables: dict[str, Any]) -> str:
