@@ -1,2 +1,2 @@
-COPY {message} (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
-FROM STDIN
+-- Many messages, with only the columns that any of them has: each NULL of a domain is checked.
+COPY {message} ({columns}) FROM STDIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import compress, islice, repeat
+from itertools import compress, islice
 from typing import Any
 
 from django.db import transaction
@@ -203,18 +203,22 @@ def _copy_rows(
     columns: Mapping[str, Iterable[Any]],
     params: dict[str, Any],
 ) -> None:
-    scheduled = "\\N" if scheduled_at is None else scheduled_at
-    fixed = f"{queue.id}\t{scheduled}\t{params['priority']}"
-    rows = zip(
-        ids,
-        _fields(columns["groups"], _escaped),
-        _fields(columns["dedup_keys"], _escaped),
-        _fields(columns["headers"], _escaped_json),
-        _fields(columns["bodies"], _escaped_json),
-        strict=True,
-    )
+    fixed = {"queue_id": str(queue.id), "priority": str(params["priority"])}
+    if scheduled_at is not None:
+        fixed["scheduled_at"] = scheduled_at
+    start = "\t".join(fixed.values())
+    listed = {
+        "id": (f"{start}\t{pk}" for pk in ids),
+        "group_key": _fields(columns["groups"], _escaped),
+        "dedup_key": _fields(columns["dedup_keys"], _escaped),
+        "headers": _fields(columns["headers"], _escaped_json),
+        "body": _fields(columns["bodies"], _escaped_json),
+    }
+    given = {name: values for name, values in listed.items() if values is not None}
+    rows = map("\t".join, zip(*given.values(), strict=True))
+    names = (("columns", ", ".join([*fixed, *given])),)
+    statement = render("send/copy", queue.id, queue.unlogged, names)
     connection = queue.connection
-    statement = render("send/copy", queue.id, queue.unlogged)
     # Django's cursor turns errors into its own only until the COPY begins.
     with (
         connection.cursor() as cursor,
@@ -222,13 +226,8 @@ def _copy_rows(
         cursor.copy(statement) as copy,
     ):
         # The server works on some blocks while the next is written.
-        while block := "".join(
-            [
-                f"{pk}\t{fixed}\t{group}\t{dedup}\t{header}\t{body}\n"
-                for pk, group, dedup, header, body in islice(rows, _COPY_BLOCK)
-            ]
-        ):
-            copy.write(block)
+        while block := "\n".join(islice(rows, _COPY_BLOCK)):
+            copy.write(f"{block}\n")
 
 
 def _window(queue: OpenQueue) -> dict[str, Any]:
@@ -261,10 +260,10 @@ def _json_array(texts: list[str | None]) -> str | None:
     return f"[{','.join('null' if text is None else text for text in texts)}]"
 
 
-def _fields(values: Iterable[str | None], escaped: Callable[[str], str]) -> Iterator[str]:
-    """A column as COPY wants it."""
+def _fields(values: Iterable[str | None], escaped: Callable[[str], str]) -> Iterator[str] | None:
+    """A column as COPY wants it; None when it is empty, and better left out."""
     if isinstance(values, list) and _all_none(values):
-        return repeat("\\N", len(values))
+        return None
     return ("\\N" if value is None else escaped(value) for value in values)
 
 

@@ -327,6 +327,41 @@ def test_a_body_that_ends_the_copying_takes_back_what_was_copied(
     assert committed_orders.metrics().length == 1_000
 
 
+OPTIONS: dict[str, Any] = {
+    "headers": [{"h": 1}, None, {"tab\t": "back\\slash"}],
+    "group": ["tab\tand\nline", None, "\\N"],
+    "dedup_key": ["a\\b", None, "c\td"],
+    "priority": 3,
+    "delay": dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc),
+}
+
+
+@pytest.mark.parametrize(
+    "names", [(), *((name,) for name in OPTIONS), tuple(OPTIONS)], ids=lambda names: "+".join(names)
+)
+def test_copied_messages_have_the_columns_that_were_given(
+    orders: BoundQueue, pgqueue: Callable[..., None], names: tuple[str, ...]
+) -> None:
+    bodies = [{"n": 1}, None, ["tab\t", "\\N"]]
+    options = {name: OPTIONS[name] for name in names}
+    fields = ("body", "headers", "group_key", "dedup_key", "priority", "scheduled_at")
+
+    def sent(threshold: int) -> list[dict[str, Any]]:
+        pgqueue(COPY_THRESHOLD=threshold)
+        ids = orders.send_batch(bodies, **options)
+        return list(Message.objects.filter(pk__in=ids).order_by("pk").values(*fields))
+
+    copied = sent(1)
+
+    assert [row["body"] for row in copied] == bodies
+    if "dedup_key" not in names:  # those are always copied, and a key counts once
+        assert copied == sent(1000)
+    for name, value in options.items():
+        column = {"group": "group_key", "delay": "scheduled_at"}.get(name, name)
+        expected = value if isinstance(value, list) else [value] * 3
+        assert [row[column] for row in copied] == expected
+
+
 @pytest.mark.parametrize("count", [1, 2, 500])
 def test_sending_to_an_unknown_queue_says_so_and_leaves_the_transaction_usable(
     orders: BoundQueue, count: int
