@@ -55,11 +55,16 @@ def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
     which is longer than :func:`briefly` waits. So it is waited for here, by a lock that conflicts
     with no read and no write: no other session waits behind it.
     """
-    cursor.execute("SELECT 2 * current_setting('deadlock_timeout')::interval")
-    (long_enough,) = cursor.fetchone()
-    timeout = milliseconds(long_enough.total_seconds())
-    with settings_for(cursor, lock_timeout=timeout, statement_timeout="0"):
-        cursor.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE UPDATE EXCLUSIVE MODE")
+    cursor.execute(
+        "SELECT 2 * current_setting('deadlock_timeout')::interval, "
+        "ARRAY(SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL)",
+        [list(tables)],
+    )
+    long_enough, there = cursor.fetchone()
+    if there:  # a queue that has lost its tables can still be dropped
+        timeout = milliseconds(long_enough.total_seconds())
+        with settings_for(cursor, lock_timeout=timeout, statement_timeout="0"):
+            cursor.execute(f"LOCK TABLE {', '.join(there)} IN SHARE UPDATE EXCLUSIVE MODE")
 
 
 @contextmanager

@@ -58,6 +58,13 @@ def test_no_sender_waits_behind_one_that_waits_for_a_vacuum(
     assert changed.result(timeout=60) is True
 
 
+def test_a_queue_that_has_lost_its_messages_can_be_dropped() -> None:
+    Message.objects.create_queue("orders")
+    run_sql(f"DROP TABLE pgqueue_message_q{Queue.objects.get().pk}")
+
+    assert Message.objects.drop_queue("orders") is True
+
+
 @pytest.fixture
 def eager_autovacuum(committed: None) -> Iterator[None]:
     """Autovacuum looks at tables each second."""
