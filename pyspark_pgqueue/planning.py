@@ -11,16 +11,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import psycopg
 
 from pyspark_pgqueue import columns
 from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
 from pyspark_pgqueue.filters import literal
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot, window
 from pyspark_pgqueue.options import Options
-
-if TYPE_CHECKING:
-    import psycopg
 
 __all__ = [
     "Guard",
@@ -110,8 +109,6 @@ class Server:
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    import psycopg  # late: a process that only looks a source up need not wait for it
-
     return psycopg.connect(url, autocommit=True, application_name="pgqueue spark")
 
 

@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_pgqueue import bodies, columns, filters, planning
+from pyspark_pgqueue import arrow, bodies, columns, filters, planning
+from pyspark_pgqueue.consume import QueueStream
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset
 from pyspark_pgqueue.options import Options
-
-# For each read Spark starts a process to look the source up, one to make it and one to plan. None
-# needs what carries the rows, nor streams and the sink; they are imported where they are used.
-if TYPE_CHECKING:
-    from pyspark_pgqueue.consume import QueueStream
-    from pyspark_pgqueue.sink import BatchWriter, StreamWriter
-    from pyspark_pgqueue.stream import ArchiveStream
+from pyspark_pgqueue.sink import BatchWriter, StreamWriter
+from pyspark_pgqueue.stream import ArchiveStream
 
 __all__ = ["PgQueueDataSource"]
 
@@ -68,9 +64,6 @@ class PgQueueDataSource(Landing, DataSource):
         return (PushingReader if pushes else Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> ArchiveStream | QueueStream:
-        from pyspark_pgqueue.consume import QueueStream
-        from pyspark_pgqueue.stream import ArchiveStream
-
         options = Options.parse(self.options)
         _check(schema, options)
         if options.source != "archive":
@@ -81,13 +74,9 @@ class PgQueueDataSource(Landing, DataSource):
         return QueueStream(options, schema) if options.consume else ArchiveStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from pyspark_pgqueue.sink import BatchWriter
-
         return BatchWriter(Options.parse(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from pyspark_pgqueue.sink import StreamWriter
-
         return StreamWriter(Options.parse(self.options), schema, overwrite)
 
 
@@ -133,8 +122,6 @@ class Reader(Landing, DataSourceReader):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from pyspark_pgqueue import arrow
-
         # Spark makes a partition without a value of an empty list.
         if partition is not None and partition.value is not None:
             options = self.options
