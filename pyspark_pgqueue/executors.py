@@ -32,10 +32,16 @@ _HOME = str(Path(__file__).resolve().parents[1])
 
 def _missing() -> list[str]:
     """Runs where this package may not be: with nothing of it."""
-    from importlib.util import find_spec
+    from importlib import import_module
 
     needed = ("pyspark_pgqueue", "pyarrow", "adbc_driver_postgresql", "psycopg")
-    return [name for name in needed if find_spec(name) is None]
+    missing = []
+    for name in needed:
+        try:
+            import_module(name)
+        except ImportError:
+            missing.append(name)
+    return missing
 
 
 def _advice(host: str, missing: Iterable[str]) -> str:
