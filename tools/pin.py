@@ -28,7 +28,7 @@ def resolve(python: str, folder: Path) -> tuple[str, dict[str, str]]:
     subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
     report = folder / "report.json"
     command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
-    command += ["pip", ".[spark,prometheus,opentelemetry]", "--group", "dev"]
+    command += ["pip", ".[spark,prometheus,opentelemetry]", "--group", "dev", "--group", "connect"]
     subprocess.run(command, cwd=ROOT, check=True)
     answer = json.loads(report.read_text())
     versions = {
