@@ -61,7 +61,8 @@ def rollup(
 
     Without a span given, from the first that changed since the last time on; with ``every``, all.
     Spans that ``lake`` has whole are counted there by Spark, and the others in the database.
-    ``spark`` may be None without a lake.
+    Roll-ups outlive what they were counted from: those of a queue whose messages were removed stay,
+    up to the first span that is whole. ``spark`` may be None without a lake.
 
     >>> print(rollup(spark, url))
     48 roll-ups from 2026-11-19 00:00 to 2026-11-21 00:00, 0 emptied, 1.4 s.
@@ -77,12 +78,16 @@ def rollup(
             _check_server(connection, server, seconds)
         with rollup_database.one_snapshot(connection):
             now = _now(connection)
-            start = _start(connection, seconds, from_at, every and lake is None)
+            last = _last(connection, seconds)
+            reached = _bucket((last or now).at.timestamp(), seconds)
+            start = _start(connection, seconds, from_at, reached, None if every else last)
             end = _bucket((to_at or now.at).timestamp(), seconds)
             if to_at is None or to_at.timestamp() > end:
                 end += seconds
             tell(f"From {moment(start):%Y-%m-%d %H:%M}")
             figures = Figures(seconds, start, end)
+            if start < reached:
+                figures.leave_out(rollup_database.removed(connection), reached)
             kept = start if lake is None else _kept_in(connection, lake, seconds, start, end)
             rollup_database.count_live(connection, figures)
             since = Since(kept, _first_xid(connection, server.system, moment(kept)))
@@ -91,7 +96,7 @@ def rollup(
             tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
             rollup_lake.count_in_lake(spark, lake, figures, kept)
         rows = figures.all()
-        removed = _save(connection, rows, seconds, start, end, server.system, now)
+        removed = _save(connection, rows, figures, server.system, now)
     return Summary(moment(start), moment(end), len(rows), removed, time.monotonic() - started)
 
 
@@ -139,29 +144,19 @@ def _bucket(at: float, seconds: int) -> int:
 
 
 def _start(
-    connection: psycopg.Connection[Any], seconds: int, from_at: dt.datetime | None, every: bool
+    connection: psycopg.Connection[Any],
+    seconds: int,
+    from_at: dt.datetime | None,
+    reached: int,
+    last: _Run | None,
 ) -> int:
-    """The first span to compute."""
+    """The first span to compute; without a last run, the first of all."""
     if from_at is not None:
         return _bucket(from_at.timestamp(), seconds)
-    last = None if every else _last(connection, seconds)
     if last is None:
-        return _first_whole(connection, seconds)
-    reached = _bucket(last.at.timestamp(), seconds)
+        return 0
     changed = rollup_database.first_bucket(connection, seconds, last.below_xid, last.at)
-    if changed is None or changed >= reached:
-        return reached
-    return min(max(changed, _first_whole(connection, seconds)), reached)
-
-
-def _first_whole(connection: psycopg.Connection[Any], seconds: int) -> int:
-    """Roll-ups outlive what they were counted from: after a purge, the first whole span."""
-    row = connection.execute(
-        "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
-        "WHERE EXISTS (SELECT FROM pgqueue_purge_mark WHERE dropped = '')"
-    ).fetchone()
-    kept = row[0] if row else None
-    return 0 if kept is None else _bucket(kept, seconds) + seconds
+    return reached if changed is None else min(changed, reached)
 
 
 def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime) -> int:
@@ -242,13 +237,13 @@ _COLUMNS: dict[str, Any] = {
 def _save(
     connection: psycopg.Connection[Any],
     rows: dict[Key, dict[str, Any]],
-    seconds: int,
-    start: int,
-    end: int,
+    figures: Figures,
     system: str,
     now: _Run,
 ) -> int:
     """Replace the roll-ups of a span at once; returns how many went because they are empty."""
+    seconds, start, end = figures.seconds, figures.start, figures.end
+    whole = [moment(bucket) for bucket in figures.whole.values()]
     names = list(_COLUMNS)
     # JSON as text, NULL as NULL: what a plain tuple of parameters can hold.
     values = [
@@ -267,9 +262,11 @@ def _save(
             values,
         )
         removed = cursor.execute(
-            "DELETE FROM pgqueue_rollup WHERE seconds = %s AND bucket >= %s AND bucket < %s "
-            "AND computed_at < now()",
-            [seconds, moment(start), moment(end)],
+            "DELETE FROM pgqueue_rollup r WHERE seconds = %s AND bucket >= %s AND bucket < %s "
+            "AND computed_at < now() AND NOT EXISTS ("
+            "SELECT FROM unnest(%s::text[], %s::timestamptz[]) AS kept (queue_name, below) "
+            "WHERE kept.queue_name = r.queue_name AND r.bucket < kept.below)",
+            [seconds, moment(start), moment(end), list(figures.whole), whole],
         ).rowcount
         cursor.execute(
             "INSERT INTO pgqueue_rollup_run "

@@ -19,10 +19,11 @@ from pyspark_pgqueue.rollup_figures import (
     PERCENTS,
     POISONOUS,
     Figures,
+    Removed,
     moment,
 )
 
-__all__ = ["Since", "count_archived", "count_live", "first_bucket", "one_snapshot"]
+__all__ = ["Since", "count_archived", "count_live", "first_bucket", "one_snapshot", "removed"]
 
 #: For sorting times and for counting values; with the usual 4 MB most of it goes to disk.
 WORK_MEM = "256MB"
@@ -244,3 +245,18 @@ def first_bucket(
         {"xid": below_xid, "at": reached, "seconds": seconds},
     ).fetchone()
     return None if row is None or row[0] is None else int(row[0])
+
+
+def removed(connection: psycopg.Connection[Any]) -> list[Removed]:
+    """The queues of which messages were removed, and from when on all are here."""
+    rows = connection.execute(
+        """
+        SELECT coalesce(q.name, p.dropped),
+               extract(epoch FROM coalesce(a.first_at, p.purged_at))::float8, q.id IS NULL
+        FROM pgqueue_purge_mark p
+        LEFT JOIN pgqueue_queue q ON q.id = p.queue_id
+        CROSS JOIN LATERAL (SELECT min(archived_at) AS first_at
+                            FROM pgqueue_archive WHERE queue_id = p.queue_id) a
+        """
+    ).fetchall()
+    return [Removed(*row) for row in rows]

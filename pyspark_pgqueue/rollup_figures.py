@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-__all__ = ["FIRST_LINE", "LONGEST_LIST", "PERCENTS", "POISONOUS", "Figures", "Key", "moment"]
+__all__ = [
+    "FIRST_LINE",
+    "LONGEST_LIST",
+    "PERCENTS",
+    "POISONOUS",
+    "Figures",
+    "Key",
+    "Removed",
+    "moment",
+]
 
 LONGEST_LIST = 5
 POISONOUS = 3
@@ -28,6 +38,15 @@ def moment(bucket: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(seconds=bucket)
 
 
+class Removed(NamedTuple):
+    """A queue of which messages were removed, by retention or with the queue."""
+
+    queue: str
+    #: When the first ended that is left, in seconds since 1970; of a dropped queue, the drop.
+    first: float
+    is_dropped: bool
+
+
 class Figures:
     """Counts by queue and bucket. Those of sent messages may come from several sources and add up;
     those of messages that ended in a bucket come from one."""
@@ -38,6 +57,30 @@ class Figures:
         self.sent: dict[Key, int] = defaultdict(int)
         self.ended: dict[Key, int] = defaultdict(int)
         self.dead: dict[Key, int] = defaultdict(int)
+        #: Of queues from which messages were removed, the first span that is whole.
+        self.whole: dict[str, int] = {}
+        #: Those of them that are still there: a lake may have what was removed.
+        self.pruned: set[str] = set()
+
+    def leave_out(self, removed: Sequence[Removed], reached: int) -> None:
+        """Keep the roll-ups of spans out of which messages were removed.
+
+        Those from ``reached`` on, which no run has computed to their end, are computed anyway.
+        """
+        for each in removed:
+            whole = min(self._after(each.first), reached)
+            self.whole[each.queue] = max(self.whole.get(each.queue, 0), whole)
+        dropped = {each.queue for each in removed if each.is_dropped}
+        self.pruned = {each.queue for each in removed} - dropped
+
+    def take_from_lake(self, queue: str, first: float) -> None:
+        """A lake has what was removed from a queue; ``first`` is as in Removed."""
+        if queue in self.pruned:
+            self.whole[queue] = min(self.whole[queue], self._after(first))
+
+    def _after(self, at: float) -> int:
+        """The first span that begins after that time."""
+        return (int(at) // self.seconds + 1) * self.seconds
 
     def add(self, queue: str, bucket: int, kind: str, told: Any) -> None:
         """One figure: ``kind`` says which, ``told`` is its value as JSON has it."""
@@ -69,7 +112,7 @@ class Figures:
         return {key: row for key, row in self.rows.items() if self._is_inside(key)}
 
     def _is_inside(self, key: Key) -> bool:
-        return self.start <= key[1] < self.end
+        return max(self.start, self.whole.get(key[0], 0)) <= key[1] < self.end
 
     def _backlog(self) -> None:
         """Sent before a span's end and not ended by then; spans in between have one too."""

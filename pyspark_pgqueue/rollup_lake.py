@@ -40,6 +40,11 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
         f"archived_at >= timestamp'{moment(figures.start).isoformat()}' "
         f"AND archived_at < timestamp'{moment(until).isoformat()}'"
     )
+    if figures.pruned:
+        ends = lake_source.read(spark, path, ("queue", "archived_at"))
+        ends = ends.selectExpr("queue", "unix_micros(archived_at) / 1e6 AS ended")
+        for queue, first in ends.groupBy("queue").min("ended").collect():
+            figures.take_from_lake(queue, first)
     _dead_letters(rows, figures)
     ended = rows.selectExpr(
         "id",

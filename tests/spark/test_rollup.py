@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_pgqueue.models import ArchivedMessage, Message, Queue, Rollup, RollupRun
+from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue, Rollup, RollupRun
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.export import export
@@ -331,3 +331,103 @@ def test_next_run_finds_what_is_new_by_its_transaction(
         assert abs(first - run.started_at.timestamp()) < 7200
         assert _first_xid(connection, system, now) == run.below_xid
         assert _first_xid(connection, system, run.started_at - dt.timedelta(hours=1)) == 0
+
+
+def test_every_span_is_computed_again_from_a_lake_too(
+    spark: Any, url: str, tmp_path: Path, history: Callable[[str, int], Queue], sql: Sql
+) -> None:
+    lake = str(tmp_path / "lake")
+    history("orders", 300)
+    rollup(spark, url)
+    expected = figures()
+    wait_for_commits(url)
+    export(spark, url, lake)
+    sql("UPDATE pgqueue_rollup SET completed = 0 RETURNING 1")
+
+    rollup(spark, url, every=True, lake=lake)
+
+    assert list(map(almost, figures())) == list(map(almost, expected))
+
+
+@pytest.fixture
+def kept_for_two_hours(history: Callable[[str, int], Queue], sql: Sql) -> Callable[[], None]:
+    """Six hours of two queues are there; retention takes all but two hours of one of them."""
+    queue = history("orders", 300)
+    history("mails", 300)
+
+    def prune() -> None:
+        [(last,)] = sql("SELECT max(archived_at) FROM pgqueue_archive")
+        [(below,)] = sql("SELECT max(archive_xid) + 1 FROM pgqueue_archive")
+        old = ArchivedMessage.objects.filter(queue=queue)
+        old.filter(archived_at__lt=last - dt.timedelta(hours=2)).delete()
+        PurgeMark.objects.create(queue=queue, below_xid=below)
+
+    return prune
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_rollups_outlive_what_retention_takes_from_one_queue(
+    url: str, kept_for_two_hours: Callable[[], None], every: bool
+) -> None:
+    rollup(None, url)
+    expected = figures()
+    kept_for_two_hours()
+
+    summary = rollup(None, url, every=every, from_at=None if every else hours()[0].bucket)
+
+    assert summary.removed == 0
+
+    assert list(map(almost, figures())) == list(map(almost, expected))
+
+
+def test_a_first_rollup_after_retention_begins_with_a_whole_span_of_each_queue(
+    url: str, kept_for_two_hours: Callable[[], None]
+) -> None:
+    rollup(None, url, seconds=1800)
+    whole = {(row.queue_name, row.bucket): row.completed for row in hours(completed__gt=0)}
+    Rollup.objects.all().delete()
+    RollupRun.objects.all().delete()
+    kept_for_two_hours()
+
+    rollup(None, url, seconds=1800)
+
+    found = {(row.queue_name, row.bucket): row.completed for row in hours(completed__gt=0)}
+    assert found.items() <= whole.items()
+    assert len([key for key in whole if key[0] == "mails" and key not in found]) == 0
+    assert 2 < len([key for key in found if key[0] == "orders"]) < len(found) / 2
+
+
+def test_rollups_outlive_a_queue_that_is_dropped_and_made_anew(
+    url: str, history: Callable[[str, int], Queue], finish: Callable[..., list[int]]
+) -> None:
+    history("orders", 300)
+    rollup(None, url)
+    before = [row for row in figures() if row["completed"]]
+    Message.objects.drop_queue("orders")
+    finish("mails", 5)
+
+    rollup(None, url, every=True)
+    assert [
+        row for row in figures() if row["queue_name"] == "orders" and row["completed"]
+    ] == before
+
+    finish("orders", 3)
+    rollup(None, url, every=True)
+    assert [row for row in figures() if row["bucket"] <= before[-1]["bucket"]] == before
+
+
+def test_what_retention_took_counts_again_from_a_lake(
+    spark: Any, url: str, tmp_path: Path, kept_for_two_hours: Callable[[], None], sql: Sql
+) -> None:
+    lake = str(tmp_path / "lake")
+    rollup(spark, url)
+    expected = figures()
+    wait_for_commits(url)
+    export(spark, url, lake)
+    kept_for_two_hours()
+    first = hours()[0].bucket
+    sql("UPDATE pgqueue_rollup SET completed = 0 WHERE bucket > %s RETURNING 1", [first])
+
+    rollup(spark, url, every=True, lake=lake)
+
+    assert list(map(almost, figures())) == list(map(almost, expected))
