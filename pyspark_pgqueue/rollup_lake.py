@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark_pgqueue import lake_source
@@ -17,6 +19,7 @@ from pyspark_pgqueue.rollup_figures import (
 __all__ = ["count_in_lake"]
 
 _VIEW = "pgqueue_ended"
+_IN_MEMORY = "spark.sql.execution.useObjectHashAggregateExec"
 _NEEDED = (
     "id",
     "queue",
@@ -58,13 +61,27 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
         "greatest(unix_micros(first_read_at) - "
         "unix_micros(greatest(enqueued_at, scheduled_at)), 0) / 1e6 AS wait",
         "greatest(unix_micros(archived_at) - unix_micros(last_read_at), 0) / 1e6 AS run",
-    ).cache()
+    )
+    # A span is in one task, and its times are the only ones that the task holds.
+    ended = ended.repartition("queue", "bucket").cache()
     ended.createOrReplaceTempView(_VIEW)
     try:
-        _ended(spark, figures)
+        with _one_group_at_a_time(spark):
+            _ended(spark, figures)
         _counted(spark, figures)
     finally:
         ended.unpersist()
+
+
+@contextmanager
+def _one_group_at_a_time(spark: Any) -> Iterator[None]:
+    """Spark sorts by group, on disk where it must, in place of lists of all groups in memory."""
+    before = spark.conf.get(_IN_MEMORY)
+    spark.conf.set(_IN_MEMORY, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_IN_MEMORY, before)
 
 
 def _bucket(column: str, seconds: int) -> str:

@@ -416,6 +416,21 @@ def test_rollups_outlive_a_queue_that_is_dropped_and_made_anew(
     assert [row for row in figures() if row["bucket"] <= before[-1]["bucket"]] == before
 
 
+def test_counting_in_a_lake_leaves_the_session_as_it_was(
+    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+) -> None:
+    lake = str(tmp_path / "lake")
+    finish("orders", 3)
+    wait_for_commits(url)
+    export(spark, url, lake)
+    setting = "spark.sql.execution.useObjectHashAggregateExec"
+    before = spark.conf.get(setting)
+
+    rollup(spark, url, every=True, lake=lake)
+
+    assert spark.conf.get(setting) == before == "true"
+
+
 def test_what_retention_took_counts_again_from_a_lake(
     spark: Any, url: str, tmp_path: Path, kept_for_two_hours: Callable[[], None], sql: Sql
 ) -> None:
