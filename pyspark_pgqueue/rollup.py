@@ -20,7 +20,7 @@ from pyspark_pgqueue import planning, rollup_database, rollup_lake
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.progress import Progress, quiet
 from pyspark_pgqueue.rollup_database import Since
-from pyspark_pgqueue.rollup_figures import Figures, Key, moment
+from pyspark_pgqueue.rollup_figures import Figures, Key, bucket_of, moment
 from pyspark_pgqueue.stores import address
 
 __all__ = ["Summary", "rollup"]
@@ -79,9 +79,9 @@ def rollup(
         with rollup_database.one_snapshot(connection):
             now = _now(connection)
             last = _last(connection, seconds)
-            reached = _bucket((last or now).at.timestamp(), seconds)
+            reached = bucket_of((last or now).at.timestamp(), seconds)
             start = _start(connection, seconds, from_at, reached, None if every else last)
-            end = _bucket((to_at or now.at).timestamp(), seconds)
+            end = bucket_of((to_at or now.at).timestamp(), seconds)
             if to_at is None or to_at.timestamp() > end:
                 end += seconds
             tell(f"From {moment(start):%Y-%m-%d %H:%M}")
@@ -139,10 +139,6 @@ def _last(connection: psycopg.Connection[Any], seconds: int) -> _Run | None:
     return None if row is None else _Run(*row)
 
 
-def _bucket(at: float, seconds: int) -> int:
-    return int(at // seconds) * seconds
-
-
 def _start(
     connection: psycopg.Connection[Any],
     seconds: int,
@@ -152,7 +148,7 @@ def _start(
 ) -> int:
     """The first span to compute; without a last run, the first of all."""
     if from_at is not None:
-        return _bucket(from_at.timestamp(), seconds)
+        return bucket_of(from_at.timestamp(), seconds)
     if last is None:
         return 0
     changed = rollup_database.first_bucket(connection, seconds, last.below_xid, last.at)
@@ -207,7 +203,7 @@ def _kept_in(
         [exported_below],
     ).fetchone()
     first = None if row is None else row[0]
-    kept = end if first is None else _bucket(first, seconds)
+    kept = end if first is None else bucket_of(first, seconds)
     return min(max(kept, start), end)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "Figures",
     "Key",
     "Removed",
+    "bucket_of",
     "moment",
 ]
 
@@ -36,6 +37,15 @@ def moment(bucket: int) -> dt.datetime:
     '1970-01-01T01:00:00+00:00'
     """
     return _EPOCH + dt.timedelta(seconds=bucket)
+
+
+def bucket_of(at: float, seconds: int) -> int:
+    """The bucket of ``seconds`` in which a time lies, that in seconds since 1970.
+
+    >>> bucket_of(3700.5, 3600)
+    3600
+    """
+    return int(at // seconds) * seconds
 
 
 class Removed(NamedTuple):
@@ -80,7 +90,7 @@ class Figures:
 
     def _after(self, at: float) -> int:
         """The first span that begins after that time."""
-        return (int(at) // self.seconds + 1) * self.seconds
+        return bucket_of(at, self.seconds) + self.seconds
 
     def add(self, queue: str, bucket: int, kind: str, told: Any) -> None:
         """One figure: ``kind`` says which, ``told`` is its value as JSON has it."""
