@@ -34,12 +34,14 @@ __all__ = ["dated", "preparing_cursor"]
 THRESHOLD = 5
 #: The longest life of a plan, in seconds.
 PLAN_SECONDS = 10
+#: Cursors of a connection at most: each holds its last row, with a body of any size.
+CURSORS = 16
 
 # The sessions that were looked at, and whether statements may be prepared there.
 _found: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-# The cursor of each of Django's connections: to make one for each statement is a tenth of a send's
-# time in this process.
-_cursors: WeakKeyDictionary[Any, psycopg.Cursor[Any]] = WeakKeyDictionary()
+# The cursors of each of Django's connections, by statement. To make one each time is a tenth of a
+# send's time in this process; to run another statement by the same one, a tenth of a read's.
+_cursors: WeakKeyDictionary[Any, dict[str, psycopg.Cursor[Any]]] = WeakKeyDictionary()
 
 
 def dated(text: str) -> str:
@@ -53,11 +55,11 @@ def _ended(text: str, period: int) -> str:
     return f"{text}\n-- {period}"
 
 
-def preparing_cursor(connection: Any) -> psycopg.Cursor[Any] | None:
-    """A cursor that prepares, where statements are prepared on this connection; opens it.
+def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
+    """A cursor that prepares ``text``, where statements are prepared on this connection; opens it.
 
-    It is psycopg's own: the server binds the values. Run one statement and fetch its rows: the next
-    call returns the same cursor.
+    It is psycopg's own: the server binds the values. Run the statement and fetch its rows: the next
+    call for the same text returns the same cursor, which still knows how to adapt the values.
     """
     if (
         not settings.PREPARE_STATEMENTS
@@ -70,18 +72,20 @@ def preparing_cursor(connection: Any) -> psycopg.Cursor[Any] | None:
     connection.ensure_connection()
     connection.validate_thread_sharing()
     session = connection.connection
-    cursor = _cursors.get(connection)
-    if cursor is not None and cursor.connection is session and not cursor.closed:
-        return cursor
-    known = _found.get(session)
-    if known is None:
-        with connection.wrap_database_errors:
-            known = _look(connection, session)
-    if not known:
-        return None
-    cursor = psycopg.Cursor(session)
-    if not connection.allow_thread_sharing:
-        _cursors[connection] = cursor
+    shared = connection.allow_thread_sharing  # then two threads may run a statement at once
+    cursors = {} if shared else _cursors.setdefault(connection, {})
+    cursor = cursors.pop(text, None)
+    if cursor is None and len(cursors) == CURSORS:
+        cursor = cursors.pop(next(iter(cursors)))  # of the statement that ran longest ago
+    if cursor is None or cursor.connection is not session or cursor.closed:
+        known = _found.get(session)
+        if known is None:
+            with connection.wrap_database_errors:
+                known = _look(connection, session)
+        if not known:
+            return None
+        cursor = psycopg.Cursor(session)
+    cursors[text] = cursor
     return cursor
 
 

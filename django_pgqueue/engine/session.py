@@ -61,7 +61,7 @@ class OpenQueue:
         """
         text = render(statement, self.id, self.unlogged, tuple(names.items()))
         connection = connections[self.alias]
-        own = preparing_cursor(connection)
+        own = preparing_cursor(connection, text)
         if own is None:
             with connection.cursor() as cursor:
                 cursor.execute(text, params)

@@ -64,7 +64,7 @@ def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(
     other.close()
 
     with pytest.raises(OperationalError):
-        cursors.preparing_cursor(connections["default"])
+        cursors.preparing_cursor(connections["default"], "SELECT 1")
     connection.close()
 
 
@@ -216,38 +216,48 @@ def test_a_lost_connection_is_djangos_to_mend(committed_orders: BoundQueue) -> N
     assert isinstance(connection.connection, psycopg.Connection)
 
 
-def test_statements_share_a_cursor_that_holds_no_batch(committed_orders: BoundQueue) -> None:
+def test_a_statement_keeps_its_cursor_beside_those_of_others() -> None:
+    first = cursors.preparing_cursor(connections["default"], "SELECT 1")
+    other = cursors.preparing_cursor(connections["default"], "SELECT 2")
+
+    assert first is not None
+    assert other is not first
+    assert cursors.preparing_cursor(connections["default"], "SELECT 1") is first
+
+
+def test_cursors_are_few_and_hold_no_batch(committed_orders: BoundQueue) -> None:
+    for number in range(cursors.CURSORS + 1):
+        cursors.preparing_cursor(connections["default"], f"SELECT {number}")
+    assert len(cursors._cursors[connections["default"]]) == cursors.CURSORS
     committed_orders.send_batch([1, 2])
-    shared = cursors.preparing_cursor(connections["default"])
-    committed_orders.send(3)
-    assert shared is not None
-    assert cursors.preparing_cursor(connections["default"]) is shared
 
     assert len(committed_orders.read(qty=2)) == 2
 
+    kept = cursors._cursors[connections["default"]].values()
+    assert 0 < len(kept) <= cursors.CURSORS
     # A cursor holds its result until its next statement.
-    assert cursors.preparing_cursor(connections["default"]) is not shared
-    assert shared.closed
+    assert [cursor.rowcount for cursor in kept if not cursor.closed and cursor.rowcount > 1] == []
 
 
 def test_a_session_opened_anew_gets_a_cursor_of_its_own(committed_orders: BoundQueue) -> None:
-    before = cursors.preparing_cursor(connections["default"])
+    before = cursors.preparing_cursor(connections["default"], "SELECT 1")
     connection.close()
 
     committed_orders.send(1)
 
-    after = cursors.preparing_cursor(connections["default"])
+    after = cursors.preparing_cursor(connections["default"], "SELECT 1")
     assert after is not None
     assert after is not before
     assert after.connection is connection.connection
 
 
 def test_threads_that_share_a_connection_share_no_cursor(committed_orders: BoundQueue) -> None:
+    cursors.preparing_cursor(connections["default"], "SELECT 1")
     connection.inc_thread_sharing()
     try:
         one, other = (
-            cursors.preparing_cursor(connections["default"]),
-            cursors.preparing_cursor(connections["default"]),
+            cursors.preparing_cursor(connections["default"], "SELECT 1"),
+            cursors.preparing_cursor(connections["default"], "SELECT 1"),
         )
     finally:
         connection.dec_thread_sharing()

@@ -17,7 +17,7 @@ def test_a_text_is_made_once_for_the_same_queue() -> None:
 def test_a_path_stands_for_the_text_of_a_file() -> None:
     text = render("settle/archive", 7, False)
 
-    assert "FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[]" in text
+    assert "(id, read_ct, last_read_at) IN (" in text
     assert "pgqueue_deferred.last_read_at" in text
 
 

@@ -1,7 +1,7 @@
 ((id, read_ct, last_read_at) IN (
-        SELECT r.id, r.read_ct, timestamptz 'epoch' + r.read_at::float8 * interval '1 microsecond'
-        FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])
-            AS r (id, read_ct, read_at))) IS TRUE
+        SELECT unnest(%(ids)s::bigint[]), unnest(%(read_cts)s::integer[]),
+               timestamptz 'epoch' + unnest(%(read_ats)s::bigint[])::float8
+                                     * interval '1 microsecond')) IS TRUE
       -- A follower's delivery is good for as long as that of its group's head. P6.
       AND (group_key IS NULL OR (
           SELECT g.head = {deferred}.id OR {deferred}.last_read_at = (
