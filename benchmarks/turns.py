@@ -1,0 +1,173 @@
+"""Measure this tree beside another one, turn by turn, on one server.
+
+    git worktree add ../before REVISION
+    python -m benchmarks.turns ../before read-1 send-one
+
+Two whole runs lie hours apart, on a machine whose speed varies more than the code does. Here each
+turn takes a few seconds, and the contestants of both trees come in an order that is new in each
+round. Both use this Python and its packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent.parent
+BASELINE = "PGMQ"
+
+
+def main() -> int:
+    options = parse()
+    from benchmarks import database
+
+    samples: dict[str, dict[str, list[float]]] = {}
+    with ExitStack() as stack:
+        where = stack.enter_context(database.server())
+        trees = {
+            "this": stack.enter_context(side(HERE, where, options.payloads)),
+            "other": stack.enter_context(side(options.tree, where, options.payloads)),
+        }
+        for scenario in options.scenarios:
+            turns = [
+                (name, label)
+                for name, tree in trees.items()
+                for label in tree.ask("prepare", scenario)
+                # PGMQ is the same in both.
+                if label.startswith("ours") or (name == "this" and label == BASELINE)
+            ]
+            for number in range(1, options.rounds + 1):
+                print(f"{scenario}: round {number} of {options.rounds}", flush=True)
+                random.shuffle(turns)
+                for name, label in turns:
+                    rate = trees[name].ask("run", label)
+                    by_label = samples.setdefault(scenario, {})
+                    by_label.setdefault(f"{label}, {name}", []).append(rate)
+            for tree in trees.values():
+                tree.ask("close", scenario)
+            print(table(scenario, samples[scenario]), flush=True)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.turns",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("tree", type=Path, help="another checkout of this project")
+    parser.add_argument("scenarios", nargs="+", help="by name; python -m benchmarks --list")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: 7)")
+    parser.add_argument(
+        "--payloads", type=Path, help="real webhooks in place of 200 bytes, as for benchmarks"
+    )
+    options = parser.parse_args()
+    if not (options.tree / "benchmarks" / "bench.py").is_file():
+        parser.error(f"{options.tree} is no checkout of this project")
+    return options
+
+
+def table(scenario: str, samples: dict[str, list[float]]) -> str:
+    """The median of the rounds' ratios: a disturbance of a round disturbs both of its sides."""
+
+    def ratio(of: str, to: str) -> str:
+        if of == to or of not in samples or to not in samples:
+            return ""
+        pairs = zip(samples[of], samples[to], strict=True)
+        return f"{statistics.median(a / b for a, b in pairs):.2f}"
+
+    lines = [f"\n| {scenario} | messages/s | to PGMQ | this to other |", "|---|---:|---:|---:|"]
+    for label in sorted(samples):
+        beside = ratio(label, label.replace(", this", ", other"))
+        rate = statistics.median(samples[label])
+        lines.append(f"| {label} | {rate:,.0f} | {ratio(label, f'{BASELINE}, this')} | {beside} |")
+    return "\n".join(lines) + "\n"
+
+
+class Tree:
+    """A process that runs the scenarios of one tree."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, *question: str) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        if not (answer := self._process.stdout.readline()):
+            sys.exit(f"The process of {self._process.args} ended; its error is above.")
+        return json.loads(answer)
+
+
+@contextmanager
+def side(tree: Path, where: dict[str, Any], webhooks: Path | None) -> Iterator[Tree]:
+    given = {"PYTHONPATH": str(tree.resolve()), "BENCHMARK_SERVER": json.dumps(where)}
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--serve", *([str(webhooks.resolve())] if webhooks else [])],
+        cwd=tree,
+        env={**os.environ, **given},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Tree(process)
+    finally:
+        if process.stdin:
+            process.stdin.close()
+        process.wait()
+
+
+def serve(webhooks: list[str]) -> None:
+    """Answer questions, on a database of our own. Runs in either tree: uses only what both have."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    from psycopg.conninfo import make_conninfo
+
+    from benchmarks import database, payloads
+
+    where = json.loads(os.environ["BENCHMARK_SERVER"])
+    os.environ["DATABASE_URL"] = make_conninfo("", **{k: v for k, v in where.items() if v})
+    payload = payloads.webhooks(Path(webhooks[0])) if webhooks else payloads.small()
+    with database.database():
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        from benchmarks.bench import Bench, known_scenarios
+        from benchmarks.clients import Clients
+
+        call_command("migrate", verbosity=0)
+        known = {scenario.name: scenario for scenario in known_scenarios()}
+        clients = Clients()
+        measures: dict[str, Any] = {}
+        bench: Any = None
+        for line in sys.stdin:
+            question, name = json.loads(line)
+            if question == "prepare":
+                bench = Bench(clients, payload, size="normal", rounds=1, tell=lambda _: None)
+                measures = known[name].prepare(bench)
+                answer: Any = list(measures)
+            elif question == "run":
+                answer = measures[name]()
+            else:
+                answer = bench.close()
+            print(json.dumps(answer), file=answers, flush=True)
+        clients.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2:])
+    else:
+        sys.exit(main())
