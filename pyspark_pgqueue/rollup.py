@@ -91,7 +91,10 @@ def rollup(
             kept = start if lake is None else _kept_in(connection, lake, seconds, start, end)
             rollup_database.count_live(connection, figures)
             since = Since(kept, _first_xid(connection, server.system, moment(kept)))
-            rollup_database.count_archived(connection, figures, since, partial(progress, "queues"))
+            with rollup_database.another(connection, url) as other:
+                rollup_database.count_archived(
+                    [connection, other], figures, since, partial(progress, "queues")
+                )
         if lake is not None and kept > start:
             tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
             rollup_lake.count_in_lake(spark, lake, figures, kept)

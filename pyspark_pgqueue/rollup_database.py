@@ -6,13 +6,17 @@ PostgreSQL aggregates where the rows are, so that only the figures leave it.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
+from pyspark_pgqueue import planning
 from pyspark_pgqueue.rollup_figures import (
     FIRST_LINE,
     LONGEST_LIST,
@@ -23,7 +27,15 @@ from pyspark_pgqueue.rollup_figures import (
     moment,
 )
 
-__all__ = ["Since", "count_archived", "count_live", "first_bucket", "one_snapshot", "removed"]
+__all__ = [
+    "Since",
+    "another",
+    "count_archived",
+    "count_live",
+    "first_bucket",
+    "one_snapshot",
+    "removed",
+]
 
 #: For sorting times and for counting values; with the usual 4 MB most of it goes to disk.
 WORK_MEM = "256MB"
@@ -39,15 +51,28 @@ class Since:
 
 
 @contextmanager
-def one_snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """All statements inside see the same rows."""
+def one_snapshot(
+    connection: psycopg.Connection[Any], exported: str | None = None
+) -> Iterator[None]:
+    """All statements inside see the same rows: those of a snapshot that was exported, or of now."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
+        if exported is not None:
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(exported))
         connection.execute(f"SET LOCAL work_mem = '{WORK_MEM}'")
         connection.execute("SET LOCAL jit = off")
         yield
     finally:
         connection.execute("ROLLBACK")
+
+
+@contextmanager
+def another(connection: psycopg.Connection[Any], url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A second connection, whose statements see the same rows as those of the first."""
+    row = connection.execute("SELECT pg_export_snapshot()").fetchone()
+    assert row is not None
+    with planning.connect(url) as opened, one_snapshot(opened, *row):
+        yield opened
 
 
 _PLACE = "floor(4 * ln(greatest({}, 1e-6)) / ln(2::float8))::integer"
@@ -176,17 +201,24 @@ FROM letter WHERE told ->> 'source' IS NOT NULL GROUP BY 2, 3
 
 
 def count_archived(
-    connection: psycopg.Connection[Any],
+    connections: Sequence[psycopg.Connection[Any]],
     figures: Figures,
     since: Since,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Add what ended in the database to the figures, queue by queue."""
-    queues = connection.execute(
-        "SELECT q.id, q.name, "
-        "EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) "
-        "FROM pgqueue_queue q ORDER BY q.name"
-    ).fetchall()
+    """Add what ended in the database to the figures: a queue at a time on each connection.
+
+    For a large table PostgreSQL takes several processes by itself, for a hundred small ones one.
+    """
+    queues = (
+        connections[0]
+        .execute(
+            "SELECT q.id, q.name, "
+            "EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) "
+            "FROM pgqueue_queue q ORDER BY q.name"
+        )
+        .fetchall()
+    )
     condition = "a.archive_xid >= %(xid)s AND a.archived_at >= %(start)s"
     params: dict[str, Any] = {
         "seconds": figures.seconds,
@@ -194,17 +226,37 @@ def count_archived(
         "xid": since.xid,
         "start": moment(since.bucket),
     }
-    for done, (pk, name, is_dead_letter_queue) in enumerate(queues):
-        progress(done, len(queues))
-        for kind, bucket, told in connection.execute(
-            _ARCHIVED.format(id=pk, since=condition), params
-        ):
-            figures.add(name, int(bucket), kind, told)
-        if is_dead_letter_queue:
-            for source, bucket, count in connection.execute(
-                _LETTERS.format(id=pk, since=condition), params
-            ):
-                figures.dead[source, int(bucket)] += count
+    idle: SimpleQueue[psycopg.Connection[Any]] = SimpleQueue()
+    for connection in connections:
+        idle.put(connection)
+
+    def count(pk: int, is_dead_letter_queue: bool) -> tuple[list[Any], list[Any]]:
+        connection = idle.get()
+        try:
+            ended = connection.execute(_ARCHIVED.format(id=pk, since=condition), params).fetchall()
+            if not is_dead_letter_queue:
+                return ended, []
+            letters = connection.execute(_LETTERS.format(id=pk, since=condition), params).fetchall()
+            return ended, letters
+        finally:
+            idle.put(connection)
+
+    with ThreadPoolExecutor(len(connections)) as pool:
+        counted = [pool.submit(count, pk, is_dead) for pk, _, is_dead in queues]
+        try:
+            for done, ((_, name, _), future) in enumerate(zip(queues, counted, strict=True)):
+                progress(done, len(queues))
+                ended, letters = future.result()
+                for kind, bucket, told in ended:
+                    figures.add(name, int(bucket), kind, told)
+                for source, bucket, number in letters:
+                    figures.dead[source, int(bucket)] += number
+        except BaseException:
+            # Interrupted: the statements of the other threads end, too.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for connection in connections:
+                connection.cancel_safe()
+            raise
     progress(len(queues), len(queues))
 
 

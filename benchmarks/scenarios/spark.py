@@ -371,7 +371,10 @@ def spark_growth(bench: Any) -> dict[str, Measure]:
             "by plain SQL": lambda: bench.sql(PLAIN_ROLLUP.format_map(ALL_TABLES)),
         }
         found = {f"µs, {step}": 1e6 * seconds(action) / rows for step, action in steps.items()}
-        found["s, nothing new"] = seconds(lambda: rollup(session(), url()))
+        for _ in range(2):
+            # As hours later. The second finds a run from before the span that it computes.
+            bench.sql("UPDATE pgqueue_rollup_run SET started_at = started_at - interval '2 hours'")
+            found["s, nothing new"] = seconds(lambda: rollup(session(), url()))
         for name in names:
             bench.drop(name)
         return found

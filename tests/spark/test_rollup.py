@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection
+from django.db.models import F, Sum
 
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue, Rollup, RollupRun
 from pyspark_pgqueue import planning
@@ -19,6 +20,7 @@ from pyspark_pgqueue.rollup import _first_xid, rollup
 from pyspark_pgqueue.rollup_database import first_bucket
 from tests.actors import Actor, begin, call, commit
 from tests.spark.conftest import wait_for_commits
+from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -446,3 +448,54 @@ def test_what_retention_took_counts_again_from_a_lake(
     rollup(spark, url, every=True, lake=lake)
 
     assert list(map(almost, figures())) == list(map(almost, expected))
+
+
+def test_queues_that_are_counted_side_by_side_are_of_one_moment(
+    url: str, history: Callable[[str, int], Queue]
+) -> None:
+    names = [f"q{number}" for number in range(6)]
+    for name in names:
+        history(name, 50)
+    totals: list[int] = []
+
+    def send_more(what: str, done: int, total: int) -> None:
+        totals.append(total)
+        if done == 0:
+            # After the snapshot, before any queue is known to be counted.
+            for name in names:
+                Message.objects.send(name, {})
+                Message.objects.archive(name, Message.objects.read(name))
+
+    rollup(None, url, every=True, progress=send_more)
+
+    ended = Rollup.objects.aggregate(count=Sum(F("completed") + F("failed")))
+    assert set(totals) == {len(names)}
+    assert ended["count"] == 50 * len(names)
+    assert ArchivedMessage.objects.count() == 51 * len(names)
+
+
+def test_an_interrupted_count_ends_its_statements_and_writes_nothing(
+    url: str, history: Callable[[str, int], Queue]
+) -> None:
+    for number in range(6):
+        history(f"q{number}", 50)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rollup(None, url, every=True, progress=interrupt)
+
+    assert not Rollup.objects.exists()
+    assert not RollupRun.objects.exists()
+    running = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'pgqueue spark'"
+    )
+    with connection.cursor() as cursor:
+
+        def none_is_left() -> bool:
+            cursor.execute(running)
+            return cursor.fetchone() == (0,)
+
+        until(none_is_left)
