@@ -1,12 +1,13 @@
-"""How much memory Spark's Python workers take.
+"""How much memory Spark's Python workers take, with a heap of 512 MB for the JVM.
 
     python -m benchmarks.spark_memory --rows 3000000 --bytes 200
     python -m benchmarks.spark_memory --rows 100000 --bytes 8192
+    python -m benchmarks.spark_memory --rows 5000000 --bytes 200    # too many for a heap to hold
 
-Reads, exports and writes an archive of such messages with two cores, and prints the most that the
-Python workers of the tasks held at a time, together and the largest of them: their proportional set
-size, which counts shared pages once. The goal is under 500 MB together. Workers in which the driver
-plans are told apart; they hold no rows.
+Reads, exports, rolls up from the lake and writes an archive of such messages with two cores, and
+prints the most that the Python workers of the tasks held at a time, together and the largest of
+them: their proportional set size, which counts shared pages once. The goal is under 500 MB
+together. Workers in which the driver plans are told apart; they hold no rows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 GOAL = 500.0
+HEAP = "512m"
 MEGABYTE = 1024.0
 
 
@@ -137,6 +139,7 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
 
     from django_pgqueue.models import Message
     from pyspark_pgqueue.export import export
+    from pyspark_pgqueue.rollup import rollup
     from pyspark_pgqueue.session import local_session
 
     queue = Message.objects.create_queue("orders")
@@ -158,6 +161,7 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
     steps: dict[str, Callable[[Any], object]] = {
         "read": lambda spark: archive(spark).write.format("noop").mode("overwrite").save(),
         "export": lambda spark: export(spark, url, str(home / "lake")),
+        "roll up": lambda spark: rollup(spark, url, every=True, lake=str(home / "lake")),
         "write": lambda spark: (
             archive(spark)
             .write.format("pgqueue")
@@ -169,7 +173,7 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
     worst = 0.0
     for name, step in steps.items():
         # Each has its own session: workers wait for a minute before they end.
-        spark = local_session("memory", cores=2, memory="1g")
+        spark = local_session("memory", cores=2, memory=HEAP)
         started = time.monotonic()
         with Watch() as watch:
             step(spark)
