@@ -22,7 +22,7 @@ from pyspark_pgqueue import arrow, executors, iceberg, lake, planning
 from pyspark_pgqueue.columns import ARCHIVE
 from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
-from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.options import ROWS_PER_TASK, Options
 from pyspark_pgqueue.progress import Progress, interrupts_held, quiet
 from pyspark_pgqueue.stores import File, address, open_at
 
@@ -78,7 +78,7 @@ def export(
     max_files: int = 32,
     anew: bool = False,
     table: str = "",
-    rows_per_task: int = 200_000,
+    rows_per_task: int = ROWS_PER_TASK,
     tell: Callable[[str], None] = lambda words: None,
     progress: Progress = quiet,
 ) -> Summary:

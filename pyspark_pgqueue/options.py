@@ -26,8 +26,8 @@ maxBytesPerTrigger         no limit             bytes of bodies in one micro-bat
 visibilityTimeout          the queue's          seconds after which others get the messages of a
                                                 driver that is gone (consume only)
 minPartitions                                   tasks in a batch read, where there is enough to do
-maxRecordsPerPartition     200000               rows in one task, at most; fewer where bodies are
-                                                large (64 MB); tasks come by fours
+maxRecordsPerPartition     1000000              rows in one task, at most; fewer where bodies are
+                                                large (256 MB); tasks come by fours
 failOnDataLoss             true                 whether to stop where undelivered rows were purged
 failOnServerChange         true                 whether to stop at a restored or another server
 replicaTimeout             60                   seconds that a task waits for a replica
@@ -52,7 +52,7 @@ from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
-__all__ = ["Options"]
+__all__ = ["ROWS_PER_TASK", "Options"]
 
 _NAMES = {
     "url",
@@ -90,6 +90,10 @@ _COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
 FROM_THE_START = Offset(EARLIEST)
 
 
+#: Between two tasks of a core Spark takes 60 ms: with 200,000 rows in each, a fifth of a read.
+ROWS_PER_TASK = 1_000_000
+
+
 @dataclass(frozen=True)
 class Options:
     """Parsed, and checked where that needs no database."""
@@ -110,7 +114,7 @@ class Options:
     max_bytes: int | None = None
     visibility_timeout: int | None = None
     min_partitions: int = 0
-    rows_per_partition: int = 200_000
+    rows_per_partition: int = ROWS_PER_TASK
     fail_on_data_loss: bool = True
     fail_on_server_change: bool = True
     replica_timeout: float = 60.0
@@ -158,7 +162,7 @@ class Options:
             max_bytes=_number(options, "maxBytesPerTrigger"),
             visibility_timeout=_number(options, "visibilityTimeout"),
             min_partitions=_number(options, "minPartitions") or 0,
-            rows_per_partition=_number(options, "maxRecordsPerPartition") or 200_000,
+            rows_per_partition=_number(options, "maxRecordsPerPartition") or ROWS_PER_TASK,
             fail_on_data_loss=_flag(options, "failOnDataLoss", True),
             fail_on_server_change=_flag(options, "failOnServerChange", True),
             replica_timeout=float(options.get("replicatimeout", 60)),

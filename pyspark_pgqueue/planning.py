@@ -43,8 +43,8 @@ BLOCK = 8192
 LEAST_BLOCKS = 512
 # Of a table without statistics.
 ROWS_PER_BLOCK = 70
-# On disk, of the messages whose bodies a task reads: 200,000 small ones.
-BYTES_OF_BODIES = 64 * 1024 * 1024
+# On disk, of the messages whose bodies a task reads: a million small ones.
+BYTES_OF_BODIES = 256 * 1024 * 1024
 
 Queue = tuple[int, str]
 
