@@ -210,15 +210,12 @@ def count_archived(
 
     For a large table PostgreSQL takes several processes by itself, for a hundred small ones one.
     """
-    queues = (
-        connections[0]
-        .execute(
-            "SELECT q.id, q.name, "
-            "EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) "
-            "FROM pgqueue_queue q ORDER BY q.name"
-        )
-        .fetchall()
+    asked = connections[0].execute(
+        "SELECT q.id, q.name, "
+        "EXISTS (SELECT FROM pgqueue_queue s WHERE s.dead_letter_queue_id = q.id) "
+        "FROM pgqueue_queue q ORDER BY q.name"
     )
+    queues = asked.fetchall()
     condition = "a.archive_xid >= %(xid)s AND a.archived_at >= %(start)s"
     params: dict[str, Any] = {
         "seconds": figures.seconds,
