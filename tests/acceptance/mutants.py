@@ -222,10 +222,14 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/settle/fence.sql",
-                "((id, read_ct, last_read_at) IN (\n"
-                "        SELECT r.id, r.read_ct, "
-                "timestamptz 'epoch' + r.read_at::float8 * interval '1 microsecond'",
-                "((id, read_ct) IN (\n        SELECT r.id, r.read_ct",
+                "((id, read_ct, last_read_at) IN (",
+                "((id, read_ct) IN (",
+            ),
+            Change(
+                f"{ENGINE}/settle/fence.sql",
+                ",\n               timestamptz 'epoch' + unnest(%(read_ats)s::bigint[])::float8\n"
+                "                                     * interval '1 microsecond')",
+                ")",
             ),
         ),
     ),

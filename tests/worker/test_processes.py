@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -356,7 +358,7 @@ def test_each_process_has_a_health_port_of_its_own(
     port = free_port()
     start("--processes", 2, "--health-port", port)
 
-    until(lambda: ask(port, "healthz")[0] == ask(port + 1, "healthz")[0] == 200)
+    until(lambda: ask(port, "healthz")[0] == ask(port + 1, "healthz")[0] == 200, seconds=60)
 
 
 def test_a_consumer_that_cannot_register_leaves_its_port_to_others(
@@ -393,9 +395,13 @@ def down() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as first:
-        first.bind(("127.0.0.1", 0))
-        return first.getsockname()[1]
+    """The first of two that are free, below those that systems give to any connection."""
+    for port in random.sample(range(20_000, 32_000, 2), 100):
+        with suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind(("", port))
+            second.bind(("", port + 1))
+            return port
+    raise AssertionError("no two free ports")
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
