@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ import pytest
 
 from django_pgqueue.management.jobs import url_of
 from django_pgqueue.models import Lake, Message, Rollup, RollupRun
+from tests.ports import free_port
 from tests.waiting import until
 
 HERE = Path(__file__).parent
@@ -53,11 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def s3_environment() -> dict[str, str]:
     """Where a process finds S3, and its credentials. A server that a test starts listens there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     return {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}",
         "AWS_DEFAULT_REGION": "eu-central-1",
         "AWS_ACCESS_KEY_ID": "exporter",
         "AWS_SECRET_ACCESS_KEY": "secret/of+the+store",

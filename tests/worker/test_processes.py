@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -24,6 +22,7 @@ from django_pgqueue.worker import Consumer, Options
 from tests.acceptance.test_transactions import pgbouncer
 from tests.app.models import Order
 from tests.conftest import run_sql
+from tests.ports import free_port
 from tests.waiting import until
 from tests.worker.consuming import leases, live, outcomes
 from tests.working import history
@@ -392,16 +391,6 @@ def test_a_health_port_that_is_taken_is_one_line(
 
 def down() -> None:
     raise OperationalError("the database is down")
-
-
-def free_port() -> int:
-    """The first of two that are free, below those that systems give to any connection."""
-    for port in random.sample(range(20_000, 32_000, 2), 100):
-        with suppress(OSError), socket.socket() as first, socket.socket() as second:
-            first.bind(("", port))
-            second.bind(("", port + 1))
-            return port
-    raise AssertionError("no two free ports")
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
