@@ -30,7 +30,6 @@ def main() -> int:
     options = parse()
     from benchmarks import database
 
-    samples: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         where = stack.enter_context(database.server())
         trees = {
@@ -38,6 +37,7 @@ def main() -> int:
             "other": stack.enter_context(side(options.tree, where, options.payloads)),
         }
         for scenario in options.scenarios:
+            samples: dict[str, list[float]] = {}
             turns = [
                 (name, label)
                 for name, tree in trees.items()
@@ -50,11 +50,10 @@ def main() -> int:
                 random.shuffle(turns)
                 for name, label in turns:
                     rate = trees[name].ask("run", label)
-                    by_label = samples.setdefault(scenario, {})
-                    by_label.setdefault(f"{label}, {name}", []).append(rate)
+                    samples.setdefault(f"{label}, {name}", []).append(rate)
             for tree in trees.values():
                 tree.ask("close", scenario)
-            print(table(scenario, samples[scenario]), flush=True)
+            print(table(scenario, samples), flush=True)
     return 0
 
 

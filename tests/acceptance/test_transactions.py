@@ -31,6 +31,7 @@ from tests.actors import (
 )
 from tests.app.models import Order
 from tests.factories import OrderFactory
+from tests.ports import free_port
 from tests.waiting import until
 
 DATABASES = ["default", "other"]
@@ -306,9 +307,7 @@ def pooled(database: dict[str, Any], settings: str) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as directory:
         home = Path(directory)
         home.chmod(0o777)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         server = {
             "host": database["HOST"] or database["OPTIONS"].get("host"),
             "port": database["PORT"] or database["OPTIONS"].get("port", "5432"),

@@ -21,6 +21,7 @@ import psycopg
 from pyarrow import dataset
 
 import pyspark_pgqueue
+from tests.ports import free_port
 from tests.spark.clusters import machines
 from tests.waiting import until
 
@@ -142,7 +143,7 @@ def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
             python = machines.python_with(folder / "installed", package, connect=connects)
             command = (str(python), str(DRIVER))
         if kind == "connect":
-            port = _free_port()
+            port = free_port()
             serving = "org.apache.spark.sql.connect.service.SparkConnectServer"
             conf["spark.connect.grpc.binding.port"] = str(port)
             server = (*_submit(conf), "--class", serving, "spark-internal")
@@ -155,12 +156,6 @@ def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
 def _submit(conf: dict[str, str]) -> tuple[str, ...]:
     given = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     return (machines.SUBMIT, *given)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _listens(port: int) -> bool:
