@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +23,18 @@ from tests.management.calling import call, call_json, type_in
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let ``--watch`` do something in each pause, and press Ctrl-C in the last."""
+    sleep, command = time.sleep, threading.current_thread()
 
     def during(*steps: Callable[[], object]) -> None:
         left = list(steps)
 
         def pause(seconds: float) -> None:
-            if not left:
+            if threading.current_thread() is not command:
+                sleep(seconds)  # a thread that another test has left
+            elif not left:
                 raise KeyboardInterrupt
-            left.pop(0)()
+            else:
+                left.pop(0)()
 
         monkeypatch.setattr(time, "sleep", pause)
 
