@@ -1,1 +1,1 @@
-"""Measure the queue beside its peers: ``python -m benchmarks --help``."""
+"""Measure the queue and its peers: ``python -m benchmarks --help``."""

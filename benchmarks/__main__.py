@@ -1,4 +1,4 @@
-"""Measure the queue beside its peers, in one run on one server.
+"""Measure the queue and its peers, in one run on one server.
 
     python -m benchmarks                    everything, about half an hour
     python -m benchmarks --quick            everything, smaller, under five minutes
@@ -23,16 +23,16 @@ from benchmarks import database, payloads, peers, report
 from benchmarks.machine import Watch
 
 RESULTS = Path(__file__).parent / "results"
-#: Holds what a run has measured so far, until it ends.
+#: The name of the results saved while a run is unfinished.
 UNFINISHED = "unfinished"
 
 
 def main() -> int:
     options = parse()
-    # A SIGTERM ends as Ctrl-C does: with the server stopped.
+    # SIGTERM ends the run like Ctrl-C, so that the server is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.list:
-        # Scenarios import models; naming them needs no server.
+        # Scenarios import models, which need settings; listing them needs no server.
         os.environ.setdefault(
             "BENCHMARK_DATABASE", '{"dbname": "", "host": "", "port": 0, "user": ""}'
         )
@@ -153,13 +153,13 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def usual_name(options: argparse.Namespace) -> str:
-    """A run of the usual size is one to keep, under the name of its scenarios."""
+    """The name of the results: the scenarios, and the size unless it is normal."""
     size = [] if options.size == "normal" else [options.size]
     return "-".join([*size, *(options.scenarios or ["latest"])])
 
 
 class Progress:
-    """Progress, on one line of a terminal that is overwritten; in a log, a line each."""
+    """Progress: one overwritten line in a terminal, and one line per step in a log."""
 
     def __init__(self, title: str) -> None:
         self.title = title

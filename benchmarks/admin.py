@@ -1,4 +1,4 @@
-"""The pages of the admin beside a large backlog, and what keeping history costs consumers.
+"""Measures the admin's pages with a large backlog, and the cost of history to consumers.
 
     python -m benchmarks.admin                    # 1,000,000 ready, 300,000 archived, 200 queues
     python -m benchmarks.admin --size 0.01        # a hundredth of the messages
@@ -31,13 +31,13 @@ READY, ARCHIVED, QUEUES = 1_000_000, 300_000, 200
 LARGE, LARGE_BYTES = 50, 5_000_000
 CHUNK = 50_000
 VISITS = 5
-#: Milliseconds, queries, and the part of the throughput that is to stay.
+#: The goals: milliseconds and queries per page, and the share of throughput kept with history.
 GOAL, MOST_QUERIES, SHARE = 300, 15, 0.98
 MESSAGES, ROUNDS = 40_000, 6
 
 
 def fill(size: float) -> None:
-    """A backlog in one queue, an archive, large bodies, and history of every queue."""
+    """Create a backlog in one queue, an archive, large bodies, and history for every queue."""
     from django.db import connection
 
     from django_pgqueue import queue
@@ -63,10 +63,10 @@ def fill(size: float) -> None:
     for number in range(8):
         Process.objects.create(host=f"web-{number}", pid=number, version="1", queues=names)
     with connection.cursor() as cursor:
-        # The consumers measured before have left some.
+        # Delete the history of consumers measured earlier.
         cursor.execute("DELETE FROM pgqueue_history")
-        # Two hours by the minute, of which consumers' rows are folded but for the last minutes, and
-        # two weeks by the hour.
+        # Inserts two hours of minutes and two weeks of hours. Rows of single consumers exist only
+        # for the last minutes; older ones are folded.
         cursor.execute(
             """
             INSERT INTO pgqueue_history (queue_id, bucket, seconds, process_id, completed, retried,
@@ -88,7 +88,7 @@ def fill(size: float) -> None:
 
 
 def addresses() -> Iterator[tuple[str, str]]:
-    """Every page of the admin, by its name."""
+    """The URLs of all admin pages, by name."""
     from django.urls import NoReverseMatch, reverse
 
     from django_pgqueue.models import Message, Queue
@@ -115,7 +115,7 @@ def addresses() -> Iterator[tuple[str, str]]:
     yield "consumers", path("process_changelist")
     yield "database", path("health")
     yield "charts", path("rollup_charts")
-    for name, page in (("failures", "message_failures"), ("operations", "operation_changelist")):
+    for name, page in (("failures", "message_failures"), ("bulk actions", "bulkaction_changelist")):
         try:
             yield name, path(page)
         except NoReverseMatch:
@@ -123,7 +123,7 @@ def addresses() -> Iterator[tuple[str, str]]:
 
 
 def pages(size: float) -> bool:
-    """Measure each page; whether all reach the goals."""
+    """Measure each page; returns whether all pages reach the goals."""
     from django.contrib.auth.models import User
     from django.db import connection
     from django.test import Client
@@ -157,13 +157,13 @@ def pages(size: float) -> bool:
 
 
 def history(size: float, rounds: int) -> bool:
-    """Messages a second of a consumer with history and without; whether the goal is reached."""
+    """Measure a consumer with and without history; returns whether the goal is reached."""
     from django_pgqueue import queue
 
     queue("drain").create()
     runs: dict[str, list[Drained]] = {"10": [], "": []}
     for number in range(2 * rounds):
-        # Which goes first changes each time: the server's caches favour neither.
+        # The order alternates, so that the server's caches favour neither.
         seconds = ("10", "")[(number + number // 2) % 2]
         runs[seconds].append(drained(seconds, int(MESSAGES * size)))
         say(f"{'with' if seconds else 'without'} history: {runs[seconds][-1]}")
@@ -176,7 +176,7 @@ def history(size: float, rounds: int) -> bool:
 
 
 class Drained(NamedTuple):
-    """Messages a second, and microseconds of processor time for each."""
+    """A consumer's messages per second, and its processor time per message in microseconds."""
 
     rate: float
     cpu: float
@@ -186,7 +186,7 @@ class Drained(NamedTuple):
 
 
 def drained(seconds: str, messages: int) -> Drained:
-    """The work of a new consumer process that drains a queue."""
+    """Drain a queue with a new consumer process."""
     from django.db import connection
 
     from django_pgqueue import queue

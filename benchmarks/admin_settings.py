@@ -1,4 +1,4 @@
-"""The settings of a benchmark, and Django's admin."""
+"""The benchmarks' settings, with Django's admin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios and how they are run: every contestant in turn, several times."""
+"""Runs scenarios: every contestant in turn, several times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Bench", "Outcome", "known_scenarios", "run"]
 
 
 def known_scenarios() -> list[Scenario]:
-    """Every scenario of every module in ``benchmarks/scenarios``, in order of writing."""
+    """All scenarios of the modules in ``benchmarks/scenarios``, in source order."""
     for module in pkgutil.iter_modules(scenarios.__path__):
         importlib.import_module(f"{scenarios.__name__}.{module.name}")
     return scenarios.registered
@@ -30,26 +30,26 @@ def known_scenarios() -> list[Scenario]:
 
 @dataclass
 class Outcome:
-    """The measurements of a scenario: for each contestant and each unit a sample a round."""
+    """A scenario's measurements: one sample per round, by contestant and unit."""
 
     scenario: Scenario
     payload: Payload
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    #: How many messages, connections, seconds.
+    #: The amounts measured: messages, connections, seconds.
     made_of: str = ""
 
     def median(self, label: str, unit: str) -> float:
         return statistics.median(self.samples[label][unit])
 
     def ratio(self, label: str, to: str, unit: str) -> float:
-        """The median of the rounds' ratios: a disturbance of a round disturbs both of its sides."""
-        # Of an interrupted round one of the two may be missing.
+        """The median of the rounds' ratios: a disturbance in a round affects both sides."""
+        # An interrupted round may lack one of the two.
         pairs = zip(self.samples[label][unit], self.samples[to][unit], strict=False)
         return statistics.median(a / b for a, b in pairs)
 
     def judged(self) -> Iterator[tuple[Goal, float, bool]]:
-        """Every goal that could be measured: how it came out, and whether that is enough."""
+        """Each measurable goal, with the figure and whether it is met."""
         for goal in self.scenario.goals:
             unit = goal.unit or self.scenario.unit
             labels = [goal.of, *([goal.to] if goal.to else [])]
@@ -60,12 +60,12 @@ class Outcome:
             yield goal, value, value <= limit if goal.is_ceiling else value >= limit
 
 
-#: No name comes twice: clients remember queues for a while.
+#: Never reuses a name: clients cache queues for a while.
 numbers = itertools.count(1)
 
 
 class Bench:
-    """The means of a scenario: queues of any contestant, clients, a payload, the amounts."""
+    """What a scenario uses: contestants' queues, clients, a payload, and amounts."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Bench:
         self._closing.enter_context(self._connection)
         self.seconds = self.amount(0.4, 2.0, 5.0)
         self.made_of = ""
-        #: Why a contestant that is installed cannot take part.
+        #: Why an installed contestant cannot take part.
         self.unable: dict[str, str] = {}
 
     def amount(self, quick: Any, normal: Any, full: Any = None) -> Any:
-        """As much as suits the size of this run."""
+        """The amount for the size of this run."""
         return {"quick": quick, "normal": normal, "full": normal if full is None else full}[
             self._size
         ]
@@ -100,7 +100,9 @@ class Bench:
         return peers.missing(peer) is None
 
     def queue(self, peer: str, **options: Any) -> tuple[Any, str]:
-        """The adapter of a contestant, and the name of a new queue that is dropped at the end."""
+        """Create a queue, which is dropped at the end; returns the contestant's adapter and the
+        name.
+        """
         name = f"bench{next(numbers)}"
         adapter = peers.open_queues(peer)
         adapter.create(name, **options)
@@ -114,7 +116,7 @@ class Bench:
         return [peer for peer in wanted if self.has(peer)]
 
     def workers(self, *wanted: str, is_tuned: bool = False) -> dict[str, peers.Worker]:
-        """The adapters of those contestants that can be run here, their tables made."""
+        """Adapters of the contestants that can run here, with their tables created."""
         found = {}
         for label in self.contestants(*wanted):
             self.tell(f"preparing {label}")
@@ -139,18 +141,18 @@ class Bench:
         return int(self.sql("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
 
     def settle(self) -> None:
-        """Statistics for the planner, and nothing left that autovacuum would do meanwhile."""
+        """Vacuum and analyze, so that autovacuum has nothing to do meanwhile."""
         self.sql("VACUUM ANALYZE")
 
     def rest(self) -> None:
-        """Let the server finish what the contestant before has left to its autovacuum."""
+        """Wait until autovacuum has finished with the previous contestant's tables."""
         busy = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"
         until = time.monotonic() + 3
         while self.sql(busy) and time.monotonic() < until:
             time.sleep(0.1)
 
     def rate(self, step: Callable[[], int], most: int | None = None) -> float:
-        """Messages a second of this process, calling step over and over again."""
+        """Call ``step`` repeatedly in this process; returns messages per second."""
         count, started, ended = repeat(step, self.seconds, most)
         return count / (ended - started)
 
@@ -161,7 +163,7 @@ class Bench:
 
 
 def run(outcome: Outcome, bench: Bench, watch: Watch) -> None:
-    """All rounds of a scenario: each contestant in turn, forth and back."""
+    """Run all rounds of a scenario: each contestant in turn, in alternating order."""
     scenario = outcome.scenario
     measures: dict[str, Measure] = {}
     try:
@@ -181,7 +183,7 @@ def run(outcome: Outcome, bench: Bench, watch: Watch) -> None:
                 try:
                     found = measures[label]()
                 except Exception as error:
-                    # The others are still worth measuring.
+                    # Continue with the other contestants.
                     outcome.failures[label] = str(error).strip() or repr(error)
                     continue
                 sample = found if isinstance(found, dict) else {scenario.unit: found}
@@ -193,7 +195,7 @@ def run(outcome: Outcome, bench: Bench, watch: Watch) -> None:
         started = time.monotonic()
         bench.close()
         bench.tell(f"cleaned up in {time.monotonic() - started:.1f} s")
-        # In the order in which they were told, not in that of the last round.
+        # Contestants in the scenario's order, not in that of the last round.
         measured = [label for label in measures if label in outcome.samples]
         whole = [label for label in measured if label not in outcome.failures]
         outcome.samples = {label: outcome.samples[label] for label in whole}

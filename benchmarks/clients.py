@@ -1,4 +1,4 @@
-"""Client processes, each with connections of its own, started once for a whole run."""
+"""Client processes with connections of their own, started once per run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 __all__ = ["Clients", "repeat"]
 
-#: A client's work: its messages, and begin and end on the machine's monotonic clock.
+#: A client's result: messages, and start and end on the machine's monotonic clock.
 Share = tuple[int, float, float]
 Step = Callable[[], int]
 
 
 def repeat(step: Step, seconds: float, most: int | None = None) -> Share:
-    """Call step for so long, or until it did ``most`` messages or found none."""
+    """Call ``step`` for ``seconds``, or until ``most`` messages are done or none are left."""
     count = 0
     started = now = time.monotonic()
     while now - started < seconds and (most is None or count < most):
@@ -29,17 +29,17 @@ def repeat(step: Step, seconds: float, most: int | None = None) -> Share:
 
 
 class Clients:
-    """A pool of processes that prepare a task each, and then start it together."""
+    """A pool of processes that each prepare a task, and then start it at the same time."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._pool: list[tuple[Any, Any]] = []
 
     def run(self, number: int, task: Callable[..., Step], seconds: float, **options: Any) -> float:
-        """Messages a second of ``number`` clients, from the first start to the last end.
+        """Messages per second of ``number`` clients, from the first start to the last end.
 
-        ``task(**options)`` runs in each client and gives the step to repeat; it also gets its
-        ``place`` among the clients.
+        ``task(**options)`` runs in each client and returns the step to repeat. It also gets the
+        client's number as ``place``.
         """
         shares = self.shares(number, task, seconds, **options)
         done = sum(count for count, _, _ in shares)
@@ -67,7 +67,7 @@ class Clients:
         answers = [pipe.recv() for pipe, _ in self._pool[:number]]
         for answer in answers:
             if isinstance(answer, Exception):
-                # The others are out of step, and may wait for a word that does not come.
+                # Stop all clients: the others may wait for a signal that never comes.
                 self.close()
                 raise answer
         return answers
@@ -88,8 +88,8 @@ class Clients:
 
 
 def _serve(pipe: Any) -> None:
-    """One client: prepares, says so, waits for the word, runs, tells."""
-    # Ctrl-C is the parent's affair; without it the pipe ends.
+    """A client's loop: prepare, report ready, wait for the start, run, report the result."""
+    # Ctrl-C is handled by the parent, whose end closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import django
 

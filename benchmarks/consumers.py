@@ -1,4 +1,4 @@
-"""Our handlers: what ``manage.py runconsumer`` runs in the scenarios with workers."""
+"""Our handlers, run by ``manage.py runconsumer`` in scenarios with workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.notes import note
 from django_pgqueue import consumer
 
-#: The modes that have a batch handler besides.
+#: Modes that have a batch handler too.
 BATCHES = ("drain",)
 
 
@@ -19,7 +19,7 @@ def nothing(message: Any) -> None:
 
 @consumer("drain-batch", batch=True)
 def nothing_at_once(messages: list[Any]) -> None:
-    """The same for a list of messages."""
+    """A batch handler that does nothing."""
 
 
 @consumer("wait")

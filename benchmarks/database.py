@@ -1,4 +1,4 @@
-"""A server to measure on, and a database of our own on it."""
+"""A server to measure on, and a temporary database on it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from example_project.embedded_postgres.server import EmbeddedServer
 
-# A checkpoint writes whole pages into the log again, in the turn of one contestant by chance.
+# Few checkpoints: each makes the server log whole pages again, at the expense of one contestant.
 SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "16GB",
     "checkpoint_timeout": "1h",
     "max_connections": "200",
-    # A partition each for 1,000 queues: dropping them in one transaction locks them all.
+    # Locks for the partitions of 1,000 queues, which are dropped in one transaction.
     "max_locks_per_transaction": "512",
 }
 SHOWN = [
@@ -40,7 +40,7 @@ NAME = "pgqueue_benchmark"
 
 @contextmanager
 def server() -> Iterator[dict[str, Any]]:
-    """How to connect: to DATABASE_URL, or else to a server that is gone afterwards."""
+    """Connection parameters of DATABASE_URL, or of a temporary server."""
     if url := os.environ.get("DATABASE_URL"):
         given = conninfo_to_dict(url)
         yield {
@@ -51,7 +51,7 @@ def server() -> Iterator[dict[str, Any]]:
             "dbname": given.get("dbname", "postgres"),
         }
         return
-    # Short, for the sake of the socket's path.
+    # A short path, since the path of a socket is limited.
     directory = Path(tempfile.mkdtemp(prefix="pgqueue-benchmark-"))
     directory.chmod(0o755)
     try:
@@ -63,7 +63,7 @@ def server() -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def database() -> Iterator[dict[str, Any]]:
-    """A database of our own; every process of the benchmark finds it in its environment."""
+    """Create a temporary database, and name it in the environment of all benchmark processes."""
     with server() as where:
         name = f"{NAME}_{os.getpid()}"
         identifier = sql.Identifier(name)
@@ -80,16 +80,16 @@ def database() -> Iterator[dict[str, Any]]:
 
 
 def parameters() -> dict[str, Any]:
-    """Keyword arguments for ``psycopg.connect``, in any process of the benchmark."""
+    """The keyword arguments for ``psycopg.connect``, in every process of the benchmark."""
     return json.loads(os.environ["BENCHMARK_DATABASE"])
 
 
 def connect(**options: Any) -> psycopg.Connection[Any]:
-    """A bare connection: each statement commits."""
+    """A plain connection in autocommit mode."""
     return psycopg.connect(**parameters(), autocommit=True, **options)
 
 
 def settings() -> dict[str, str]:
-    """The server's settings that bear on what is measured."""
+    """The server settings that influence the measurements."""
     with connect() as connection:
         return {name: connection.execute(f"SHOW {name}").fetchone()[0] for name in SHOWN}

@@ -1,7 +1,7 @@
-"""Whether the machine is there for the benchmark alone: asked before each measurement.
+"""Checks, before each measurement, that nothing else uses the machine.
 
-Three things tell: what others do while the benchmark itself waits (or else the load average), what
-the hypervisor takes, and how long the same arithmetic takes each time.
+There are three measures: processor use by others while the benchmark waits (or else the load
+average), the hypervisor's share, and the variation of a fixed calculation's duration.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 __all__ = ["Machine", "Process", "Times", "Watch", "spent"]
 
-#: A load average of more than this for each processor is other programs'. It tells of the last
-#: minute, not of now: it decides only where there is no /proc/stat.
+#: Above this load average per processor, other programs count as disturbing. It covers the last
+#: minute, not the present, so it counts only without /proc/stat.
 LOAD = 0.75
 #: The share of all processors that others may use while the benchmark waits.
 OTHERS = 0.15
 #: The share that the hypervisor may take over the run.
 STEAL = 0.05
-#: How far the calibrations may lie apart: the middle four fifths of them, most to least.
+#: The allowed ratio of the slowest to the fastest calibration, among the middle four fifths.
 SPREAD = 1.3
 
 WINDOW = 0.3
@@ -32,7 +32,7 @@ TURNS = 200_000
 
 
 class Times(NamedTuple):
-    """Seconds of all processors together, since the machine started."""
+    """Seconds of all processors together, since the machine's start."""
 
     total: float
     idle: float
@@ -40,7 +40,7 @@ class Times(NamedTuple):
 
     @classmethod
     def read(cls) -> Times | None:
-        """From the first line of /proc/stat, on Linux."""
+        """The times in the first line of /proc/stat, on Linux."""
         try:
             line = Path("/proc/stat").read_text().splitlines()[0]
         except OSError:
@@ -49,7 +49,9 @@ class Times(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> Times:
-        """Of ``cpu user nice system idle iowait irq softirq steal ...``, in hundredths."""
+        """Parse ``cpu user nice system idle iowait irq softirq steal ...``, in hundredths of a
+        second.
+        """
         user, nice, system, idle, iowait, irq, softirq, steal = (
             int(field) / 100 for field in line.split()[1:9]
         )
@@ -58,23 +60,23 @@ class Times(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One process: its parent, and the processor seconds of itself and of its ended children."""
+    """A process: its parent, and the processor seconds of itself and its ended children."""
 
     parent: int
     seconds: float
 
     @classmethod
     def parse(cls, stat: str) -> Process:
-        """Of /proc/<pid>/stat: ``pid (name) state ppid ... utime stime cutime cstime ...``."""
+        """Parse /proc/<pid>/stat: ``pid (name) state ppid ... utime stime cutime cstime ...``."""
         fields = stat.rpartition(")")[2].split()
         return cls(int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
 
     @classmethod
     def all(cls) -> dict[int, Process]:
-        """Every process that runs now, by its id; none where there is no /proc."""
+        """Every running process by its id; empty without /proc."""
         found = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
-            # It may end between the two.
+            # The process may end between listing and reading.
             with suppress(OSError):
                 found[int(path.parent.name)] = cls.parse(path.read_text())
         return found
@@ -83,9 +85,9 @@ class Process(NamedTuple):
 def spent(
     processes: dict[int, Process], roots: Iterable[int], without: Iterable[int] = ()
 ) -> float:
-    """Processor seconds of these processes and of all below them.
+    """Processor seconds of the processes ``roots`` and of their descendants.
 
-    Unlike the clock it says little of what else the machine does.
+    Unlike elapsed time, it depends little on the machine's other work.
     """
     left, seen = list(roots), set(without)
     seconds = 0.0
@@ -100,7 +102,7 @@ def spent(
 
 @dataclass
 class Machine:
-    """The machine during a run: a calibration and a share of others for each look."""
+    """The machine during a run: calibrations, and the shares used by others."""
 
     cores: int
     load: float
@@ -109,7 +111,7 @@ class Machine:
     steal: float = 0.0
 
     def disturbances(self) -> list[str]:
-        """Why the figures are not those of a quiet machine; empty when they are."""
+        """Why this machine is not quiet; empty if it is."""
         found = []
         if not self.others and self.load > LOAD * self.cores:
             found.append(f"a load average of {self.load:.1f} before the start")
@@ -127,7 +129,7 @@ class Machine:
 
     @property
     def spread(self) -> float:
-        """Slowest to fastest calibration, without the tenth at either end."""
+        """The ratio of slowest to fastest calibration, without the tenth at either end."""
         if not self.calibrations:
             return 1.0
         ordered = sorted(self.calibrations)
@@ -137,14 +139,14 @@ class Machine:
 
 
 class Watch:
-    """Looks at the machine; the benchmark has to wait meanwhile."""
+    """Watches the machine while the benchmark waits."""
 
     def __init__(self) -> None:
         self.machine = Machine(os.cpu_count() or 1, os.getloadavg()[0])
         self._began = Times.read()
 
     def look(self) -> None:
-        """Less than half a second: first what others do, then a piece of arithmetic."""
+        """Takes less than half a second: measures others' processor use, then a calculation."""
         before = Times.read()
         time.sleep(WINDOW)
         after = Times.read()
@@ -153,7 +155,7 @@ class Watch:
             self.machine.others.append(1 - idle)
             total = after.total - self._began.total
             self.machine.steal = (after.steal - self._began.steal) / total
-        # The middle of five: one may have lost its processor on the way.
+        # The median of five: one may have lost its processor meanwhile.
         self.machine.calibrations.append(statistics.median(_arithmetic() for _ in range(5)))
 
 

@@ -1,4 +1,4 @@
-"""How late handlers were called: written by workers of every kind, read by the benchmark."""
+"""Handlers' delays, written by workers of every kind and read by the benchmark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VARIABLE = "BENCHMARK_NOTES"
 
 
 def note(sent: float) -> None:
-    """Now is when the handler runs whose message was to be sent then, on the machine's clock."""
+    """Record a handler's delay since ``sent``, the time at which its message was due to be sent."""
     late = time.monotonic() - sent
     descriptor = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -20,7 +20,7 @@ def note(sent: float) -> None:
 
 
 def read(path: Path) -> dict[float, float]:
-    """The delay of each message by the moment it was to be sent, in seconds; the first run's."""
+    """Each message's delay in seconds, by its due time; for repeated messages, the first delay."""
     found: dict[float, float] = {}
     if path.exists():
         for line in path.read_text().splitlines():

@@ -1,8 +1,8 @@
-"""Open-loop load: messages sent at fixed moments, however late the ones before are handled.
+"""Open-loop load: messages sent at fixed times, however late earlier ones are handled.
 
-A sender that waits for an answer before it sends the next leaves out the load that would have
-come meanwhile, and with it the worst delays ("coordinated omission", Gil Tene). Here each delay
-counts from the moment at which the message was to be sent.
+A sender that waits for an answer before the next send omits the load that would have come
+meanwhile, and so the worst delays ("coordinated omission", Gil Tene). Here each delay counts from
+the time at which the message was due to be sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["delays", "moments", "percentile", "sender"]
 
 
 def moments(start: float, rate: float, count: int, senders: int) -> list[list[float]]:
-    """When each of several senders sends, so that all together send ``rate`` a second.
+    """The times at which each sender sends, for a total of ``rate`` per second.
 
     >>> moments(0, rate=10, count=5, senders=2)
     [[0.0, 0.2, 0.4], [0.1, 0.3]]
@@ -26,12 +26,12 @@ def moments(start: float, rate: float, count: int, senders: int) -> list[list[fl
 
 
 def delays(sent: Iterable[float], handled: dict[float, float], ended: float) -> list[float]:
-    """The delay of each message; of one that was not handled, at least what it has waited."""
+    """The delay of each message; for an unhandled one, its wait so far."""
     return [handled.get(moment, ended - moment) for moment in sent]
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The least value that a given percentage of all do not exceed (nearest rank).
+    """The smallest value that at least ``percent`` of all values do not exceed (nearest rank).
 
     >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99.9)
     (2, 4)
@@ -39,7 +39,7 @@ def percentile(values: Iterable[float], percent: float) -> float:
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
-    # Rounded: 99.9 percent of 1,000 are 999, but not in binary.
+    # Rounded, since 99.9 percent of 1,000 is not exactly 999 in binary.
     rank = math.ceil(round(percent * len(ordered) / 100, 9))
     return ordered[max(rank, 1) - 1]
 
@@ -47,9 +47,10 @@ def percentile(values: Iterable[float], percent: float) -> float:
 def sender(
     label: str, is_tuned: bool, mode: str, due: list[list[float]], place: int
 ) -> Callable[[], int]:
-    """A step for a client process: wait for its next moment, and send; zero after the last.
+    """A client's step: wait until the next message is due, and send it. Returns 0 after the last
+    one.
 
-    When it is late already it does not wait, and the message says when it was to be sent.
+    A late sender does not wait. The message contains the time at which it was due.
     """
     worker = _worker(label, is_tuned)
     left = iter(due[place])

@@ -1,4 +1,4 @@
-"""Bodies to send: a small one, or real webhooks from a file."""
+"""Bodies to send: one small body, or real webhooks from a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = "200 B"
 
 @dataclass
 class Payload:
-    """Bodies to send, over and over again."""
+    """Bodies, sent in an endless cycle."""
 
     name: str
     bodies: list[Any]
@@ -30,7 +30,7 @@ class Payload:
 
     @property
     def is_small(self) -> bool:
-        """Whether these are no webhooks."""
+        """Whether this is the small body, not webhooks."""
         return self.name == SMALL
 
     @property
@@ -40,12 +40,12 @@ class Payload:
 
 
 def small() -> Payload:
-    """200 bytes of JSON."""
+    """A JSON body of 200 bytes."""
     return Payload(SMALL, [{"x": "y" * 192}])
 
 
 def webhooks(path: Path) -> Payload:
-    """JSON lines ``{"event": name, "payload": body}``, plain or gzipped."""
+    """Load JSON lines ``{"event": name, "payload": body}``, plain or gzipped."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
         return Payload("webhooks", [json.loads(line)["payload"] for line in lines if line.strip()])

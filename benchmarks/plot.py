@@ -1,4 +1,4 @@
-"""A bar chart as SVG, written by hand: a bar to the median, a line from least to most."""
+"""A bar chart as SVG: bars show the median, lines the range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS, OTHERS = "#2f6f4f", "#8a8f98"
 
 
 def bars(outcome: Outcome, made_of: str) -> str:
-    """One bar for each contestant in the scenario's own unit."""
+    """Draw one bar per contestant, in the scenario's own unit."""
     unit = outcome.scenario.unit
     drawn = {label: units[unit] for label, units in outcome.samples.items() if unit in units}
     longest = max((max(samples) for samples in drawn.values()), default=0) or 1

@@ -31,7 +31,7 @@ FEW = 5
 
 
 def timed(operation: Callable[[], Any], times: int) -> float:
-    """The median of some runs, in milliseconds."""
+    """The median duration of an operation, in milliseconds."""
     took = []
     for _ in range(times):
         began = time.perf_counter()
@@ -41,7 +41,7 @@ def timed(operation: Callable[[], Any], times: int) -> float:
 
 
 def measure(count: int, creating: float, draw: random.Random) -> dict[str, float]:
-    """The figures with that many queues, on which ``creating`` one took so long."""
+    """The figures with ``count`` queues, whose creation took ``creating`` each."""
     from django.db import connection, connections, transaction
 
     from django_pgqueue import queue
@@ -112,7 +112,7 @@ def measure(count: int, creating: float, draw: random.Random) -> dict[str, float
 
 
 def table(results: dict[int, dict[str, float]]) -> str:
-    """The figures as a table of Markdown: a column for each number of queues."""
+    """The figures as a Markdown table: a column per number of queues."""
     rows = [
         "| | " + " | ".join(f"{count:,}" for count in results) + " |",
         "|---|" + "---:|" * len(results),

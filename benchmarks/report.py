@@ -1,4 +1,4 @@
-"""The figures as tables: on the terminal, in Markdown, in JSON."""
+"""Reports figures as tables: on the terminal, in Markdown and in JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
-    """Where, on what and how it was measured."""
+    """The conditions of a run: date, machine, versions, settings."""
     return {
         "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d"),
         "machine": {
@@ -46,7 +46,7 @@ def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
 
 
 def of_machine(machine: Machine) -> dict[str, str]:
-    """The state of the machine before the start and before each measurement."""
+    """The machine's state, before the start and before each measurement."""
     found = {"load before": f"{machine.load:.1f}"}
     if machine.others:
         found["others' share"] = f"{statistics.median(machine.others):.0%}"
@@ -55,7 +55,7 @@ def of_machine(machine: Machine) -> dict[str, str]:
 
 
 def made_of(outcome: Outcome, facts: dict[str, Any]) -> str:
-    """The counts behind the figures of a scenario, in a line."""
+    """The amounts behind a scenario's figures, in one line."""
     machine = facts["machine"]
     rounds = max((len(s) for units in outcome.samples.values() for s in units.values()), default=0)
     parts = [
@@ -89,7 +89,7 @@ def processor() -> str:
 
 
 def rows(outcome: Outcome) -> list[list[str]]:
-    """Contestant, median, least to most, ratio to the baseline; a row for each unit."""
+    """Rows of contestant, median, range and ratio to the baseline; one row per unit."""
     baseline = outcome.scenario.baseline
     lines = []
     for label, units in outcome.samples.items():
@@ -107,7 +107,7 @@ def rows(outcome: Outcome) -> list[list[str]]:
 
 
 def table(outcome: Outcome) -> str:
-    """For a terminal."""
+    """The table for a terminal."""
     lines = rows(outcome)
     if not lines:
         return "\n".join(failures(outcome))
@@ -127,12 +127,12 @@ def failures(outcome: Outcome) -> list[str]:
 
 
 def reasons(outcome: Outcome) -> dict[str, str]:
-    """The last line of each error: a traceback names folders of the machine."""
+    """The last line of each error: a traceback would show the machine's folders."""
     return {label: error.splitlines()[-1] for label, error in outcome.failures.items()}
 
 
 def goals(outcomes: list[Outcome]) -> str:
-    """Every goal and what came of it, as a Markdown table."""
+    """Every goal and its result, as a Markdown table."""
     lines = ["| Scenario | Goal | Measured | |", "|---|---|---:|---|"]
     for outcome in outcomes:
         for goal, value, met in outcome.judged():
@@ -150,7 +150,7 @@ def goals(outcomes: list[Outcome]) -> str:
 
 
 def figure(value: float) -> str:
-    """Three digits; more would be noise."""
+    """Three significant digits: more would be noise."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -158,7 +158,7 @@ def figure(value: float) -> str:
 
 
 def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outcome]) -> Path:
-    """``<name>.md``, ``<name>.json`` and a plot for each scenario; returns the first."""
+    """Write ``<name>.md``, ``<name>.json`` and a plot per scenario; returns the ``.md`` path."""
     plots = directory / name
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
@@ -175,7 +175,7 @@ def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outco
 
 
 def remove(directory: Path, name: str) -> None:
-    """Remove the results saved under that name, if there are any."""
+    """Remove the results saved under a name, if any."""
     shutil.rmtree(directory / name, ignore_errors=True)
     for suffix in (".md", ".json"):
         (directory / f"{name}{suffix}").unlink(missing_ok=True)
@@ -222,7 +222,7 @@ def disturbed(facts: dict[str, Any]) -> list[str]:
 
 
 def advice(outcomes: list[Outcome]) -> list[str]:
-    """How each contestant with workers was run, if any was."""
+    """The configurations of each contestant with workers, if any took part."""
     if not any(outcome.scenario.topic == "peers" for outcome in outcomes):
         return []
     lines = ["| | by default | tuned, as its documentation advises | documentation |"]

@@ -1,4 +1,4 @@
-"""Django's settings in every process of a benchmark; BENCHMARK_DATABASE says where."""
+"""Django settings of every benchmark process; BENCHMARK_DATABASE has the connection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ if importlib.util.find_spec("django.tasks"):
     if importlib.util.find_spec("django_tasks_db"):
         INSTALLED_APPS.append("django_tasks_db")
         TASKS["django-tasks-db"] = {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": []}
+    if importlib.util.find_spec("django_ox"):
+        INSTALLED_APPS.append("django_ox")
+        TASKS["django-ox"] = {"BACKEND": "django_ox.backend.OxBackend", "QUEUES": []}
 
 if importlib.util.find_spec("django_q"):
     INSTALLED_APPS.append("django_q")
-    # Its own defaults draw this warning. No task here runs longer than `retry`.
+    # django-q2's defaults cause this warning. No task here runs longer than `retry`.
     warnings.filterwarnings("ignore", "Retry and timeout are misconfigured")
     Q_CLUSTER = {"orm": "default", **json.loads(os.environ.get("BENCHMARK_CLUSTER", "{}"))}
 
@@ -44,7 +47,7 @@ DATABASES = {
     },
 }
 
-# The same database by a session of its own.
+# The same database in a second session.
 DATABASES["other"] = dict(DATABASES["default"])
 
 if "BENCHMARK_HISTORY" in os.environ:
@@ -54,7 +57,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"stderr": {"class": "logging.StreamHandler"}},
-    # Some lines for each task, to which no contestant's time should go.
+    # These log several lines per task, whose time no contestant should pay.
     "loggers": {name: {"level": "WARNING"} for name in ("django.tasks", "django-q")},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
 }

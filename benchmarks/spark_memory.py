@@ -32,7 +32,7 @@ MEGABYTE = 1024.0
 
 
 class Watch:
-    """Samples the Python processes below this one."""
+    """Samples the memory of this process's Python descendants."""
 
     def __init__(self) -> None:
         self.tasks = self.largest = self.driver = 0.0
@@ -58,7 +58,7 @@ class Watch:
 
 
 def workers() -> dict[int, bool]:
-    """Processes of Spark's Python below this one, and whether they run tasks."""
+    """Spark's Python processes below this one, and whether each runs tasks."""
     parents, commands = {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -69,7 +69,7 @@ def workers() -> dict[int, bool]:
             )
             commands[int(entry.name)] = (entry / "cmdline").read_bytes()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     family = {os.getpid()}
     while grown := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= grown
@@ -81,7 +81,7 @@ def workers() -> dict[int, bool]:
 
 
 def pss(pid: int) -> float:
-    """Megabytes, 0 of a process that has ended."""
+    """A process's proportional set size in megabytes; 0 after its end."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -147,7 +147,7 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
         cursor.execute(FILL.format_map(queue.tables), {"count": rows, "size": size})
-    # ADBC imports it where it is, which a cluster's machine has no need for.
+    # Hides polars, which ADBC would import and a cluster's machine does not need.
     (home / "absent").mkdir()
     (home / "absent" / "polars.py").write_text("raise ImportError('absent')\n")
     paths = [str(home / "absent"), os.environ.get("PYTHONPATH", "")]
@@ -172,7 +172,7 @@ def measure(url: str, home: Path, rows: int, size: int) -> int:
     }
     worst = 0.0
     for name, step in steps.items():
-        # Each has its own session: workers wait for a minute before they end.
+        # A new session each time: workers live for a minute.
         spark = local_session("memory", cores=2, memory=HEAP)
         started = time.monotonic()
         with Watch() as watch:

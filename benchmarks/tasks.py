@@ -1,4 +1,4 @@
-"""The same handlers as Django tasks, for backends of Django's task framework."""
+"""The handlers as Django tasks, for backends of Django's task framework."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Measure this tree beside another one, turn by turn, on one server.
+"""Measure this tree and another one in turns, on one server.
 
     git worktree add ../before REVISION
     python -m benchmarks.turns ../before read-1 send-one
 
-Two whole runs lie hours apart, on a machine whose speed varies more than the code does. Here each
-turn takes a few seconds, and the contestants of both trees come in an order that is new in each
-round. Both use this Python and its packages.
+Two whole runs would be hours apart, on a machine whose speed varies more than the code's. Here each
+turn takes a few seconds, and each round runs the contestants of both trees in a new order. Both
+trees use this Python and its packages. A scenario with several units, such as delays, has a table
+for each.
 """
 
 from __future__ import annotations
@@ -37,23 +38,25 @@ def main() -> int:
             "other": stack.enter_context(side(options.tree, where, options.payloads)),
         }
         for scenario in options.scenarios:
-            samples: dict[str, list[float]] = {}
+            samples: dict[str, dict[str, list[float]]] = {}
             turns = [
                 (name, label)
                 for name, tree in trees.items()
                 for label in tree.ask("prepare", scenario)
-                # PGMQ is the same in both.
+                # PGMQ is the same in both trees, so it is measured once.
                 if label.startswith("ours") or (name == "this" and label == BASELINE)
             ]
             for number in range(1, options.rounds + 1):
                 print(f"{scenario}: round {number} of {options.rounds}", flush=True)
                 random.shuffle(turns)
                 for name, label in turns:
-                    rate = trees[name].ask("run", label)
-                    samples.setdefault(f"{label}, {name}", []).append(rate)
+                    for unit, value in trees[name].ask("run", label).items():
+                        of_unit = samples.setdefault(unit, {})
+                        of_unit.setdefault(f"{label}, {name}", []).append(value)
             for tree in trees.values():
                 tree.ask("close", scenario)
-            print(table(scenario, samples), flush=True)
+            for unit, of_unit in samples.items():
+                print(table(scenario, unit, of_unit), flush=True)
     return 0
 
 
@@ -75,8 +78,9 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def table(scenario: str, samples: dict[str, list[float]]) -> str:
-    """The median of the rounds' ratios: a disturbance of a round disturbs both of its sides."""
+def table(scenario: str, unit: str, samples: dict[str, list[float]]) -> str:
+    """The median of the rounds' ratios: a disturbance in a round affects both sides."""
+    from benchmarks.report import figure
 
     def ratio(of: str, to: str) -> str:
         if of == to or of not in samples or to not in samples:
@@ -84,16 +88,16 @@ def table(scenario: str, samples: dict[str, list[float]]) -> str:
         pairs = zip(samples[of], samples[to], strict=True)
         return f"{statistics.median(a / b for a, b in pairs):.2f}"
 
-    lines = [f"\n| {scenario} | messages/s | to PGMQ | this to other |", "|---|---:|---:|---:|"]
+    lines = [f"\n| {scenario} | {unit} | to PGMQ | this to other |", "|---|---:|---:|---:|"]
     for label in sorted(samples):
         beside = ratio(label, label.replace(", this", ", other"))
-        rate = statistics.median(samples[label])
-        lines.append(f"| {label} | {rate:,.0f} | {ratio(label, f'{BASELINE}, this')} | {beside} |")
+        median = figure(statistics.median(samples[label]))
+        lines.append(f"| {label} | {median} | {ratio(label, f'{BASELINE}, this')} | {beside} |")
     return "\n".join(lines) + "\n"
 
 
 class Tree:
-    """A process that runs the scenarios of one tree."""
+    """A process that runs one tree's scenarios."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -128,7 +132,9 @@ def side(tree: Path, where: dict[str, Any], webhooks: Path | None) -> Iterator[T
 
 
 def serve(webhooks: list[str]) -> None:
-    """Answer questions, on a database of our own. Runs in either tree: uses only what both have."""
+    """Answer questions, on a temporary database. Runs in either tree, so it uses only what both
+    have.
+    """
     answers, sys.stdout = sys.stdout, sys.stderr
     from psycopg.conninfo import make_conninfo
 
@@ -151,14 +157,16 @@ def serve(webhooks: list[str]) -> None:
         clients = Clients()
         measures: dict[str, Any] = {}
         bench: Any = None
+        unit = ""
         for line in sys.stdin:
             question, name = json.loads(line)
             if question == "prepare":
                 bench = Bench(clients, payload, size="normal", rounds=1, tell=lambda _: None)
-                measures = known[name].prepare(bench)
+                measures, unit = known[name].prepare(bench), known[name].unit
                 answer: Any = list(measures)
             elif question == "run":
-                answer = measures[name]()
+                found = measures[name]()
+                answer = found if isinstance(found, dict) else {unit: found}
             else:
                 answer = bench.close()
             print(json.dumps(answer), file=answers, flush=True)

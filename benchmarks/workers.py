@@ -1,4 +1,4 @@
-"""Consumer processes from outside: started together, held at a gate, asked to stop."""
+"""Consumer processes, controlled from outside: started together, held at a gate, stopped."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from benchmarks.peers import Worker
 __all__ = ["Running", "drained", "running"]
 
 START_SECONDS = 60
-#: The least and the longest pause between two looks at what is left, in seconds: a look takes time
-#: from what is measured, and the first ones tell little of how long the rest will take.
+#: The shortest and the longest pause between two polls, in seconds. A poll slows what is measured,
+#: and early polls predict the remaining time badly.
 PAUSE, LONG_PAUSE = 0.02, 0.2
 
 
 class Running:
-    """Processes of one worker, and what they said."""
+    """One worker's processes, and their output."""
 
     def __init__(self, processes: list[subprocess.Popen], log: Path) -> None:
         self.processes = processes
@@ -38,7 +38,9 @@ class Running:
     def wait_for(
         self, condition: Callable[[], Any], seconds: float = START_SECONDS, pause: float = PAUSE
     ) -> None:
-        """Wait until something is so. Raises RuntimeError with the processes' last words."""
+        """Wait until ``condition()`` is true. Raises RuntimeError with the end of the processes'
+        output.
+        """
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until or any(p.poll() is not None for p in self.processes):
@@ -57,7 +59,7 @@ def running(
     concurrency: int | None = None,
     **environment: str,
 ) -> Iterator[Running]:
-    """Processes of a worker; asked to stop at the end, as an init system would."""
+    """Start a worker's processes; stops them at the end, as an init system would."""
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         command = worker.command(mode, concurrency)
@@ -66,7 +68,8 @@ def running(
         try:
             with log.open("wb") as output:
                 options: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
-                # In a session of its own: Ctrl-C is for the benchmark, which then comes back here.
+                # In a session of its own: Ctrl-C reaches only the benchmark, which then stops the
+                # processes.
                 options |= {"env": variables, "start_new_session": True}
                 started.extend(subprocess.Popen(command, **options) for _ in range(processes))
             yield Running(started, log)
@@ -84,17 +87,19 @@ def stop(processes: list[subprocess.Popen]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        # Each leads a session; of some, processes of their own outlive them.
+        # Each process leads a session, in which some leave other processes behind.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextmanager
 def gate(table: str) -> Iterator[Callable[[], int]]:
-    """No process claims a row of the table; gives how many processes would like to."""
+    """Keep all processes from claiming rows of a table; yields a function that counts the waiting
+    ones.
+    """
     with database.connect() as connection:
         connection.autocommit = False
-        # Reads pass, row locks and writes do not.
+        # EXCLUSIVE blocks row locks and writes, but no reads.
         connection.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
 
         def waiting() -> int:
@@ -116,14 +121,15 @@ def drained(
     processes: int = 1,
     concurrency: int | None = None,
 ) -> dict[str, float]:
-    """The rate and the cost of a backlog of ``count``, until it is done or for ``limit`` seconds.
+    """The rate and cost of handling ``count`` messages, or as many as are done within ``limit``
+    seconds.
 
-    The clock starts when every process stands at the gate: starting is not measured. It stops with
-    the last progress. The cost is the processors' time for a message, of workers and server.
+    The clock starts when every process waits at the gate, so start-up is not measured. It stops at
+    the last progress. The cost is processor time per message, of workers and server.
     """
     if not count / 2 < worker.remaining(mode) <= count:
         worker.clear(mode)
-    # The slow ones have most of the last backlog left.
+    # A slow contestant still has most of its last backlog.
     if lacking := count - worker.remaining(mode):
         worker.fill(lacking, mode)
     worker.tune(mode)
@@ -143,15 +149,16 @@ def drained(
 
 
 def progress(remaining: Callable[[], int], count: int, limit: float) -> tuple[int, float]:
-    """How many are done, and in how many seconds: until nothing remains, or for ``limit`` seconds.
+    """How many messages are done, and in how many seconds: until none remain, or for ``limit``
+    seconds.
 
-    The seconds end with the last progress: some workers keep their last messages for later.
+    The seconds end at the last progress: some workers delay their last messages.
     """
     started = now = ended = time.monotonic()
     left = count
     while left and now - started < limit:
         done = count - left
-        # Half of what it may still take, so that the end is met and looks are few.
+        # Half of the estimated remaining time: few polls, and the end is noticed soon.
         guess = (ended - started) * left / done / 2 if done else PAUSE
         time.sleep(min(max(guess, PAUSE), LONG_PAUSE))
         now, before = time.monotonic(), left
@@ -162,11 +169,11 @@ def progress(remaining: Callable[[], int], count: int, limit: float) -> tuple[in
 
 
 def cost(found: Running, worker: Worker) -> dict[str, float]:
-    """Processor seconds that workers and server have used, where the server runs here too."""
+    """Processor seconds used by workers and server, if the server runs on this machine."""
     processes = Process.all()
     backend = worker.connection.info.backend_pid
     sides = {"worker": spent(processes, [process.pid for process in found.processes])}
     if backend in processes:
-        # All but what this benchmark's own questions cost.
+        # Excludes the backend of the benchmark's own queries.
         sides["server"] = spent(processes, [processes[backend].parent], without=[backend])
     return sides if processes else {}

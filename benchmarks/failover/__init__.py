@@ -1,3 +1,3 @@
-"""A primary that is killed under load, a standby that is promoted, and the counts of both."""
+"""Kills a primary under load, promotes a standby, and counts messages before and after."""
 
 from __future__ import annotations

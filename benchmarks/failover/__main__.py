@@ -1,12 +1,12 @@
-"""Kill a primary under load, promote its standby, and count what became of the messages.
+"""Kill a primary under load, promote its standby, and count the messages lost and repeated.
 
     python -m benchmarks.failover                          # a pair of servers, some two minutes
     python -m benchmarks.failover asynchronous --rounds 5
     python -m benchmarks.failover patroni patroni-node     # Patroni with etcd, where installed
 
-Primary and standbys are servers of our own that are gone afterwards. Two senders and one consumer
-process have all of them in their settings (``HOST = "a,b"``,
-``target_session_attrs = "read-write"``), and nothing tells them of the failover.
+Primary and standbys are temporary servers. Two senders and one consumer process list all of them in
+their settings (``HOST = "a,b"``, ``target_session_attrs = "read-write"``), and nothing informs them
+of the failover.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ QUEUES = ("transactional", "plain", "fast")
 class Case(NamedTuple):
     name: str
     synchronous: bool
-    #: For how many seconds before the kill the primary sends nothing to its standby.
+    #: Seconds before the kill during which the primary sends nothing to its standby.
     behind: float = 0.0
-    #: A cluster of Patroni: of the primary "server" is killed, or the whole "node".
+    #: What is killed in a Patroni cluster: the primary's "server", or its whole "node".
     patroni: str | None = None
 
     @property
@@ -60,27 +60,27 @@ CASES = [
 
 class Outcome(NamedTuple):
     case: str
-    #: Sends that returned an id, and those of them that the promoted server does not have.
+    #: Sends that returned an id, and how many of these the promoted server lacks.
     acknowledged: int
     lost: int
-    #: Sends that ended with an error, and those of them that the promoted server has.
+    #: Sends that raised an error, and how many of these the promoted server has.
     unknown: int
     unknown_kept: int
-    #: Messages with two rows of a transactional handler; with two of one that may run again; and
-    #: messages whose handler ran to its end twice, as a mail would see it.
+    #: Messages with two effects: of a transactional handler, of a plain handler, and outside of the
+    #: database (a handler that completed twice).
     twice_transactional: int
     twice_plain: int
     twice_outside: int
     #: Seconds from the kill to the promoted server's first connection, and to the first send.
     promoted: float
     first_send: float
-    #: To the first handler that ran; infinity when the consumer did not come back by itself.
+    #: Seconds to the first handled message; infinity if the consumer did not recover by itself.
     first_handled: float
     unlogged_usable: bool
 
 
 def measure(case: Case, *, seconds: float = 4.0) -> Outcome:
-    """One failover, after ``seconds`` under load."""
+    """Measure one failover, after ``seconds`` under load."""
     with case.servers as servers:
         servers.script(
             "from benchmarks.failover.consumers import EFFECTS\n"
@@ -132,7 +132,7 @@ def measure(case: Case, *, seconds: float = 4.0) -> Outcome:
 
 
 def unlogged_usable(servers: Servers) -> bool:
-    """Whether an unlogged queue from before is empty and works."""
+    """Whether an unlogged queue from before the failover is empty and works."""
     try:
         servers.script(
             "fast = queue('fast')\n"
@@ -157,14 +157,14 @@ def judge(
     back: bool,
     unlogged_usable: bool,
 ) -> Outcome:
-    """Compare what the processes know with what the promoted server has."""
+    """Compare the processes' events with the promoted server's data."""
     there = {op for (op,) in kept}
     sent = {event.op for event in events if event.what == "sent"}
     unknown = {event.op for event in events if event.what == "unknown"}
     twice = [queue for (queue, _op), count in Counter(effects).items() if count > 1]
     runs = Counter(event.op for event in events if event.what == "handled")
 
-    # A process that met an error has a new connection; an answer of the old one may come late.
+    # A process reconnects after an error; an answer on the old connection may come late.
     noticed: dict[int, float] = {}
     for event in events:
         if event.what == "unknown":
@@ -189,7 +189,7 @@ def judge(
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The outcomes as a table of Markdown."""
+    """The outcomes as a Markdown table."""
     head = [
         "| replication | sends acknowledged | lost | unknown (kept) | effects twice: transactional "
         "| plain | outside | promoted, s | first send, s | consumer back, s | unlogged usable |",
@@ -219,7 +219,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.cases) - set(names):
         parser.error(f"no case {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
-    # A SIGTERM ends as Ctrl-C does: with the servers stopped.
+    # SIGTERM ends the run like Ctrl-C, so that the servers are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = [case.name for case in CASES if case.patroni is None]
     chosen = [case for case in CASES if case.name in (options.cases or usual)]

@@ -1,4 +1,4 @@
-"""Handlers with an effect in the database, and one outside of it."""
+"""Handlers with effects inside and outside of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events each process saw, a line of JSON each, with a clock that all of them share."""
+"""Records each process's events as JSON lines, with a clock shared by all processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def note(what: str, op: str) -> None:
 
 
 def notes(folder: Path) -> list[Event]:
-    """The events of all processes, in order."""
+    """The events of all processes, in chronological order."""
 
     def of(path: Path) -> Iterator[Any]:
         for line in path.read_text().splitlines():

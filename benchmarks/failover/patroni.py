@@ -1,7 +1,7 @@
-"""A cluster that promotes by itself: Patroni with etcd, three servers of PostgreSQL 15.
+"""A cluster with automatic failover: Patroni with etcd, and three PostgreSQL 15 servers.
 
-Needs Debian's packages patroni, etcd-server and postgresql-15. All is on 127.0.0.1, in a
-directory that is gone afterwards.
+Needs Debian's packages patroni, etcd-server and postgresql-15. Everything runs on 127.0.0.1, in a
+temporary directory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Cluster", "cluster", "missing"]
 BIN_DIR = Path("/usr/lib/postgresql/15/bin")
 PROGRAMS = ("/usr/bin/etcd", "/usr/bin/patroni", f"{BIN_DIR}/postgres")
 NODES = ("a", "b", "c")
-#: The least that Patroni allows: how long the leader's key lives when its node is gone, how often a
-#: node looks, and how long it tries again when etcd does not answer.
+#: Patroni's minimum values: the leader key's time to live, the seconds between two checks, and how
+#: long a node retries when etcd does not answer.
 TIMES = {"ttl": 20, "loop_wait": 1, "retry_timeout": 3}
 
 
 def missing() -> list[str]:
-    """The programs that this needs and the machine lacks."""
+    """The required programs that are not installed."""
     return [program for program in PROGRAMS if not Path(program).exists()]
 
 
@@ -69,7 +69,7 @@ class Node:
             "bootstrap": {
                 "dcs": {
                     **TIMES,
-                    # A server that died is not started again where another can take over.
+                    # A dead primary is not restarted while a standby can take over.
                     "primary_start_timeout": 0,
                     "synchronous_mode": synchronous,
                     "postgresql": {
@@ -111,7 +111,9 @@ class Node:
 
 
 class Cluster(Servers):
-    """Three nodes. ``whole`` nodes die, or only their servers, which Patroni notices itself."""
+    """Three nodes. With ``whole`` a node is killed; otherwise only its server, which Patroni
+    notices.
+    """
 
     def __init__(self, folder: Path, nodes: list[Node], *, whole: bool) -> None:
         super().__init__(folder, [("127.0.0.1", node.port) for node in nodes])
@@ -137,7 +139,7 @@ class Cluster(Servers):
         until(lambda: any(map(takes_writes, others)), 120)
 
     def until_rejoined(self) -> None:
-        """Wait until every node whose Patroni lives replicates from the new primary."""
+        """Wait until every node with a running Patroni replicates from the new primary."""
         living = sum(
             node.process is not None and node.process.poll() is None for node in self.nodes
         )
@@ -166,7 +168,7 @@ def cluster(*, synchronous: bool, whole: bool) -> Iterator[Cluster]:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its own interpreter and packages are Debian's.
+                # Only system folders: Patroni uses Debian's own Python and packages.
                 env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder)},
                 **user,
             )
@@ -210,7 +212,7 @@ def cluster(*, synchronous: bool, whole: bool) -> Iterator[Cluster]:
     finally:
         for process in reversed(processes):
             if process.poll() is None:
-                process.send_signal(signal.SIGTERM)  # Patroni stops its server
+                process.send_signal(signal.SIGTERM)  # Patroni then stops its server
         for process in processes:
             try:
                 process.wait(30)
@@ -218,7 +220,7 @@ def cluster(*, synchronous: bool, whole: bool) -> Iterator[Cluster]:
                 process.kill()
                 process.wait()
         for pid_file in folder.glob("*/data/postmaster.pid"):
-            # Left by a server that was killed, or of one that Patroni did not stop.
+            # Left by a killed server, or by a server that Patroni did not stop.
             pid = int(pid_file.read_text().split()[0])
             command = Path(f"/proc/{pid}/cmdline")
             if command.exists() and str(folder) in command.read_text():
@@ -227,7 +229,7 @@ def cluster(*, synchronous: bool, whole: bool) -> Iterator[Cluster]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on at this moment."""
+    """Ports that are free at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

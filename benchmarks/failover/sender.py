@@ -1,4 +1,4 @@
-"""Sends one message after the other until the file FAILOVER_NOTES/stop is there.
+"""Sends messages one by one until the file FAILOVER_NOTES/stop exists.
 
 python -m benchmarks.failover.sender NAME
 """
@@ -36,7 +36,7 @@ def main(name: str) -> None:
             note("sent", op)
             time.sleep(PAUSE)
         except Error:
-            # Whether it was sent is unknown. The next connection finds the server that writes.
+            # The send's outcome is unknown. The next connection finds the writable server.
             note("unknown", op)
             connection.close()
             time.sleep(RETRY)

@@ -1,4 +1,4 @@
-"""Servers of which one takes writes and another takes over, with the processes that use them."""
+"""Servers with one primary and a standby that takes over, and the processes that use them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Servers(ABC):
-    """``addresses`` are the host and port of each; nothing tells the processes which one writes."""
+    """The hosts and ports in ``addresses``; nothing tells the processes which server is the
+    primary.
+    """
 
     def __init__(self, folder: Path, addresses: list[tuple[str, int]]) -> None:
         self.folder = folder
@@ -33,17 +35,17 @@ class Servers(ABC):
         self.notes = folder / "notes"
         self.notes.mkdir()
         self.processes: list[subprocess.Popen[bytes]] = []
-        #: When the server that took writes was dead.
+        #: The time at which the primary was dead.
         self.killed = float("inf")
 
     @abstractmethod
     def fail(self) -> None:
-        """Kill the server that takes writes, and note when; return when another one does."""
+        """Kill the primary, and record when. Returns when another server is the primary."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """The server that takes writes, after :meth:`fail` the new one."""
+        """The primary's URL; after :meth:`fail`, the new primary's."""
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "output").open("ab") as output:
@@ -59,7 +61,7 @@ class Servers(ABC):
         return process
 
     def script(self, text: str) -> None:
-        """Run a few lines of Python with Django set up, on the server that takes writes."""
+        """Run Python code with Django set up, on the primary."""
         code = (
             "import django; django.setup()\n"
             "from django.core.management import call_command\n"
@@ -88,7 +90,7 @@ class Servers(ABC):
 
 
 class Pair(Servers):
-    """A primary and its standby, which an operator promotes at once."""
+    """A primary and a standby, which is promoted at once, as by an operator."""
 
     def __init__(self, folder: Path, primary: EmbeddedServer, standby: EmbeddedServer) -> None:
         super().__init__(folder, [(server.host, server.port) for server in (primary, standby)])
@@ -99,7 +101,7 @@ class Pair(Servers):
     url = ""
 
     def hold_back(self, seconds: float) -> None:
-        """Send nothing to the standby from now on, and return after ``seconds``."""
+        """Stop sending to the standby, and return after ``seconds``."""
         [(walsender,)] = execute(self.url, "SELECT pid FROM pg_stat_replication")
         os.kill(walsender, signal.SIGSTOP)
         time.sleep(seconds)
@@ -128,7 +130,7 @@ def pair(*, synchronous: bool) -> Iterator[Pair]:
         copy(primary, standby)
         with standby:
             if synchronous:
-                # After the copy: the promoted server must not wait for its own standby.
+                # Set after the copy: the promoted server must not wait for a standby.
                 execute(primary.url(), "ALTER SYSTEM SET synchronous_standby_names = '*'")
                 execute(primary.url(), "SELECT pg_reload_conf()")
             state = "SELECT sync_state FROM pg_stat_replication"
@@ -148,7 +150,7 @@ def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait until something is so, and return it. Raises TimeoutError."""
+    """Wait until ``condition()`` is true, and return its result. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -158,9 +160,10 @@ def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def kill(data: Path) -> None:
-    """kill -9 all processes of the server of a directory at once, as a power cut ends them."""
+    """Kill all processes of a directory's server at once, like a power cut."""
     postmaster = int((data / "postmaster.pid").read_text().split()[0])
-    os.kill(postmaster, signal.SIGSTOP)  # or it would see a child die, and restart
+    # Stopped, so that it does not notice a dead child and restart.
+    os.kill(postmaster, signal.SIGSTOP)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])

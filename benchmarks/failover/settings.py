@@ -1,4 +1,4 @@
-"""Django's settings of sender and consumer: several hosts, of which one takes writes."""
+"""Django settings of the sender and the consumer: several hosts, one of them writable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who is measured: an adapter each, used the way its own documentation says.
+"""The contestants: an adapter for each, used as its documentation says.
 
-A contestant that has queues to send to and read from offers :class:`Queues`, for the scenarios
-that measure operations one by one. A contestant that runs handlers is a :class:`Worker`, at its
-defaults and tuned as its documentation advises.
+A contestant with queues to send to and read from offers :class:`Queues`, for scenarios that measure
+single operations. A contestant that runs handlers is a :class:`Worker`, with its defaults and tuned
+as its documentation advises.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
     "worker_class",
 ]
 
-#: The contestant's label, its module here, and what has to be installed: distributions of Python,
-#: a program, or a module of Django.
+#: By a contestant's label: its module here, and its requirements (Python distributions, a program,
+#: or a Django module).
 QUEUES: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, bare cursor": ("ours_bare", ()),
@@ -44,6 +44,7 @@ WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours": ("ours", ()),
     "ours, tasks": ("ours_tasks", ("django.tasks",)),
     "django-tasks-db": ("django_tasks_db", ("django-tasks-db", "django.tasks")),
+    "django-ox": ("django_ox", ("django-ox", "django.tasks")),
     "django-q2": ("django_q2", ("django-q2",)),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),
     "PGMQ's client": ("pgmq_client", ("pgmq", "psycopg-pool")),
@@ -53,12 +54,12 @@ WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Queues(Protocol):
-    """A contestant's sends and reads. Each call is a transaction of its own."""
+    """A contestant's sends and reads. Each call is one transaction."""
 
     def create(self, queue: str, **options: Any) -> None: ...
     def drop(self, queue: str) -> None: ...
     def fill(self, queue: str, bodies: list[Any], count: int, delay: float = 0) -> None:
-        """Send ``count`` messages, the fastest way there is; delayed by seconds."""
+        """Send ``count`` messages in the fastest way, with ``delay`` in seconds."""
         ...
 
     def hold(self, queue: str, count: int) -> None:
@@ -73,18 +74,17 @@ class Queues(Protocol):
 
 
 class Worker:
-    """A contestant's consumer process, and what enqueues for it.
+    """A contestant's consumer process, and its ways to enqueue.
 
-    The ``mode`` names the queue and its handler: ``drain`` does nothing, ``wait`` waits for
-    10 ms, ``latency`` notes how late it was called.
+    ``mode`` names the queue and its handler: ``drain`` does nothing, ``wait`` waits for 10 ms, and
+    ``latency`` records its delay.
     """
 
-    #: Shown beside the results: what is run by default, what its documentation advises for
-    #: throughput, and where it says so.
+    #: Shown in the results: how it runs by default, how when tuned, and which page advises that.
     default = ""
     tuned = ""
     documentation = ""
-    #: The table whose rows workers claim.
+    #: The table from which workers claim rows.
     table = ""
     #: Whether one process runs several handlers at once.
     has_concurrency = True
@@ -94,40 +94,41 @@ class Worker:
         self.connection = database.connect()
 
     def install(self) -> None:
-        """Make its tables, if they are not there."""
+        """Create the contestant's tables, if they do not exist."""
 
     def tune(self, mode: str) -> None:
-        """Set its tables as they are by default, or as its documentation advises."""
+        """Set table options to their defaults, or as the documentation advises."""
 
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
-        """The command that starts a process, with ``concurrency`` handlers in place of its own."""
+        """The command that starts a process; ``concurrency`` overrides its number of handlers."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """Variables for its processes."""
+        """Environment variables for its processes."""
         return {}
 
     def fill(self, count: int, mode: str) -> None:
-        """A backlog, made in any way: this is not measured."""
+        """Create a backlog, in any way: this is not measured."""
         self.enqueue_many([{"x": "y" * 192}] * count, mode)
 
     def enqueue(self, body: dict[str, Any], mode: str) -> None:
-        """Enqueue one, in a transaction of its own."""
+        """Enqueue one message in its own transaction."""
         raise NotImplementedError
 
     def enqueue_many(self, bodies: list[dict[str, Any]], mode: str) -> None:
-        """Enqueue all, as its documentation says for many; without such a call one by one, tuned
-        in one transaction."""
+        """Enqueue all, with the documented call for many. Without such a call: one by one, and when
+        tuned in one transaction.
+        """
         with transaction.atomic() if self.is_tuned else nullcontext():
             for body in bodies:
                 self.enqueue(body, mode)
 
     def remaining(self, mode: str) -> int:
-        """How many are not done."""
+        """The number of messages that are not done."""
         raise NotImplementedError
 
     def clear(self, mode: str) -> None:
-        """Remove everything, what is done as well."""
+        """Remove everything, including finished messages."""
         raise NotImplementedError
 
     def count(self, query: str, *values: Any) -> int:
@@ -140,7 +141,7 @@ class Worker:
 
 
 def missing(label: str) -> str | None:
-    """The requirement that a contestant lacks, or None."""
+    """The first requirement of a contestant that is not installed, or None."""
     for needed in {**QUEUES, **WORKERS}[label][1]:
         if needed == "npm":
             found = shutil.which("npm") and shutil.which("node")
@@ -154,7 +155,7 @@ def missing(label: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the peers that are installed."""
+    """The versions of the installed peers."""
     labels = {**QUEUES, **WORKERS}.values()
     names = {name for _, needed in labels for name in needed} - {"npm", "django.tasks"}
     found = {name: _version(name) or "not installed" for name in sorted(names)}
@@ -174,17 +175,17 @@ def _version(distribution: str) -> str | None:
 
 @cache
 def open_queues(label: str) -> Queues:
-    """The adapter of a contestant, with a connection of its own; one in each process."""
+    """A contestant's adapter with its own connection, one per process."""
     return _module(QUEUES[label][0]).Queues()
 
 
 def open_worker(label: str, *, is_tuned: bool = False) -> Worker:
-    """The adapter of a contestant, at its defaults or tuned."""
+    """A contestant's adapter, with its defaults or tuned."""
     return worker_class(label)(is_tuned=is_tuned)
 
 
 def worker_class(label: str) -> type[Worker]:
-    """Says how that contestant is run."""
+    """The adapter class of a contestant."""
     kind: type[Worker] = _module(WORKERS[label][0]).Worker
     return kind
 

@@ -1,4 +1,4 @@
-"""The limits: what PostgreSQL does with a plain table and no queue at all."""
+"""The upper limit: a plain PostgreSQL table, without a queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text(body: Any) -> str:
 
 
 def copy_in(bodies: list[Any]) -> None:
-    """Every body as a row, by one COPY."""
+    """Insert every body as a row, with one COPY."""
     create()
     with (
         database.connect() as connection,
@@ -39,7 +39,7 @@ def copy_in(bodies: list[Any]) -> None:
 
 
 class Queues:
-    """Delete and return, oldest first: no lease, no archive, nothing to fall back on."""
+    """DELETE RETURNING, oldest first: no lease, no archive, no redelivery."""
 
     def __init__(self) -> None:
         self.cursor = database.connect().cursor()

@@ -53,7 +53,7 @@ class Worker(peers.Worker):
         self.cluster: dict[str, Any] = {}
 
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
-        self.cluster = {"cluster_name": mode}  # its name signs the tasks
+        self.cluster = {"cluster_name": mode}  # the cluster's name signs the tasks
         if self.is_tuned:
             self.cluster |= {"workers": WORKERS, "queue_limit": 50, "bulk": 10}
         if concurrency:

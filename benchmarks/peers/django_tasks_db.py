@@ -41,7 +41,7 @@ class Worker(peers.Worker):
         return {"BENCHMARK_PERSISTENT": "1"} if self.is_tuned else {}
 
     def fill(self, count: int, mode: str) -> None:
-        # The rows that enqueue makes, many at once.
+        # Inserts the rows that enqueue would, many at once.
         task = TASKS[mode]
         for start in range(0, count, CHUNK):
             DBTaskResult.objects.bulk_create(

@@ -1,4 +1,4 @@
-"""Ours, as an application uses it: ``Message.objects`` on Django's connection."""
+"""Our queue as applications use it: ``Message.objects`` on Django's connection."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from benchmarks import consumers, peers
+from django_pgqueue.engine.read import reading
 from django_pgqueue.models import Message, Process, Queue
 
 HOUR = 3600
@@ -50,7 +51,7 @@ class Worker(peers.Worker):
     queues = ("drain", "drain-20ms", "drain-50ms", "ordered", "wait", "latency")
 
     def queue(self, mode: str) -> str:
-        """The queue whose handler is a batch handler, when tuned."""
+        """The queue's name; when tuned, that of the queue with the batch handler."""
         return f"{mode}-batch" if self.is_tuned and mode in consumers.BATCHES else mode
 
     def install(self) -> None:
@@ -73,7 +74,7 @@ class Worker(peers.Worker):
         return self.count("SELECT count(*) FROM pgqueue_live WHERE queue_id = %s", pk)
 
     def clear(self, mode: str) -> None:
-        # A queue's partitions go with it, the archive too.
+        # Dropping a queue drops its partitions, including the archive.
         Message.objects.drop_queue(self.queue(mode))
         Message.objects.create_queue(self.queue(mode))
 
@@ -83,15 +84,15 @@ class Worker(peers.Worker):
             Message.objects.send_batch(mode, bodies, group=str(number))
 
     def abandon(self, count: int, mode: str) -> None:
-        """Lease messages as a consumer process does, and give them back as after its death."""
+        """Lease messages like a consumer process, and leave them as after its death."""
         dead = Process.objects.register([mode], version="", using="default")
-        queue = Queue.objects.resolve(mode, None)
-        leased = Message.objects.lease(queue, vt=HOUR, qty=count, process_id=dead.pk)
+        opened = Queue.objects.resolve(mode, None).opened
+        leased = reading.lease(opened, vt=HOUR, qty=count, process_id=dead.pk)
         assert len(leased) == count
         Process.objects.reap(dt.timedelta(0), using="default")
 
     def seconds(self, mode: str) -> float:
-        """From the last delivery's first lease to the last ack, of all that is archived."""
+        """Seconds from the first last_read_at to the last ack of all archived messages."""
         [(seconds,)] = self.connection.execute(
             "SELECT extract(epoch FROM max(archived_at) - min(last_read_at))::float "
             "FROM pgqueue_archive WHERE queue_id = %s",

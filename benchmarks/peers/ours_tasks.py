@@ -1,4 +1,4 @@
-"""Ours as a backend of Django's Tasks."""
+"""Our backend of Django's Tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Worker(ours.Worker):
         return f"tasks-{mode}"
 
     def install(self) -> None:
-        """``migrate`` makes the queues of the backend."""
+        """Do nothing: ``migrate`` creates the backend's queues."""
 
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
         return super().command(mode, concurrency or (1 if self.is_tuned else None))

@@ -1,4 +1,4 @@
-"""PGMQ: its own SQL, called the way its Python client calls it, on a bare psycopg cursor."""
+"""PGMQ: its own SQL, called as its Python client does, on a plain psycopg cursor."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ CHUNK = 10_000
 
 
 def install() -> None:
-    """The schema ``pgmq``, from the wheel's SQL-only installation."""
+    """Install the schema ``pgmq`` from the wheel's SQL."""
     with database.connect() as connection:
         if connection.execute("SELECT to_regnamespace('pgmq')").fetchone() == (None,):
             connection.execute((_directory() / "pgmq.sql").read_text())
 
 
 def version() -> str:
-    """The version of the SQL, which is not the wheel's."""
+    """The version of the SQL, which differs from the wheel's."""
     return (_directory() / "VERSION").read_text().strip()
 
 
 def _directory() -> Path:
-    # Not imported: the package brings its clients along.
+    # Not imported: the package would import its clients.
     package = importlib.util.find_spec("pgmq")
     assert package is not None
     assert package.submodule_search_locations

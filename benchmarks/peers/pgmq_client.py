@@ -1,9 +1,9 @@
-"""PGMQ's Python client, in the loop that its documentation leaves to its users.
+"""PGMQ's Python client, in the loop that its documentation leaves to users.
 
-By default one message at a time, as in the quick start of https://pgmq.github.io/pgmq-py/, found by
-``read_with_poll``. Tuned: "batch operations for high throughput" (the same page), and the listener
-of https://pgmq.github.io/pgmq-py/notifications/ in place of polling, with no throttle.
-The loop runs one handler at a time: more at once take more processes.
+The default is one message at a time, as in the quick start of https://pgmq.github.io/pgmq-py/,
+found with ``read_with_poll``. Tuned, it uses "batch operations for high throughput" (the same
+page), and the listener of https://pgmq.github.io/pgmq-py/notifications/ instead of polling, without
+a throttle. The loop runs one handler at a time: more concurrency takes more processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PGMQ, with psycopg told to decode bodies by msgspec: what its users could have, too."""
+"""PGMQ with psycopg set to decode bodies with msgspec, as its users could."""
 
 from __future__ import annotations
 

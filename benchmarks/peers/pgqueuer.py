@@ -1,4 +1,4 @@
-"""PgQueuer: its asyncpg driver and ``PgQueuer.run`` on uvloop, which is what its command line does.
+"""PgQueuer: its asyncpg driver and ``PgQueuer.run`` on uvloop, as its command line does.
 
 https://janbjorge.github.io/pgqueuer/guides/performance-tuning/ advises: a larger ``batch_size``
 when jobs are short (the default is 10; of 25, 100 and 1,000 the last is fastest here),
@@ -90,7 +90,7 @@ class Worker(peers.Worker):
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
         options = {"batch_size": BATCH} if self.is_tuned else {}
         if concurrency is not None:
-            # At once at least twice the batch, says PgQueuer: two, where one is asked for.
+            # PgQueuer requires a concurrency of at least twice the batch: two, if one is requested.
             batch = max(concurrency // 2, 1)
             options = {"batch_size": batch, "max_concurrent_tasks": 2 * batch}
         return [sys.executable, "-m", __name__, mode, json.dumps(options)]

@@ -24,7 +24,7 @@ CHUNK = 1000
 
 where = database.parameters() if "BENCHMARK_DATABASE" in os.environ else {}
 size = int(os.environ.get("BENCHMARK_POOL", 0))
-# Four is psycopg's least number unless another is given.
+# psycopg's default minimum is four.
 pool = {"min_size": min(size, 4), "max_size": size} if size else {}
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(kwargs=where, **pool))
 

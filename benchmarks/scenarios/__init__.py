@@ -1,4 +1,4 @@
-"""The scenarios: a module a topic, a function a scenario."""
+"""The scenarios: a module per topic, a function per scenario."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["Goal", "Measure", "Scenario", "registered", "scenario"]
 
-#: One contestant's run in one round: the scenario's figure, or several by their units.
+#: Runs a contestant for one round. Returns the figure in the scenario's unit, or several by unit.
 Measure = Callable[[], "float | dict[str, float]"]
 
 registered: list[Scenario] = []
@@ -16,13 +16,13 @@ registered: list[Scenario] = []
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal for one contestant's figure, as a ratio to another's or (without ``to``) as is."""
+    """A goal for one contestant's figure: as a ratio to another's, or absolute without ``to``."""
 
     of: str
     to: str | None = None
     at_least: float | None = None
     at_most: float | None = None
-    webhooks: float | None = None  # the limit with real webhooks, where it is another
+    webhooks: float | None = None  # the limit with real webhooks, if it differs
     unit: str | None = None
 
     @property
@@ -39,7 +39,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A question, the contestants that answer it, and what the answer should be."""
+    """A question, its contestants, and the expected answer."""
 
     name: str
     topic: str
@@ -58,7 +58,7 @@ class Scenario:
 
 
 def scenario(title: str, *, unit: str = "messages/s", **options: Any) -> Callable[..., Any]:
-    """Register a function as a scenario, named after it, in the topic of its module."""
+    """Register a function as a scenario, named after it; its module is the topic."""
 
     def register(prepare: Callable[[Any], dict[str, Measure]]) -> Callable[..., Any]:
         name = prepare.__name__.replace("_", "-")

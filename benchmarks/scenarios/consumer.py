@@ -1,4 +1,4 @@
-"""One consumer process of ours, from outside."""
+"""One of our consumer processes, measured from outside."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def consumer_groups(bench: Any) -> dict[str, Measure]:
 
 
 def emptied(worker: Any, mode: str, count: int, *, held: bool = False, groups: int = 0) -> float:
-    """Seconds a consumer takes for ``count`` messages, from its first lease to its last ack."""
+    """Seconds in which a consumer handles ``count`` messages, from first lease to last ack."""
     worker.clear(mode)
     if groups:
         worker.fill_groups(count, mode, groups)
@@ -57,7 +57,7 @@ def emptied(worker: Any, mode: str, count: int, *, held: bool = False, groups: i
     if held:
         worker.abandon(count, mode)
     with running(worker, mode) as found:
-        # Seldom: each look takes time from what is measured.
+        # Polls rarely: each poll slows the consumer.
         found.wait_for(lambda: not worker.remaining(mode), START_SECONDS + count / 20, pause=0.2)
     return worker.seconds(mode)
 
@@ -87,8 +87,8 @@ def consumer_memory(bench: Any) -> dict[str, Measure]:
 
 
 def resident(pid: int) -> float:
-    """Megabytes of memory that a process really has, on Linux."""
+    """Megabytes of resident memory of a process, on Linux."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"no memory known of process {pid}")
+    raise RuntimeError(f"the memory of process {pid} is unknown")

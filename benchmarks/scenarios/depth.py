@@ -1,4 +1,4 @@
-"""Bad days: much that lies ahead and cannot be read, a deep backlog, an old snapshot."""
+"""Bad conditions: many unreadable messages in front, a deep backlog, an old snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTESTANTS = {"ours": "ours, bare cursor", "PGMQ": "PGMQ"}
 
 
 def after(bench: Any, prepare: Any) -> dict[str, Measure]:
-    """Each contestant's rate on a clean queue, and on one that was prepared."""
+    """Each contestant's rate on a clean queue, and on a prepared one."""
 
     def measure(peer: str, prepared: bool) -> Measure:
         queues, name = bench.queue(peer)
@@ -83,7 +83,7 @@ def depth_backlog(bench: Any) -> dict[str, Measure]:
             nonlocal missing
             queues.fill(name, bench.payload.bodies, missing)
             bench.settle()
-            # No more than the shallowest queue holds.
+            # At most as many as the shallowest queue holds.
             count, started, ended = bench.clients.shares(
                 1, bounded_task, bench.seconds, peer=peer, queue=name, most=5_000
             )[0]
@@ -101,13 +101,13 @@ def depth_backlog(bench: Any) -> dict[str, Measure]:
 
 
 def bounded_task(peer: str, queue: str, most: int, place: int) -> Any:
-    """Read and archive 100 at a time, ``most`` in all."""
+    """Read and archive 100 at a time, up to ``most``."""
     queues = peers.open_queues(peer)
     steps = itertools.count(100, 100)
     return lambda: queues.cycle(queue, 100) if next(steps) <= most else 0
 
 
-#: A rate that falls goes on falling.
+#: The unit of the last fifth's rate, as a share of the first fifth's: a falling rate keeps falling.
 FLAT = "of its first fifth"
 
 
@@ -154,7 +154,7 @@ def depth_snapshot(bench: Any) -> dict[str, Measure]:
 
 
 def flow_task(peer: str, queue: str, place: int) -> Any:
-    """Send 100, read and archive 100: the queue stays as deep as it was."""
+    """Send 100, then read and archive 100: the queue keeps its depth."""
     queues = peers.open_queues(peer)
     bodies = [{"x": "y" * 192}] * 100
 

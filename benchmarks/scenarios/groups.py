@@ -1,4 +1,4 @@
-"""FIFO groups: read in rounds, whatever else there is."""
+"""FIFO groups: reads across many groups, with and without other messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def names(count: int) -> list[str]:
 
 
 def send(bench: Any, name: str, groups: list[str | None]) -> None:
-    """A message for each entry, to ours."""
+    """Send a message for each entry of ``groups``, to our queue."""
     for start in range(0, len(groups), CHUNK):
         chunk = groups[start : start + CHUNK]
         Message.objects.send_batch(name, bench.payload.take(len(chunk)), group=chunk)
@@ -68,7 +68,7 @@ def groups_read(bench: Any) -> dict[str, Measure]:
             _, name = bench.queue("ours")
             send(bench, name, groups)
             bench.settle()
-            # All of them: that there are new groups is noticed at the first reads, for all.
+            # Reads everything: the first reads process the rechecks of all groups.
             count, started, ended = repeat(lambda: cycle(name, operation), 60)
             bench.drop(name)
             return count / (ended - started)
@@ -103,14 +103,14 @@ def groups_read(bench: Any) -> dict[str, Measure]:
 )
 def groups_number(bench: Any) -> dict[str, Measure]:
     numbers = bench.amount((100, 1_000, 10_000), (100, 1_000, 10_000, 100_000))
-    # As many messages in each case, and a second one behind each that is read.
+    # The same number of messages in each case, with a second message behind each one read.
     total = numbers[-1] * 2
 
     def measure(count: int) -> Measure:
         def run() -> float:
             _, name = bench.queue("ours")
             send(bench, name, names(count) * (total // count))
-            # New groups are noticed once, by the first reads, a thousand at a time.
+            # The first reads process the new groups' rechecks, a thousand at a time.
             while bench.sql("SELECT 1 FROM pgqueue_recheck LIMIT 1"):
                 Message.objects.archive(name, Message.objects.read(name))
             bench.settle()

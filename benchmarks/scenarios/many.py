@@ -49,7 +49,7 @@ def many_clients(bench: Any) -> dict[str, Measure]:
 
 
 def round_task(peer: str, names: list[str], place: int) -> Any:
-    """Send, read and archive 10 in one queue, then in the next; each client has its own."""
+    """Send, read and archive 10 in each queue in turn; each client has its own queues."""
     queues = peers.open_queues(peer)
     bodies = [{"x": "y" * 192}] * 10
     own = names[place::CLIENTS] or names
@@ -61,7 +61,7 @@ def round_task(peer: str, names: list[str], place: int) -> Any:
         queues.cycle(name, 10)
         return 10
 
-    # A connection meets each queue's tables for the first time only once.
+    # Warm up: a connection loads each queue's table definitions once.
     for _ in own:
         step()
     return step
@@ -134,7 +134,7 @@ def many_create(bench: Any) -> dict[str, Measure]:
 
 
 def waiting_task(queue: str, place: int) -> Any:
-    """Send one after the other, and note whenever the longest wait so far is beaten."""
+    """Send one by one, and record each new maximum wait."""
     queues = ours.Queues()
     connection = database.connect()
     worst = 0.0

@@ -1,6 +1,6 @@
-"""Where the time of a message goes: the same work with one layer more each time.
+"""The time of each layer for one message: the same work with one more layer each time.
 
-Without fsync, so that the rest can be seen at all; the last line has it.
+Without fsync, which would hide the rest; the last line includes it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from benchmarks.peers import bare, ours, ours_bare
 from benchmarks.scenarios import Measure, scenario
 from django_pgqueue import arguments
 from django_pgqueue.engine.rows import Delivery
+from django_pgqueue.engine.runner import Rows
 from django_pgqueue.engine.send.sending import send, send_batch
-from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.runner import DjangoRunner
 
 NO_FSYNC = "SET synchronous_commit = off"
 
 
 def bare_queues(cursor_factory: Any) -> ours_bare.Queues:
-    """psycopg's own cursor prepares what it runs often; Django's binds values in the client."""
+    """psycopg's own cursor prepares repeated statements; Django's binds values on the client."""
     queues = ours_bare.Queues(cursor_factory)
-    queues.cursor.execute(NO_FSYNC)
+    queues.connection.execute(NO_FSYNC)
     return queues
 
 
@@ -47,7 +48,7 @@ def django_without_fsync() -> Iterator[None]:
 
 
 def microseconds(step: Callable[[], int], repeats: int) -> float:
-    """Of this process's time, for one message."""
+    """Microseconds of this process per message."""
     count, started = 0, time.perf_counter()
     for _ in range(repeats):
         count += step()
@@ -129,10 +130,10 @@ def parts_read(bench: Any) -> dict[str, Measure]:
     }
 
 
-class Nowhere(OpenQueue):
-    """Sends with another statement."""
+class Nowhere(DjangoRunner):
+    """A runner that sends no statement to the server."""
 
-    def run(self, *args: Any, **names: object) -> list[tuple[Any, ...]]:
+    def run(self, text: str, params: Any = None) -> Rows:
         return [(1,)]
 
 
@@ -146,7 +147,7 @@ def parts_python(bench: Any) -> dict[str, Measure]:
     _, name = bench.queue("ours")
     body, bodies = bench.payload.bodies[0], bench.payload.take(100)
     opened = Queue.objects.resolve(name).opened
-    nowhere = Nowhere(**{f.name: getattr(opened, f.name) for f in dataclasses.fields(opened)})
+    nowhere = dataclasses.replace(opened, runner=Nowhere(opened.alias))
     now = timezone.now()
     row = Delivery(None, 1, 1, 1, json.dumps(body), None, now, 0, None, 0, 2, 1)
     [message] = Message.from_deliveries(opened, [row])

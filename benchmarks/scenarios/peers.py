@@ -1,7 +1,7 @@
-"""Beside the peers: enqueue and drain, one worker and many, and delays at a fixed rate.
+"""All contestants: enqueue, drain with one or many workers, and delays at a fixed rate.
 
-Every contestant is run at its defaults and tuned as its own documentation advises (its file in
-``benchmarks/peers`` says where), with the same messages.
+Each contestant runs with its defaults and tuned as its documentation advises (its file in
+``benchmarks/peers`` names the page), with the same messages.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from benchmarks.scenarios import Goal, Measure, scenario
 from benchmarks.workers import drained, running
 
 ALL = tuple(WORKERS)
-#: How many work at once, in one process and as processes.
+#: Concurrencies: handlers in one process, and numbers of processes.
 NUMBERS = (1, 4, 16)
 SENDERS = 4
 
 
 def drainers(bench: Any, mode: str, is_tuned: bool) -> dict[str, Worker]:
-    """All contestants, with nothing left of a scenario before."""
+    """All contestants, with empty queues."""
     workers = bench.workers(*ALL, is_tuned=is_tuned)
     for worker in workers.values():
         worker.clear(mode)
@@ -33,7 +33,7 @@ def drainers(bench: Any, mode: str, is_tuned: bool) -> dict[str, Worker]:
 
 
 def labelled(workers: dict[str, Worker], is_tuned: bool) -> dict[str, Worker]:
-    """By the name that a contestant has in the results."""
+    """The workers by the labels used in the results."""
     return {f"{label}, tuned" if is_tuned else label: w for label, w in workers.items()}
 
 
@@ -75,7 +75,7 @@ def peers_enqueue_many(bench: Any) -> dict[str, Measure]:
         return run
 
     tuned = labelled(bench.workers(*ALL, is_tuned=True), True)
-    # The only one of which the default is another way to enqueue.
+    # The only contestant whose default is another way to enqueue.
     return {
         label: measure(worker)
         for label, worker in {**bench.workers("django-tasks-db"), **tuned}.items()
@@ -169,7 +169,7 @@ def latencies(bench: Any, rate: int, seconds: int) -> dict[str, Measure]:
     )
     measures = {}
     for is_tuned in (False, True):
-        # Ours has no other tuning for delays than for rates.
+        # Ours is tuned for delays as for rates.
         labels = [label for label in ALL if not (is_tuned and label.startswith("ours"))]
         for label, worker in bench.workers(*labels, is_tuned=is_tuned).items():
             name = f"{label}, tuned" if is_tuned else label
@@ -178,7 +178,7 @@ def latencies(bench: Any, rate: int, seconds: int) -> dict[str, Measure]:
 
 
 def late(bench: Any, label: str, worker: Worker, rate: int, seconds: int) -> dict[str, float]:
-    """Percentiles of the delays, and how many were handled until a moment after the last send."""
+    """Percentiles of the delays, and the share handled until shortly after the last send."""
     worker.clear("latency")
     worker.tune("latency")
 
@@ -198,7 +198,7 @@ def late(bench: Any, label: str, worker: Worker, rate: int, seconds: int) -> dic
     with tempfile.TemporaryDirectory() as directory:
         noted = Path(directory) / "notes"
         with running(worker, "latency", **{notes.VARIABLE: str(noted)}) as found:
-            # Connections are open, and the worker runs, when it begins.
+            # Warm up: connections are open and the worker runs before the measurement.
             warm = set(send(time.monotonic(), SENDERS))
             found.wait_for(lambda: warm <= notes.read(noted).keys())
             time.sleep(0.5)

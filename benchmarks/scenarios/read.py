@@ -1,4 +1,4 @@
-"""Reading and archiving, with nothing in the way."""
+"""Reads and archives under good conditions."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from benchmarks.peers import bare
 from benchmarks.scenarios import Goal, Measure, scenario
 
 READERS = ("ours", "ours, bare cursor", "PGMQ")
-# Ours decodes bodies by msgspec where it is installed: how would PGMQ do?
+# Our queue decodes bodies with msgspec if it is installed; this lets PGMQ do so too.
 DECODERS = (*READERS, "PGMQ, msgspec")
 
 
 def cycle_task(peer: str, queue: str, batch: int, place: int) -> Any:
-    """Read and archive, over and over again."""
+    """Read and archive repeatedly."""
     queues = peers.open_queues(peer)
     return lambda: queues.cycle(queue, batch)
 
 
 def backlog(bench: Any) -> int:
-    """As many as are read in a round, and more; webhooks are forty times as large."""
+    """More messages than a round reads; fewer of webhooks, which are forty times as large."""
     return bench.amount(10_000, 100_000) // (1 if bench.payload.is_small else 5)
 
 
 def drains(
     bench: Any, clients: int, batch: int, readers: Sequence[str] = READERS
 ) -> dict[str, Measure]:
-    """Every contestant reads from a backlog that is new in each round."""
+    """Every contestant reads from a new backlog in each round."""
 
     def measure(peer: str) -> Measure:
         def run() -> float:
-            # A new queue each round, as deep for the last contestant as for the first.
+            # A new queue in each round, equally deep for every contestant.
             queues, name = bench.queue(peer)
             queues.fill(name, bench.payload.bodies, backlog(bench))
             bench.settle()

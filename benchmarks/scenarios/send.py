@@ -1,4 +1,4 @@
-"""Sending: one, a hundred, a hundred thousand."""
+"""Sends of one, a hundred and a hundred thousand messages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The pipeline: reading into Spark, exporting a lake, writing from Spark.
+"""The Spark pipeline: reading into Spark, exporting a lake, writing from Spark.
 
-Needs PySpark and Java, and is left out without them; DuckDB and Polars are beside it where they are
-installed. Spark's own JDBC reader is measured where its driver is installed (Debian's
-libpostgresql-jdbc-java) and the server listens on TCP, which the benchmark's own does not: give one
-by DATABASE_URL.
+Needs PySpark and Java, and is skipped without them. DuckDB and Polars are measured too where they
+are installed. Spark's own JDBC reader is measured if its driver is installed (Debian's
+libpostgresql-jdbc-java) and the server listens on TCP, which the benchmark's own server does not:
+set DATABASE_URL.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ AVAILABLE = shutil.which("java") is not None and all(
 def spark_scenario(
     title: str, *, baseline: str, unit: str = "s", webhooks: bool = False, **limit: float
 ) -> Callable[..., Any]:
-    """A scenario where there is Spark, with our ratio to the baseline as its goal."""
+    """Register a scenario if Spark is available, with our ratio to the baseline as its goal."""
     if not AVAILABLE:
         return lambda prepare: prepare
     goals = (Goal("ours", baseline, **limit),) if limit else ()
     return scenario(title, unit=unit, baseline=baseline, goals=goals, webhooks=webhooks)
 
 
-# A history of three days, written past the trigger: it ended a day ago, and is never read.
+# Three days of history, inserted without the trigger: archived a day ago, and never read.
 FILL = """
 WITH sent AS (
     INSERT INTO {message} (enqueued_at, queue_id, body)
@@ -61,11 +61,11 @@ FROM sent
 
 @cache
 def session() -> Any:
-    """One for all, as a warm cluster would be."""
+    """One session for all scenarios, like a warm cluster."""
     from pyspark_pgqueue.session import local_session
 
     jars = {"spark__driver__extraClassPath": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {}
-    # Parquet of webhooks is read in vectors of 74 MB.
+    # Parquet of webhooks needs vectors of 74 MB.
     return local_session("benchmark", memory="2g", **jars)
 
 
@@ -75,14 +75,16 @@ def url() -> str:
 
 
 def rows_of(bench: Any, small: int) -> int:
-    """As many of the small bodies, or about as much in webhooks, which are forty times as large."""
+    """The number of rows: ``small`` small bodies, or a twentieth of it in webhooks, which are forty
+    times as large.
+    """
     count = small if bench.payload.is_small else small // 20
     bench.made_of = f"{count:,} rows"
     return count
 
 
 def history(bench: Any) -> tuple[str, int, Any]:
-    """A queue with an archive and nothing else; its name, its size and its tables."""
+    """Create a queue with only an archive; returns its name, size and tables."""
     count = rows_of(bench, bench.amount(100_000, 3_000_000, 30_000_000))
     name, tables = archived(bench, count)
     bench.settle()
@@ -90,7 +92,7 @@ def history(bench: Any) -> tuple[str, int, Any]:
 
 
 def archived(bench: Any, count: int) -> tuple[str, Any]:
-    """A queue with that many archived messages; its name and its tables."""
+    """Create a queue with ``count`` archived messages; returns its name and tables."""
     from django_pgqueue.models import Queue
 
     _, name = bench.queue("ours")
@@ -104,14 +106,14 @@ def archived(bench: Any, count: int) -> tuple[str, Any]:
 
 
 def folder_for(bench: Any) -> Path:
-    """An empty folder that is gone at the end."""
+    """An empty folder, deleted at the end."""
     folder = Path(tempfile.mkdtemp(prefix="pgqueue-spark-"))
     bench.on_close(shutil.rmtree, folder, True)
     return folder
 
 
 def no_lake(folder: Path) -> str:
-    """Where a lake is to be made, and none is, nor known to have been."""
+    """Delete the lake's files and row, so that the next export creates it; returns its path."""
     from django_pgqueue.models import Lake
 
     lake = str(folder / "ours")
@@ -148,7 +150,9 @@ def jdbc(query: str, tables: dict[str, Any], bounds: tuple[int, int]) -> Any:
 
 
 def reads(bench: Any, columns: str, query: str) -> dict[str, Measure]:
-    """Every column of every row into the JVM, which then forgets it, beside programs without."""
+    """Read every column of every row into the JVM, which discards it; compared with programs
+    without a JVM.
+    """
     name, count, tables = history(bench)
     source = session().read.format("pgqueue").options(url=url(), subscribe=name, columns=columns)
 
@@ -160,7 +164,7 @@ def reads(bench: Any, columns: str, query: str) -> dict[str, Measure]:
         return materialise(source.load())
 
     measures: dict[str, Measure] = {"ours": ours}
-    ours()  # warm: Spark's own first steps are not what is compared
+    ours()  # warm up, since Spark's own start is not compared
     if JDBC_DRIVER.exists() and not str(database.parameters()["host"]).startswith("/"):
         bounds = bench.sql(f"SELECT min(id), max(id) FROM {tables['archive']}")[0]
 
@@ -186,7 +190,7 @@ def rate(count: int, action: Callable[[str], None], query: str) -> float:
 
 @contextmanager
 def record_batches(query: str) -> Iterator[Any]:
-    """The rows of a query as Arrow record batches, through ADBC."""
+    """A query's rows as Arrow record batches, through ADBC."""
     import adbc_driver_postgresql.dbapi as adbc
 
     with adbc.connect(url()) as connection, connection.cursor() as cursor:
@@ -198,7 +202,8 @@ def read_by_duckdb(query: str) -> None:
     import duckdb
 
     with record_batches(query) as rows, duckdb.connect() as connection:  # noqa: F841
-        connection.execute("CREATE TABLE read AS SELECT * FROM rows")  # it finds it by its name
+        # DuckDB finds the variable by its name.
+        connection.execute("CREATE TABLE read AS SELECT * FROM rows")
 
 
 def read_by_polars(query: str) -> None:
@@ -222,7 +227,7 @@ def read_by_copy(query: str) -> None:
     "Read the archive into Spark, without bodies",
     baseline="Spark's JDBC",
     unit="rows/s",
-    at_least=1.33,  # at most 0.75 of its time
+    at_least=1.33,  # at most 0.75 of the baseline's time
 )
 def spark_read_archive(bench: Any) -> dict[str, Measure]:
     columns = "id,enqueued_at,first_read_at,last_read_at,archived_at,archive_xid,read_ct,attempts"
@@ -235,7 +240,7 @@ def spark_read_archive(bench: Any) -> dict[str, Measure]:
     baseline="Spark's JDBC",
     unit="rows/s",
     webhooks=True,
-    at_least=1.33,  # at most 0.75 of its time
+    at_least=1.33,  # at most 0.75 of the baseline's time
 )
 def spark_read_bodies(bench: Any) -> dict[str, Measure]:
     query = (
@@ -252,7 +257,7 @@ def spark_read_bodies(bench: Any) -> dict[str, Measure]:
     at_most=1.2,
 )
 def spark_export(bench: Any) -> dict[str, Measure]:
-    """Archive with bodies → Parquet by date, in a session that is warm."""
+    """Export an archive with bodies to Parquet by date, in a warm session."""
     from pyspark_pgqueue.export import export
 
     name, _, tables = history(bench)
@@ -280,7 +285,7 @@ def spark_export(bench: Any) -> dict[str, Measure]:
     baseline="DuckDB through ADBC, a new process",
 )
 def spark_export_cold(bench: Any) -> dict[str, Measure]:
-    """The same by a process that starts for it and ends: what a nightly job costs."""
+    """Export in a new process, like a nightly job."""
     name, _, tables = history(bench)
     folder = folder_for(bench)
 
@@ -313,13 +318,13 @@ FROM {archive} a JOIN {message} m ON m.id = a.id AND m.enqueued_at = a.enqueued_
      AND m.queue_id = a.queue_id
 GROUP BY a.queue_id, 1
 """
-#: The tables of all queues.
+#: The tables shared by all queues.
 ALL_TABLES = {"archive": "pgqueue_archive", "message": "pgqueue_message"}
 
 
 @spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL", at_most=1.5)
 def spark_rollup(bench: Any) -> dict[str, Measure]:
-    """Everything computed again, beside the larger part of it in PostgreSQL itself."""
+    """Roll up everything; the baseline does most of the same work in PostgreSQL."""
     from pyspark_pgqueue.rollup import rollup
 
     _, _, tables = history(bench)
@@ -332,7 +337,8 @@ def spark_rollup(bench: Any) -> dict[str, Measure]:
     return {"ours": ours, "plain SQL": lambda: seconds(lambda: bench.sql(plain))}
 
 
-#: How many queues have how many of the normal number of rows, all together. The last is for --full.
+#: The number of queues, and all rows as a multiple of the normal number. The last shape is for
+#: --full.
 SHAPES = {
     "1 queue": (1, 1),
     "1 queue, a tenth of the rows": (1, 0.1),
@@ -348,7 +354,7 @@ SHAPES = {
     unit="µs, read",
 )
 def spark_growth(bench: Any) -> dict[str, Measure]:
-    """Reads with bodies, exports, and roll-ups of everything: from tables, from a lake, by SQL."""
+    """Reads with bodies, exports and full roll-ups: from tables, from a lake, with SQL."""
     from pyspark_pgqueue.export import export
     from pyspark_pgqueue.rollup import rollup
 
@@ -372,7 +378,7 @@ def spark_growth(bench: Any) -> dict[str, Measure]:
         }
         found = {f"µs, {step}": 1e6 * seconds(action) / rows for step, action in steps.items()}
         for _ in range(2):
-            # As hours later. The second finds a run from before the span that it computes.
+            # Simulates hours passing: the second roll-up finds a run from before its span.
             bench.sql("UPDATE pgqueue_rollup_run SET started_at = started_at - interval '2 hours'")
             found["s, nothing new"] = seconds(lambda: rollup(session(), url()))
         for name in names:
@@ -384,7 +390,7 @@ def spark_growth(bench: Any) -> dict[str, Measure]:
 
 
 def lake_rows(tables: dict[str, Any]) -> str:
-    """The query of what a lake has."""
+    """The query for a lake's columns."""
     from pyspark_pgqueue import columns
 
     selected = columns.select(columns.ARCHIVE, columns.ARCHIVE, "'orders'::text")
@@ -417,7 +423,7 @@ def by_polars(tables: dict[str, Any], folder: Path) -> None:
 
 
 def kinds_of(bodies: list[str], folder: Path) -> Path:
-    """A file of bodies by number; webhooks are too large for a plan."""
+    """A Parquet file of numbered bodies; webhooks are too large for a query plan."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -433,7 +439,7 @@ def kinds_of(bodies: list[str], folder: Path) -> Path:
     at_most=1.4,
 )
 def spark_write(bench: Any) -> dict[str, Measure]:
-    """Rows that lie in Parquet → a queue, beside the same bodies by a bare COPY."""
+    """Write rows from Parquet into a queue; the baseline copies the same bodies with COPY."""
     count = rows_of(bench, bench.amount(100_000, 3_000_000))
     folder = folder_for(bench)
     bodies = [json.dumps(body) for body in bench.payload.take(1000)]
@@ -452,7 +458,7 @@ def spark_write(bench: Any) -> dict[str, Measure]:
 
         _, name = bench.queue("ours")
         tables = Queue.objects.get(name=name).tables
-        # As COPY's text wants it; JSON has no other control characters.
+        # Escaped for COPY; JSON contains no other control characters.
         lines = (body.replace("\\", "\\\\") + f"\t{tables['queue_id']}\n" for body in bodies)
         block = "".join(lines)
 

@@ -1,8 +1,8 @@
-"""graphile-worker, on Node.js: a yardstick from outside of Python.
+"""graphile-worker, on Node.js: a contestant from outside Python.
 
-By default its command line as it comes: one job at a time. Tuned: the configuration of "Quick
-stats" on https://worker.graphile.org/docs/performance, which its own performance test uses, for
-concurrency N a pool of N + 1. It is installed by npm into ``benchmarks/.npm``.
+The default is its command line: one job at a time. Tuned, it uses the configuration of "Quick
+stats" on https://worker.graphile.org/docs/performance, as its own performance test does: for
+concurrency N, a pool of N + 1. npm installs it into ``benchmarks/.npm``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Worker(peers.Worker):
         run([str(PROGRAM), "--schema-only", *self.connecting()], env=self.environment())
 
     def connecting(self) -> list[str]:
-        # The rest is in libpq's variables.
+        # The other parameters are in libpq's environment variables.
         return ["--connection", f"postgres:///{database.parameters()['dbname']}"]
 
     def command(self, mode: str, concurrency: int | None = None) -> list[str]:
