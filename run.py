@@ -34,14 +34,15 @@ MADE_BY_US = VENV / "made-by-run.py"
 STAMP = VENV / "installed.json"
 OLDEST, NEWEST = (3, 10), (3, 14)
 USUAL = "not slow and not acceptance and not spark"
-# Most tests wait more than they work; the tests of a file share what they prepare.
+# Two processes, since most tests mostly wait. One file stays in one process, since its tests share
+# fixtures.
 SIDE_BY_SIDE = ["-n2", "--dist=loadfile"]
 QUICK = ["tests/engine", "tests/models", "--ignore=tests/engine/plans"]
 SQL = [f"tests/{part}" for part in ("ddl", "engine", "maintenance", "migrations", "models")]
 SQL += ["tests/management", "tests/admin/test_processes.py", "tests/admin/test_queries.py"]
 NEEDS = {"demo": ["--group=example"], "test": ["--group=test"]}
 NEEDS["check"] = [*NEEDS["test"], "--group=lint", "--group=docs"]
-NEEDS["docs"] = [*NEEDS["test"], "--group=docs"]
+NEEDS["docs"] = ["--group=docs"]
 NEEDS["coverage"] = [*NEEDS["test"], "--group=coverage"]
 
 
@@ -80,7 +81,7 @@ def choose_postgres(arguments):
 
 
 def selected(arguments):
-    """pytest's arguments. Tests that are named, by path or marker, run whatever they are."""
+    """pytest's arguments. Tests named by path or marker run even if they are slow."""
     rest = [argument for argument in arguments if argument not in {"--all", "--quick", "--sql"}]
     if "--quick" in arguments:
         return [*rest, "-m", f"{USUAL} and not commits", *QUICK]
@@ -94,7 +95,7 @@ def selected(arguments):
 
 
 def coverage(arguments):
-    """Branches too, and processes that tests start. Ends with the modules below 90 %."""
+    """Run the tests with branch coverage, subprocesses included. Ends with modules below 90 %."""
     choose_postgres(arguments)
     run("-m", "coverage", "erase")
     failed = run("-m", "coverage", "run", "-m", "pytest", *selected(arguments))
@@ -107,7 +108,7 @@ def docs(arguments):
     if "--linkcheck" in arguments:
         return run(*sphinx("linkcheck"))
     failed = run(*sphinx("html"))
-    say("Failed." if failed else f"The site is in {ROOT / 'docs/_build/html/README.html'}.")
+    say("Failed." if failed else f"The site is in {ROOT / 'docs/_build/html/index.html'}.")
     return failed
 
 
@@ -159,7 +160,7 @@ def environment():
 
 
 def prepare(needs):
-    """Make .venv and install what is needed, unless the stamp says that it is all there."""
+    """Create .venv and install the needs, unless the stamp shows that they are installed."""
     make_venv()
     stamp = read_stamp()
     inputs = hashlib.sha256(
@@ -176,9 +177,9 @@ def prepare(needs):
     extras = ",".join(need[len("--extra=") :] for need in needs if need.startswith("--extra="))
     project = f".[{extras}]" if extras else "."
     groups = [need for need in needs if need.startswith("--group=")]
-    pip("install", "pip")  # older ones know no dependency groups
+    pip("install", "pip")  # older versions do not support dependency groups
     pip("install", "--editable", project, *groups)
-    # Last, so that a killed installation is done again.
+    # Written last, so that an interrupted installation is repeated.
     STAMP.write_text(json.dumps({"inputs": inputs, "needs": needs}))
     say(f"Installed in {time.monotonic() - started:.0f} seconds.")
 
@@ -196,7 +197,7 @@ def make_venv():
     say(f"Making .venv with Python {dotted(python['version'])} ({python['path']}) ...")
     shutil.rmtree(str(REMOVED), ignore_errors=True)
     if VENV.exists():
-        VENV.rename(REMOVED)  # at once: half a removal would leave something unrecognisable
+        VENV.rename(REMOVED)  # renamed at once: half a removal would leave an unrecognisable folder
         shutil.rmtree(str(REMOVED), ignore_errors=True)
     VENV.mkdir()
     MADE_BY_US.touch()
@@ -230,7 +231,8 @@ def find_python(wanted):
         candidates = [sys.executable, *names, "python3", "/usr/bin/python3"]
         candidates += map(str, pyenv.glob("versions/*/bin/python"))
     found = [python for python in map(probe, candidates) if python and fits(python)]
-    found.sort(key=lambda python: python["version"], reverse=True)  # stable: ours first
+    # Stable, so the interpreter that runs this comes first.
+    found.sort(key=lambda python: python["version"], reverse=True)
     complete = [python for python in found if python["ensurepip"]]
     if complete:
         return complete[0]
@@ -245,7 +247,7 @@ def find_python(wanted):
 
 
 def install_venv_module(python):
-    """Debian ships Python without what makes virtual environments."""
+    """Install the venv module, which Debian packages separately from Python."""
     version = dotted(python["version"])
     system = os.path.realpath("/usr/bin/python3") == os.path.realpath(python["path"])
     package = "python3-venv" if system else f"python{version}-venv"
@@ -262,7 +264,7 @@ def install_venv_module(python):
 
 
 def probe(python):
-    """Version and abilities of an interpreter, or None if it does not run."""
+    """The version and features of an interpreter, or None if it does not run."""
     question = (
         "import importlib.util as u, json, sys; print(json.dumps({"
         "'path': sys.executable, 'version': sys.version_info[:2],"

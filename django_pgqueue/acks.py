@@ -1,4 +1,4 @@
-"""The outcome of a message after its handler: policies and outcomes, decided without I/O."""
+"""Ack policies and outcomes. Decides the outcome of a handler run, without I/O."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 import traceback
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Literal
 
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import RetryStrategy, wants_retry
@@ -13,6 +14,7 @@ from django_pgqueue.retries import RetryStrategy, wants_retry
 __all__ = [
     "Ack",
     "AckPolicy",
+    "AckPolicyName",
     "Discard",
     "Failure",
     "Nack",
@@ -29,13 +31,13 @@ _LONGEST_DELAY = 1e9
 
 
 class AckPolicy(str, Enum):
-    """When a message counts as done.
+    """When a message is archived as done.
 
-    ACK             whatever the handler does
+    ACK             after the handler, even if it raises
     ACK_FIRST       before the handler runs: at most once
-    NACK_ON_ERROR   when the handler returns; an error asks the retry strategy (the default)
+    NACK_ON_ERROR   when the handler returns; on an error the retry strategy decides (the default)
     REJECT_ON_ERROR when the handler returns; an error fails the message for good
-    MANUAL          as the handler says with message.ack(), nack() or reject()
+    MANUAL          when the handler calls message.ack(), nack() or reject()
     TRANSACTIONAL   handler and ack commit together, or roll back together: effectively once
     """
 
@@ -47,9 +49,15 @@ class AckPolicy(str, Enum):
     TRANSACTIONAL = "TRANSACTIONAL"
 
 
+#: The policies' names, for type checkers and editors.
+AckPolicyName = Literal[
+    "ACK", "ACK_FIRST", "NACK_ON_ERROR", "REJECT_ON_ERROR", "MANUAL", "TRANSACTIONAL"
+]
+
+
 @dataclass(frozen=True)
 class Failure:
-    """Why one attempt failed, as :class:`~django_pgqueue.models.Attempt` keeps it.
+    """Why an attempt failed. :class:`~django_pgqueue.models.Attempt` stores it.
 
     ``attempt`` counts the handler's runs from 1, ``error_class`` is the import path of the
     exception.
@@ -66,7 +74,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, attempt: int) -> Failure:
-        """The failure of an attempt that raised this."""
+        """The failure for an exception that a handler raised."""
         kind = type(error)
         try:
             message = str(error)
@@ -89,30 +97,32 @@ class Ack:
 
 @dataclass(frozen=True)
 class Nack:
-    """Not done: try again after ``delay`` seconds; None asks the retry strategy.
+    """Not done: try again after ``delay`` seconds; with None the retry strategy decides.
 
-    ``error`` is kept with the message until its next attempt; ``cause`` is the exception, for logs
-    and error trackers. Raises InvalidArgument for a delay that is negative or no number.
+    ``reason`` is kept as the message's error until its next attempt; ``cause`` is the exception,
+    for logs and error trackers. Raises InvalidArgument for a delay that is negative or no number.
     """
 
     delay: float | None = None
-    error: str = ""
+    reason: str = ""
     cause: BaseException | None = field(default=None, compare=False, repr=False)
     failure: Failure | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delay", _seconds(self.delay))
+        object.__setattr__(self, "reason", _storable(str(self.reason)))
 
 
 class Retry(Exception):
     """Raised by a handler: try this message again after ``delay`` seconds.
 
-    Without a delay the retry strategy decides, and may end the attempts; with one the message is
-    tried again whatever the strategy says.
+    Without a delay the retry strategy decides, and may end the attempts. With a delay the message
+    is always tried again.
     """
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
-        super().__init__(reason or "the handler asked for a retry")
+        self.reason: str = _storable(str(reason) or "the handler asked for a retry")
+        super().__init__(self.reason)
         self.delay: float | None = _seconds(delay)
 
 
@@ -130,7 +140,7 @@ class Reject(Exception):
 
 
 class Discard(Exception):
-    """Raised or returned by a handler: forget this message, body and all."""
+    """Raised or returned by a handler: delete this message with its body."""
 
 
 Outcome = Ack | Nack | Reject | Discard
@@ -149,13 +159,13 @@ def decide(
 ) -> Outcome | None:
     """The outcome of one handler run.
 
-    ``said`` is the handler's own word (by ``message.ack()`` and the like), ``error`` the exception
-    it raised, ``attempt`` counts its runs from 1, ``elapsed`` is in seconds since the first
-    delivery. None means that nothing is left to do: the message was settled before.
+    ``said`` is the outcome that the handler set with ``message.ack()`` and the like, ``error`` the
+    exception that it raised. ``attempt`` counts runs from 1; ``elapsed`` is in seconds since the
+    first delivery. Returns None if the message was settled before the handler ran.
 
     >>> from django_pgqueue.retries import Constant
     >>> decide(AckPolicy.NACK_ON_ERROR, Constant(seconds=5), error=OSError(), attempt=1, elapsed=0)
-    Nack(delay=5, error='OSError')
+    Nack(delay=5, reason='OSError')
     """
     if policy is AckPolicy.ACK_FIRST:
         return None
@@ -165,7 +175,7 @@ def decide(
         return _failed(error, Failure.of(error.__cause__ or error, attempt))
     if isinstance(error, Retry):
         failure = Failure.of(error.__cause__ or error, attempt)
-        said, error = Nack(error.delay, str(error), error.__cause__, failure), None
+        said, error = Nack(error.delay, error.reason, error.__cause__, failure), None
     if said is not None:
         said = _explained(said, attempt)
         return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
@@ -188,16 +198,16 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
         return nack
     delay = strategy.delay(attempt, elapsed)
     if delay is None:
-        return _failed(Reject(nack.error or "no attempts left"), nack.failure, nack.cause)
-    return Nack(delay, nack.error, nack.cause, nack.failure)
+        return _failed(Reject(nack.reason or "no attempts left"), nack.failure, nack.cause)
+    return Nack(delay, nack.reason, nack.cause, nack.failure)
 
 
 def _explained(said: Outcome, attempt: int) -> Outcome:
-    """The handler's own word, with the failure that its reason stands for."""
+    """The outcome that the handler set, completed with a Failure made from its reason."""
     if isinstance(said, Reject) and said.failure is None:
         return _failed(said, Failure.of(said.__cause__ or said, attempt))
-    if isinstance(said, Nack) and said.error and said.failure is None:
-        failure = Failure.of(said.cause or Retry(said.delay, said.error), attempt)
+    if isinstance(said, Nack) and said.reason and said.failure is None:
+        failure = Failure.of(said.cause or Retry(said.delay, said.reason), attempt)
         return replace(said, failure=failure)
     return said
 
@@ -210,7 +220,7 @@ def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None
 
 
 def describe(error: BaseException) -> str:
-    """The exception as text: its last line first, then the traceback, cut to fit.
+    """The exception as text: type and message first, then the traceback, cut to a maximum length.
 
     >>> describe(ValueError("no number"))
     'ValueError: no number'
@@ -223,7 +233,7 @@ def describe(error: BaseException) -> str:
 
 
 def _storable(text: str) -> str:
-    """The text as PostgreSQL can store it: no NUL, no lone surrogate, not endless."""
+    """Make a text storable in PostgreSQL: no NUL, no lone surrogates, limited length."""
     return _printable(text[:_LONGEST_ERROR])
 
 
@@ -232,7 +242,7 @@ def _printable(text: str) -> str:
 
 
 def _seconds(delay: object) -> float | None:
-    """A delay in seconds. A wrong one must fail in the handler, not when outcomes are written."""
+    """Convert a delay to seconds. Validates it now, so that an error is raised in the handler."""
     if isinstance(delay, dt.timedelta):
         delay = delay.total_seconds()
     if delay is None:

@@ -1,4 +1,4 @@
-"""Arguments of callers, checked and put in the one form that the statements take."""
+"""Validates callers' arguments, and converts them to the form that the statements take."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.core.exceptions import ValidationError
-from django.core.serializers.json import DjangoJSONEncoder
-
+from django_pgqueue.encoding import encode
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
 from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
@@ -37,14 +35,13 @@ __all__ = [
     "text",
     "texts",
     "timeout",
-    "validate_queue_name",
     "whole",
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
 _INT4 = 2**31 - 1
-# The constraint pgqueue_time_range in Python.
+# The limits of the constraint pgqueue_time_range.
 _FIRST = dt.datetime(1, 1, 2, tzinfo=dt.timezone.utc)
 _LAST = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -58,14 +55,9 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 # \u0000; an even number of backslashes before the u means that the text only looks like it.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
-# ensure_ascii would turn each non-ASCII character into six bytes.
-_encode = DjangoJSONEncoder(
-    allow_nan=False, ensure_ascii=False, check_circular=True, separators=(",", ":")
-).encode
-
 
 def queue_name(name: object) -> str:
-    """A valid queue name, as it is.
+    """Validate a queue name, and return it unchanged.
 
     >>> queue_name("orders.eu")
     'orders.eu'
@@ -77,16 +69,8 @@ def queue_name(name: object) -> str:
     return name
 
 
-def validate_queue_name(name: str) -> None:
-    """:func:`queue_name` as a validator of model and form fields."""
-    try:
-        queue_name(name)
-    except InvalidQueueName as error:
-        raise ValidationError(str(error)) from error
-
-
 def quantity(qty: object) -> int | None:
-    """How many messages: zero or more, or None for all there are."""
+    """Validate a number of messages: zero or more, or None for all."""
     if qty is None:
         return None
     if isinstance(qty, bool) or not isinstance(qty, int):
@@ -97,14 +81,14 @@ def quantity(qty: object) -> int | None:
 
 
 def priority(value: object) -> int:
-    """A priority from -100 to 100; higher is read first."""
+    """Validate a priority from -100 to 100. Higher priorities are read first."""
     if isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= 100:
         raise InvalidArgument(f"priority must be a whole number from -100 to 100, not {value!r}")
     return value
 
 
 def key(value: object, name: str) -> str | None:
-    """A group or dedup key: text of 1 to 255 characters that PostgreSQL can store, or None."""
+    """Validate a group or dedup key: 1 to 255 characters that PostgreSQL can store, or None."""
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or _UNSTORABLE.search(value):
@@ -116,14 +100,14 @@ def key(value: object, name: str) -> str | None:
 
 
 def count(value: object, name: str) -> int:
-    """A whole number, at least 1, that PostgreSQL's integer holds."""
+    """Validate a whole number, at least 1, that fits PostgreSQL's integer."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INT4:
         raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
     return value
 
 
 def duration(value: object, name: str = "vt") -> dt.timedelta:
-    """Seconds or a timedelta, as a timedelta.
+    """Convert seconds or a timedelta to a timedelta.
 
     >>> duration(1.5)
     datetime.timedelta(seconds=1, microseconds=500000)
@@ -145,7 +129,7 @@ def duration(value: object, name: str = "vt") -> dt.timedelta:
 
 
 def timeout(value: object) -> dt.timedelta:
-    """A visibility timeout, as :func:`duration`; zero or more."""
+    """Convert a visibility timeout to a timedelta, zero or more."""
     length = duration(value)
     if length < dt.timedelta(0):
         raise InvalidArgument(f"vt must be zero seconds or more, not {value!r}")
@@ -153,7 +137,7 @@ def timeout(value: object) -> dt.timedelta:
 
 
 def span(value: object, name: str) -> dt.timedelta | None:
-    """A length of time of at least a second, or None.
+    """Convert a length of time, at least a second, to a timedelta; None stays None.
 
     >>> span(3600, "retention")
     datetime.timedelta(seconds=3600)
@@ -167,9 +151,9 @@ def span(value: object, name: str) -> dt.timedelta | None:
 
 
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
-    """A delay as the two parameters that the server adds up: ``at``, or ``after`` from its now.
+    """Convert a delay to the parameters ``at`` (a time) and ``after`` (from the server's now).
 
-    Zero and None are neither: at once. A naive datetime is refused, since it names no moment.
+    Both are None for a delay of zero or None. A naive datetime raises InvalidArgument.
     """
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
@@ -188,7 +172,7 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
 
 
 def condition(value: object) -> str | None:
-    """The JSON text of the part that a body is to contain; None for None and {}: any body."""
+    """The JSON text of ``conditional``; None for None and {}, which match any body."""
     return None if value == {} else json_text(value, "conditional")
 
 
@@ -201,7 +185,7 @@ def json_text(value: object, what: str = "body") -> str | None:
     if value is None:
         return None
     try:
-        text = _encode(value)
+        text = encode(value)
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidMessage(
@@ -234,9 +218,9 @@ def headers_text(value: object) -> str | None:
 
 
 def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
-    """Receipts apart from bare ids, each once, in the order given.
+    """Separate receipts from bare ids. Removes duplicates and keeps the order.
 
-    Takes one or many of: Receipt, id, or a message (by its receipt when it was read).
+    Takes one or many of: Receipt, id, or message (by its receipt if it was read).
 
     >>> targets([Receipt(1, 1, 5), 2, 2])
     ([Receipt(id=1, read_ct=1, read_at=5)], [2])
@@ -261,7 +245,7 @@ def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
 
 
 def ids(values: Any) -> list[int]:
-    """Ids of messages, in a list."""
+    """Validate message ids, and return them as a list."""
     found = _list(values, "ids", "message ids")
     for value in found:
         if not _is_id(value):
@@ -270,7 +254,7 @@ def ids(values: Any) -> list[int]:
 
 
 def receipts(values: Any) -> list[Receipt]:
-    """Receipts of deliveries, in a list."""
+    """Validate receipts, and return them as a list."""
     found = _list(values, "receipts", "receipts")
     for value in found:
         if not _is_receipt(value):
@@ -281,7 +265,7 @@ def receipts(values: Any) -> list[Receipt]:
 
 
 def by_receipt(values: Any, name: str, each: str) -> dict[Receipt, Any]:
-    """A dict whose keys are receipts; None is an empty one."""
+    """Validate a dict whose keys are receipts; None becomes an empty dict."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -291,13 +275,13 @@ def by_receipt(values: Any, name: str, each: str) -> dict[Receipt, Any]:
 
 
 def texts(values: Any, name: str) -> dict[Receipt, str | None]:
-    """Texts by receipt, such as errors."""
+    """Validate a dict of texts, such as errors, by receipt."""
     found = by_receipt(values, name, "texts")
     return {receipt: text(value, name) for receipt, value in found.items()}
 
 
 def text(value: object, name: str) -> str | None:
-    """A text that PostgreSQL can store, or None."""
+    """Validate a text that PostgreSQL can store, or None."""
     if value is not None and (not isinstance(value, str) or _UNSTORABLE.search(value)):
         raise InvalidArgument(
             f"{name} must be text without NUL and lone surrogates, or None, not {value!r}"
@@ -306,14 +290,14 @@ def text(value: object, name: str) -> str | None:
 
 
 def whole(value: object, name: str) -> int:
-    """A whole number from 1 on that PostgreSQL's integer holds."""
+    """Validate a whole number from 1 on that fits PostgreSQL's integer."""
     if type(value) is not int or not 1 <= value <= _INT4:
         raise InvalidArgument(f"{name} must be a whole number from 1 to {_INT4}, not {value!r}")
     return value
 
 
 def process(value: object) -> int | None:
-    """The id of a consumer process's row, or None."""
+    """Validate the id of a consumer process, or None."""
     return None if value is None else whole(value, "process_id")
 
 
@@ -328,7 +312,7 @@ def _is_id(value: object) -> bool:
 
 
 def _is_receipt(value: object) -> bool:
-    # Receipts of a batch are made by a read alone.
+    # Only reads make batch receipts, so these need no check.
     return type(value) is BatchReceipt or (
         isinstance(value, Receipt)
         and all(map(_is_id, value))
@@ -338,7 +322,7 @@ def _is_receipt(value: object) -> bool:
 
 
 def newest(given: Sequence[Receipt]) -> list[Receipt]:
-    """The receipts that may be good: of several for one message only that of the last delivery.
+    """Keep only the receipt of the last delivery of each message.
 
     >>> newest([Receipt(7, 1, 5), Receipt(7, 2, 9), Receipt(8, 1, 5)])
     [Receipt(id=7, read_ct=2, read_at=9), Receipt(id=8, read_ct=1, read_at=5)]
@@ -352,7 +336,7 @@ def newest(given: Sequence[Receipt]) -> list[Receipt]:
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """The parameters by which a statement finds the deliveries of these receipts, and no other.
+    """The query parameters that match exactly the deliveries of these receipts.
 
     >>> fence([Receipt(7, 1, 5), Receipt(8, 2, 9)])
     {'ids': '{7,8}', 'read_cts': '{1,2}', 'read_ats': '{5,9}'}
@@ -362,9 +346,9 @@ def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
 
 
 def array(values: Iterable[object]) -> str:
-    """An array of values that need no quotes, as PostgreSQL writes it.
+    """A PostgreSQL array literal of values that need no quotes.
 
-    psycopg looks at each value of a list, and gives it another type for larger numbers.
+    A list would be slower: psycopg inspects each value, and picks a type by the largest number.
 
     >>> array([7, 8])
     '{7,8}'

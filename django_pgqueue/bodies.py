@@ -1,7 +1,7 @@
-"""The argument of a handler: the message, or its body as the type the handler names.
+"""Builds a handler's argument: the message, or its body converted to the annotated type.
 
-pydantic does the checking where it is installed. Without it dataclasses and TypedDicts are
-checked field by field: enough to keep a malformed message out of a handler.
+pydantic validates its own models and dataclasses. Other dataclasses and TypedDicts are validated
+here, strictly: ``"5"`` is no int. This holds whether or not pydantic is installed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import sys
 import types
 import typing
 import uuid
+from collections import abc
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
+from contextlib import suppress
+from functools import cache
 from typing import Any, Union
 
 from django.utils import dateparse
@@ -25,10 +26,8 @@ from django.utils import dateparse
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
-pydantic: Any = import_module("pydantic") if find_spec("pydantic") else None
-
-# From Python 3.14 on annotations are evaluated when asked for, and one that was imported for type
-# checking only must not keep us from the others.
+# Python 3.14 evaluates annotations lazily. A name that is imported only for type checking must not
+# make the other annotations unreadable.
 _LAZILY: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     import annotationlib
@@ -48,7 +47,10 @@ __all__ = ["Call"]
 
 _FILLED_IN = ("message", "context")
 
-#: Types that JSON holds as text, and their parsers: the forms that sending writes.
+#: Makes a field's value from a JSON value and its path, which errors name.
+Make = Callable[[Any, str], Any]
+
+#: Types that are text in JSON, with parsers for the formats that sending writes.
 _FROM_TEXT: dict[Any, Callable[[str], Any]] = {
     dt.datetime: dateparse.parse_datetime,
     dt.date: dateparse.parse_date,
@@ -58,15 +60,33 @@ _FROM_TEXT: dict[Any, Callable[[str], Any]] = {
     uuid.UUID: uuid.UUID,
 }
 
+#: Types of dict keys, which are always text in JSON, with their parsers.
+_FROM_KEY: dict[Any, Callable[[str], Any]] = {**_FROM_TEXT, int: int, float: float}
+
+#: Types that are lists in JSON, with their constructors.
+_FROM_LIST: dict[Any, Callable[[list[Any]], Any]] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    abc.Set: frozenset,
+}
+
+_FROM_OBJECT = (dict, abc.Mapping, abc.MutableMapping)
+
 
 class Call:
-    """How one function wants to be called.
+    """How to call a handler's function: which arguments it takes, and how to convert the body.
 
     >>> def charge(message): ...
     >>> Call(charge).convert is None
     True
 
-    Raises InvalidArgument for a signature that cannot be filled.
+    Raises InvalidArgument for a parameter that cannot be filled in.
     """
 
     def __init__(self, function: Callable[..., Any], *, batch: bool = False) -> None:
@@ -82,7 +102,7 @@ class Call:
     def __call__(self, given: Any, context: Any) -> Any:
         """Call the function with a message, or a list of them.
 
-        Raises Reject when a body does not fit, and whatever the function raises.
+        Raises Reject if a body does not fit the type, and any exception of the function.
         """
         if self.convert is None:
             first = given
@@ -96,7 +116,7 @@ class Call:
         return self.function(first, **{name: extra[name] for name in self._extra})
 
     def misfit(self, message: Any) -> Reject | None:
-        """Why the body of a message does not fit, or None."""
+        """The Reject for a body that does not fit the type, or None."""
         try:
             if self.convert is not None:
                 self.convert(message.body)
@@ -127,120 +147,217 @@ def _hint(function: Callable[..., Any], name: str) -> Any:
     function = inspect.unwrap(function)
     try:
         annotation = _annotations(function).get(name)
-        # This one alone: another that cannot be resolved must not take the check away.
+        # Resolve only this annotation: an unresolvable one elsewhere must not disable the check.
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         return typing.get_type_hints(alone, getattr(function, "__globals__", {})).get(name)
     except (AttributeError, NameError, TypeError):
-        # A name imported for type checking only: Message, most likely.
+        # The name is imported only for type checking. Most likely it is Message.
         return None
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """The function from a body to that type; None when the handler takes the message itself."""
-    is_model = (
-        pydantic is not None and isinstance(hint, type) and issubclass(hint, pydantic.BaseModel)
-    )
-    if not (is_model or dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)):
+    """A function that converts a body to this type; None if the handler takes the message.
+
+    Raises InvalidArgument for a type with a field that cannot be made from JSON.
+    """
+    if not (_is_record(hint) or _is_pydantic(hint)):
         return None
-    # Before Python 3.12 pydantic takes the TypedDict of typing_extensions only.
-    if pydantic is not None and (sys.version_info >= (3, 12) or not typing.is_typeddict(hint)):
-        adapter = pydantic.TypeAdapter(hint)
+    maker = cache(lambda: _maker(hint, hint.__name__, {}))
+    # A type that is defined below the handler is resolved at the first message.
+    with suppress(NameError):
+        maker()
 
-        def validate(body: Any) -> Any:
-            try:
-                return adapter.validate_python(body)
-            except pydantic.ValidationError as error:
-                raise Reject(f"the body is no {hint.__name__}: {error}") from error
-
-        return validate
-
-    def check(body: Any) -> Any:
+    def convert(body: Any) -> Any:
+        make = maker()
         try:
-            return _built(hint, body, "body")
-        except (TypeError, ValueError) as error:
+            return make(body, "body")
+        except (TypeError, ValueError, OverflowError) as error:
             raise Reject(f"the body is no {hint.__name__}: {error}") from error
 
-    return check
+    return convert
 
 
-def _built(hint: Any, value: Any, path: str) -> Any:
-    """The value as that type, or TypeError saying where it differs."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or isinstance(hint, typing.TypeVar):
-        return value
-    if origin in (Union, types.UnionType):
-        return _first_fit(args, value, path)
-    if origin in (typing.Required, typing.NotRequired) if hasattr(typing, "Required") else False:
-        return _built(args[0], value, path)
-    if typing.is_typeddict(hint) or dataclasses.is_dataclass(hint):
-        return _record(hint, value, path)
-    if origin is list and args:
-        _demand(isinstance(value, list), path, "a list", value)
-        return [_built(args[0], each, f"{path}[{i}]") for i, each in enumerate(value)]
-    if origin is dict and args:
-        _demand(isinstance(value, dict), path, "an object", value)
-        return {key: _built(args[1], each, f"{path}.{key}") for key, each in value.items()}
-    if origin is typing.Literal:
-        _demand(value in args, path, f"one of {args}", value)
-        return value
-    plain = origin or (type(None) if hint is None else hint)
+def _is_record(hint: Any) -> bool:
+    return typing.is_typeddict(hint) or (
+        isinstance(hint, type) and dataclasses.is_dataclass(hint) and not _is_pydantic(hint)
+    )
+
+
+def _is_pydantic(hint: Any) -> bool:
+    """Whether the type is a model or dataclass of pydantic."""
+    return isinstance(hint, type) and hasattr(hint, "__pydantic_validator__")
+
+
+def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
+    """A function that makes this type from JSON. ``where`` names the type in errors.
+
+    Raises InvalidArgument for a type that cannot be made from JSON.
+    """
+    plain, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if plain in (Any, object) or isinstance(plain, typing.TypeVar):
+        return lambda value, path: value
+    if plain in (Union, types.UnionType):
+        return _first_fit([_maker(each, where, known) for each in args])
+    if plain is typing.Literal:
+        return _one_of(args)
+    if plain in _FROM_LIST:
+        return _list_maker(plain, args, where, known)
+    if plain in _FROM_OBJECT:
+        return _object_maker(args, where, known)
+    if _is_pydantic(plain):
+        # pydantic is imported already, since the type uses it.
+        validate = sys.modules["pydantic"].TypeAdapter(hint).validate_python
+        return lambda value, path: validate(value)
+    if _is_record(plain) or hasattr(plain, "__value__"):
+        if plain not in known:
+            # A type may contain itself.
+            known[plain] = lambda value, path: known[plain](value, path)
+            if _is_record(plain):
+                known[plain] = _record_maker(plain, known)
+            else:
+                known[plain] = _maker(plain.__value__, where, known)
+        return known[plain]
+    if hasattr(plain, "__supertype__"):
+        return _maker(plain.__supertype__, where, known)
+    if isinstance(plain, dataclasses.InitVar):
+        return _maker(plain.type, where, known)
     if isinstance(plain, type) and issubclass(plain, enum.Enum):
-        _demand(value in [member.value for member in plain], path, f"of {plain.__name__}", value)
-        return plain(value)
-    if plain in _FROM_TEXT and isinstance(value, str):
-        return _read(plain, value, path)
-    if plain is decimal.Decimal and isinstance(value, (int, float)) and value is not True:
-        return decimal.Decimal(str(value))
-    if plain is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    fits = isinstance(value, plain) and (plain is bool or not isinstance(value, bool))
-    _demand(fits, path, f"of type {getattr(plain, '__name__', plain)}", value)
-    return value
+        return _enum_maker(plain)
+    if plain in _FROM_TEXT:
+        return _from_text(plain, _FROM_TEXT)
+    if plain in (str, int, float, bool, None, type(None)):
+        return _plain_maker(plain or type(None))
+    raise InvalidArgument(
+        f"{where} is of type {_name(hint)}, which cannot be made from JSON. Use a pydantic "
+        f"model, whose types pydantic checks, or another type"
+    )
 
 
-def _read(plain: type, value: str, path: str) -> Any:
-    try:
-        read = _FROM_TEXT[plain](value)
-    except (ValueError, decimal.InvalidOperation):
-        read = None
-    _demand(read is not None, path, f"of type {plain.__name__}", value)
-    return read
+def _list_maker(plain: Any, args: Any, where: str, known: dict[Any, Make]) -> Make:
+    build = _FROM_LIST[plain]
+    if plain is tuple and args and args[-1] is not Ellipsis:
+        makers = [_maker(each, where, known) for each in args]
+
+        def make_tuple(value: Any, path: str) -> Any:
+            fits = isinstance(value, list) and len(value) == len(makers)
+            _demand(fits, path, f"a list of {len(makers)}", value)
+            pairs = zip(makers, value, strict=True)
+            return tuple(make(each, f"{path}[{i}]") for i, (make, each) in enumerate(pairs))
+
+        return make_tuple
+    make_one = _maker(args[0] if args else Any, where, known)
+
+    def make_list(value: Any, path: str) -> Any:
+        _demand(isinstance(value, list), path, "a list", value)
+        return build([make_one(each, f"{path}[{i}]") for i, each in enumerate(value)])
+
+    return make_list
 
 
-def _first_fit(options: tuple[Any, ...], value: Any, path: str) -> Any:
-    reasons = []
-    for option in options:
-        try:
-            return _built(option, value, path)
-        except TypeError as error:
-            reasons.append(str(error))
-    raise TypeError("; or ".join(reasons))
+def _object_maker(args: Any, where: str, known: dict[Any, Make]) -> Make:
+    key, of = args or (Any, Any)
+    make_key = _from_text(key, _FROM_KEY) if key in _FROM_KEY else _maker(key, where, known)
+    make_value = _maker(of, where, known)
 
-
-def _record(hint: Any, value: Any, path: str) -> Any:
-    _demand(isinstance(value, dict), path, "an object", value)
-    hints = typing.get_type_hints(hint)
-    if dataclasses.is_dataclass(hint):
-        fields = {field.name: field for field in dataclasses.fields(hint) if field.init}
-        required = {
-            name
-            for name, field in fields.items()
-            if field.default is field.default_factory is dataclasses.MISSING
+    def make(value: Any, path: str) -> Any:
+        _demand(isinstance(value, dict), path, "an object", value)
+        return {
+            make_key(name, f"a key of {path}"): make_value(each, f"{path}.{name}")
+            for name, each in value.items()
         }
-        names = set(fields)
+
+    return make
+
+
+def _record_maker(hint: Any, known: dict[Any, Make]) -> Make:
+    hints = typing.get_type_hints(hint)
+    if typing.is_typeddict(hint):
+        names, required, build = list(hints), set(hint.__required_keys__), dict
     else:
-        names, required = set(hints), set(hint.__required_keys__)
-    if missing := sorted(required - value.keys()):
-        raise TypeError(f"{path} lacks {', '.join(missing)}")
-    # Unknown keys are left out, as pydantic does: a sender may be newer than its consumer.
-    built = {
-        name: _built(hints[name], each, f"{path}.{name}")
-        for name, each in value.items()
-        if name in names
+        parameters = inspect.signature(hint, **_LAZILY).parameters.values()
+        names, build = [parameter.name for parameter in parameters], hint
+        required = {each.name for each in parameters if each.default is each.empty}
+    makers = {
+        name: _maker(hints.get(name, Any), f"{hint.__name__}.{name}", known) for name in names
     }
-    return hint(**built) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else built
+
+    def make(value: Any, path: str) -> Any:
+        _demand(isinstance(value, dict), path, "an object", value)
+        if missing := sorted(required - value.keys()):
+            raise TypeError(f"{path} lacks {', '.join(missing)}")
+        # Unknown keys are ignored: a sender may be newer than its consumer.
+        return build(
+            **{
+                name: make_field(value[name], f"{path}.{name}")
+                for name, make_field in makers.items()
+                if name in value
+            }
+        )
+
+    return make
+
+
+def _first_fit(makers: list[Make]) -> Make:
+    def make(value: Any, path: str) -> Any:
+        reasons = []
+        for each in makers:
+            try:
+                return each(value, path)
+            except (TypeError, ValueError) as error:
+                reasons.append(str(error))
+        raise TypeError("; or ".join(reasons))
+
+    return make
+
+
+def _one_of(values: tuple[Any, ...]) -> Make:
+    def make(value: Any, path: str) -> Any:
+        _demand(value in values, path, f"one of {values}", value)
+        return value
+
+    return make
+
+
+def _enum_maker(plain: type[enum.Enum]) -> Make:
+    values = [member.value for member in plain]
+
+    def make(value: Any, path: str) -> Any:
+        _demand(value in values, path, f"of {plain.__name__}", value)
+        return plain(value)
+
+    return make
+
+
+def _from_text(plain: Any, parsers: dict[Any, Callable[[str], Any]]) -> Make:
+    def make(value: Any, path: str) -> Any:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        text = str(value) if plain is decimal.Decimal and is_number else value
+        made = None
+        if isinstance(text, str):
+            with suppress(ValueError, decimal.InvalidOperation):
+                made = parsers[plain](text)
+        _demand(made is not None, path, f"of type {plain.__name__}", value)
+        return made
+
+    return make
+
+
+def _plain_maker(plain: type) -> Make:
+    def make(value: Any, path: str) -> Any:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if plain is float and is_whole:
+            return float(value)
+        fits = is_whole if plain is int else isinstance(value, plain)
+        _demand(fits, path, f"of type {plain.__name__}", value)
+        return value
+
+    return make
 
 
 def _demand(fits: bool, path: str, wanted: str, value: Any) -> None:
     if not fits:
         raise TypeError(f"{path} should be {wanted}, not {value!r:.80}")
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)

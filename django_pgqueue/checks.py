@@ -1,25 +1,27 @@
-"""System checks: what is wrong with the configuration, said before it hurts.
+"""System checks: find mistakes in the configuration before they cause failures.
 
 ======================  ========================================================================
-django_pgqueue.E001     ``PGQUEUE`` has a key that means nothing
+django_pgqueue.E001     ``PGQUEUE`` has an unknown key
 django_pgqueue.E002     the queues' database is not PostgreSQL
-django_pgqueue.E003     its server is older than PostgreSQL 15 (asks the database)
+django_pgqueue.E003     the queues' server is older than PostgreSQL 15 (asks the database)
 django_pgqueue.E004     ``PGQUEUE["DATABASE"]`` is no alias of ``DATABASES``
 django_pgqueue.E005     the tables were made without the migrations (asks the database)
-django_pgqueue.E006     ``PGQUEUE`` is no dict, or has a value of a wrong type
+django_pgqueue.E006     ``PGQUEUE`` is not a dict, or has a value of a wrong type
 django_pgqueue.E007     a ``consumers.py`` has a handler that cannot be used
 django_pgqueue.E008     two handlers consume one queue
-django_pgqueue.E009     a trigger or function of the database is missing or altered (asks, too)
-django_pgqueue.E010     a queue's own table is missing, detached or altered (asks, too)
+django_pgqueue.E009     a trigger or function is missing or altered (asks the database)
+django_pgqueue.E010     a queue's own table is missing, detached or altered (asks the database)
+django_pgqueue.E011     a function has @schedule, and neither @consumer nor @task
 django_pgqueue.W001     the routers send the models elsewhere than ``PGQUEUE["DATABASE"]``
 django_pgqueue.W002     a handler's queue does not exist (asks the database)
-django_pgqueue.W003     a queue's deliveries run out before its handler's attempts (asks, too)
-django_pgqueue.W004     consumers cannot LISTEN, behind a pooler in transaction mode (asks, too)
+django_pgqueue.W003     a queue's deliveries run out before its handler's attempts, which may be
+                        unlimited (asks the database)
+django_pgqueue.W004     a pooler in transaction mode keeps consumers from LISTEN (asks the database)
 django_pgqueue.W005     a database's pool has fewer connections than its handlers have workers
 ======================  ========================================================================
 
-Those that ask the database run with ``manage.py check --database default``, and with ``migrate``.
-A database that cannot be reached passes: that is no matter of configuration.
+The checks that ask the database run with ``manage.py check --database default`` and ``migrate``.
+They pass if the database cannot be reached, since that is no mistake in the configuration.
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ from django.db import Error as DatabaseProblem
 from django.db import OperationalError, connections, router, transaction
 from django.db.migrations.loader import MigrationLoader
 
-from django_pgqueue import conf
+from django_pgqueue import conf, schedules
 from django_pgqueue.conf import DEFAULTS, settings
 from django_pgqueue.ddl import inspection
 from django_pgqueue.errors import PgQueueError
-from django_pgqueue.handlers import Handler, autodiscover, handlers
+from django_pgqueue.handlers import DEFAULT_RETRY, Handler, autodiscover, handlers
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
+from django_pgqueue.retries import is_unlimited
 from django_pgqueue.worker.connections import pool_shortage, threads_of
 from django_pgqueue.worker.listener import can_listen
 
@@ -59,6 +62,7 @@ __all__ = [
     "check_pools",
     "check_queues_exist",
     "check_routers",
+    "check_schedules",
     "check_server_version",
     "check_values",
     "check_vendor",
@@ -91,7 +95,7 @@ def check_values(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"{text}.",
-            hint="docs/settings.md has every key with its meaning.",
+            hint=f"{conf.__file__} begins with a table of every key and its meaning.",
             id="django_pgqueue.E006",
         )
         for text in wrong
@@ -304,12 +308,27 @@ def check_handlers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage
                 Error(
                     f"Queue {handler.queue!r} in database {alias!r} is consumed by {other.label} "
                     f"and by {handler.label}.",
-                    hint="Each message would go to either. Give one of them a queue of its own; "
+                    hint="Each message would go to only one of them. Give one a queue of its own; "
                     "to send to both, bind both queues to a topic.",
                     id="django_pgqueue.E008",
                 )
             )
     return messages
+
+
+@register(Tags.compatibility)
+def check_schedules(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+    if check_handlers():
+        return []
+    return [
+        Error(
+            f"The schedule {each.name} has no queue.",
+            hint=f"Add @consumer or @task to {each.path}.",
+            id="django_pgqueue.E011",
+        )
+        for each in schedules.declared()
+        if not each.has_queue
+    ]
 
 
 @register(Tags.database)
@@ -320,7 +339,7 @@ def check_queues_exist(
         Warning(
             f"There is no queue {handler.queue!r} in database {alias!r}, which {handler.label} "
             f"consumes.",
-            hint=_where_it_may_be(handler.queue, queues),
+            hint=_where_it_may_be(handler, queues),
             id="django_pgqueue.W002",
         )
         for alias, queues, consumed in _consumed(databases)
@@ -339,23 +358,39 @@ def check_deliveries(
             queue = queues.get(handler.queue.lower())
             deliveries = handler.max_deliveries or (queue and queue.max_deliveries)
             attempts = getattr(handler.retry, "max_attempts", None)
-            if deliveries is not None and attempts is not None and deliveries < attempts:
-                messages.append(
-                    Warning(
-                        f"{handler.label} asks for {attempts} attempts, but a message of queue "
-                        f"{handler.queue!r} is delivered {deliveries} times at most.",
-                        hint=f"Set max_deliveries above {attempts}: deliveries that end in a "
-                        f"crash count too. Or lower max_attempts of the handler's retry.",
-                        id="django_pgqueue.W003",
-                    )
+            if deliveries is None:
+                continue
+            if is_unlimited(handler.retry):
+                asked = "tries a message without a limit"
+                hint = (
+                    f"Set max_attempts of its {type(handler.retry).__name__} below {deliveries}: "
+                    f"deliveries that end in a crash count too. The default strategy has "
+                    f"max_attempts={DEFAULT_RETRY.max_attempts}, "
+                    f"jitter={DEFAULT_RETRY.jitter}."
                 )
+            elif attempts is not None and deliveries < attempts:
+                asked = f"asks for {attempts} attempts"
+                hint = (
+                    f"Set max_deliveries above {attempts}: deliveries that end in a crash count "
+                    f"too. Or lower max_attempts of the handler's retry."
+                )
+            else:
+                continue
+            messages.append(
+                Warning(
+                    f"{handler.label} {asked}, but a message of queue {handler.queue!r} is "
+                    f"delivered {deliveries} times at most.",
+                    hint=hint,
+                    id="django_pgqueue.W003",
+                )
+            )
     return messages
 
 
 def _consumed(databases: Aliases) -> list[tuple[str, dict[str, Queue], list[Handler]]]:
-    """Each database that may be asked, with its queues by name and the handlers of queues there.
+    """(alias, queues by name, handlers) of each database that the checks may ask.
 
-    Queues that migrations have yet to make, as before ``migrate``, are not looked at.
+    Leaves out handlers of queues that unapplied migrations will make.
     """
     if conf.problem("DATABASE") or check_handlers():
         return []
@@ -372,14 +407,14 @@ def _consumed(databases: Aliases) -> list[tuple[str, dict[str, Queue], list[Hand
                     awaited = _planned(alias) - queues.keys()
                     consumed = [h for h in consumed if h.queue.lower() not in awaited]
         except DatabaseProblem:
-            # It is down, or not migrated: what connects says so.
+            # The database is down or not migrated. Whoever connects to it reports that.
             continue
         found.append((alias, queues, consumed))
     return found
 
 
 def _planned(alias: str) -> set[str]:
-    """The queues that migrations which are not applied will make."""
+    """The names of the queues that unapplied migrations will make."""
     loader = MigrationLoader(connections[alias])
     return {
         operation.name.lower()
@@ -388,7 +423,10 @@ def _planned(alias: str) -> set[str]:
     }
 
 
-def _where_it_may_be(name: str, queues: dict[str, Queue]) -> str:
+def _where_it_may_be(handler: Handler, queues: dict[str, Queue]) -> str:
+    name = handler.queue
+    if handler.queue_made_by is not None:
+        return f"Run {handler.queue_made_by}, which makes it."
     close = get_close_matches(name.lower(), queues, n=1)
     if close:
         return f"Did you mean {queues[close[0]].name!r}?"
@@ -398,7 +436,7 @@ def _where_it_may_be(name: str, queues: dict[str, Queue]) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The line of the project that an error of the package comes from."""
+    """File and line of the project's code that caused an error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = __file__.rpartition("checks.py")[0]
     theirs = [
@@ -411,7 +449,7 @@ def _place(error: BaseException) -> str:
 
 
 def _asked(databases: Aliases) -> str | None:
-    """The queues' database, if the checks may ask it and it is one that can be asked."""
+    """The alias of the queues' database, if checks may query it, else None."""
     if conf.problem("DATABASE"):
         return None
     alias = Queue.objects.database()

@@ -1,4 +1,4 @@
-"""Cron expressions and intervals: which moment comes next.
+"""The next tick of cron expressions and intervals.
 
 Expressions are parsed by cronsim, which follows Debian's cron (``pip install
 django-postgres-mq[schedules]``).
@@ -23,13 +23,13 @@ _UTC = dt.timezone.utc
 
 
 def available() -> bool:
-    """Whether cron expressions can be read here."""
+    """Whether cronsim is installed, which cron expressions need."""
     return cronsim is not None
 
 
 @lru_cache(maxsize=100)
 def zone(name: str) -> ZoneInfo:
-    """The time zone of that name. Raises InvalidArgument."""
+    """The time zone with this name. Raises InvalidArgument."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -40,14 +40,15 @@ def zone(name: str) -> ZoneInfo:
 
 
 def check(expression: str, time_zone: str) -> None:
-    """Raise InvalidArgument unless it is a cron expression that has a next moment."""
+    """Raise InvalidArgument unless this is a cron expression with a next tick."""
     following(expression, time_zone, dt.datetime.now(_UTC))
 
 
 def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetime:
-    """The first moment after this one that the expression names, in UTC.
+    """The first tick of the expression after ``after``, in UTC.
 
-    An hour that clocks skip counts as the moment after it, one that they repeat counts once:
+    A tick in an hour that daylight saving time skips is moved to the end of that hour. In a
+    repeated hour it occurs once:
 
     >>> at = dt.datetime(2026, 3, 28, 12, tzinfo=dt.timezone.utc)
     >>> following("30 2 * * *", "Europe/Berlin", at).isoformat()
@@ -69,22 +70,21 @@ def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetim
         ticks = cronsim.CronSim(expression, after.astimezone(zone(time_zone)))
         for tick in ticks:
             moment: dt.datetime = tick.astimezone(_UTC)
-            # In an hour that clocks repeat the first of the two may lie before.
+            # In a repeated hour, cronsim's first result may be before ``after``.
             if moment > after:
                 return moment
     except cronsim.CronSimError as error:
         raise InvalidArgument(f"{expression!r} is no cron expression: {error}") from error
-    raise InvalidArgument(f"{expression!r} names no moment within fifty years")
+    raise InvalidArgument(f"{expression!r} has no tick within fifty years")
 
 
 def following_interval(
     last: dt.datetime, interval: dt.timedelta, after: dt.datetime
 ) -> dt.datetime:
-    """The first moment after this one that lies whole intervals after ``last``.
+    """The first tick after ``after``. Ticks are whole intervals away from ``last``.
 
     >>> noon = dt.datetime(2026, 1, 1, 12)
     >>> following_interval(noon, dt.timedelta(minutes=10), noon.replace(minute=25)).minute
     30
     """
-    steps = max(1, (after - last) // interval + 1)
-    return last + steps * interval
+    return last + ((after - last) // interval + 1) * interval

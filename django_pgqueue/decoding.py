@@ -1,4 +1,4 @@
-"""From JSON text to the values of ``json.loads``, by msgspec where it is installed."""
+"""Decodes JSON text to the values of ``json.loads``, with msgspec if it is installed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Undecoded", "decode"]
 
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
-# json.loads without the white space around, of which jsonb has none.
+# json.loads without its search for surrounding white space, which jsonb never has.
 _raw_decode = json.JSONDecoder().raw_decode
 
 
 class Undecoded(str):
-    """The text of a body that PostgreSQL takes for JSON, and Python's json does not.
+    """The text of a body that is JSON to PostgreSQL, but that Python's json cannot decode.
 
-    That is a whole number of more than 4,300 digits, or what is nested deeper than the interpreter
-    goes. Raised for, it would keep from their handlers all that were read with it.
+    It has a whole number of more than 4,300 digits, or nests deeper than the interpreter allows. An
+    exception would keep all messages of the same read from their handlers.
     """
 
     __slots__ = ()
@@ -40,7 +40,7 @@ def by_msgspec() -> Callable[[str], Any]:
     def decode(text: str) -> Any:
         try:
             return quickly(text)
-        except refused:  # json takes a number beyond a float for infinity
+        except refused:  # json decodes a number that is too large for a float as infinity
             return by_json(text)
 
     return decode

@@ -1,23 +1,25 @@
-"""Every error the package raises on purpose.
+"""The exceptions of the package.
 
-Their tree::
+The hierarchy::
 
     * PgQueueError
       x QueueNotFound         no queue of that name
-      x QueueMismatch         the queue exists, made in another way than asked for
-      x QueueBusy             the tables of a queue stayed locked by others
-        + QueueConverting     another process converts it
-      x QueueInUse            another queue has it as its dead-letter queue
-      x NeverRead             a message that was peeked at, and not read, has no lease
-      x MessageNotFound       no message of that id in the queue or its archive
-      x MessageFailed         the message whose result is asked for failed for good
-        + MessageCancelled    it was cancelled
-      x ResultNotReady        it is not done yet; also a TimeoutError
+      x TablesMissing         the migrations have not run; with Django also a ProgrammingError
+      x QueueMismatch         the queue exists with another storage than asked for
+      x QueueBusy             other transactions kept the queue's tables locked
+        + QueueConverting     another process converts the queue
+      x QueueInUse            the queue is the dead-letter queue of another one
+      x UntrustedSource       a dead letter whose header may be forged
+      x NeverRead             a message that was peeked at, not read, has no lease
+      x MessageNotFound       no message with this id in the queue or its archive
+      x MessageFailed         no result: the message failed for good
+        + MessageCancelled    no result: the message was cancelled
+      x ResultNotReady        no result yet: the message is not done; also a TimeoutError
       x LeaseLost             the message was read again, or is gone
       x InvalidArgument       also a ValueError
         + InvalidQueueName
         + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
-      x HandlerTimeout        a handler ran longer than it may
+      x HandlerTimeout        a handler exceeded its timeout
       x TransactionRefused    a read inside the caller's transaction
       x ImmutableMessage      a message row is written once
 """
@@ -45,20 +47,22 @@ __all__ = [
     "QueueMismatch",
     "QueueNotFound",
     "ResultNotReady",
+    "TablesMissing",
     "TransactionRefused",
+    "UntrustedSource",
 ]
 
 
 class PgQueueError(Exception):
-    """The root of the tree: catch it to catch everything the package raises."""
+    """The base class of all exceptions of the package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled with its text: most errors write it themselves, from other arguments.
+        # Pickle the text: most subclasses build it from other arguments, which are not kept.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class QueueNotFound(PgQueueError, LookupError):
-    """No queue of that name in that database.
+    """There is no queue with this name in the database.
 
     ::
 
@@ -68,15 +72,32 @@ class QueueNotFound(PgQueueError, LookupError):
             Message.objects.create_queue("orders")
     """
 
-    def __init__(self, name: object, using: str) -> None:
+    def __init__(self, name: object, using: str, made_by: str | None = None) -> None:
+        by_hand = (
+            f"Create it first: in a migration with CreateQueue({name!r}), or now with "
+            f"Message.objects.create_queue({name!r})."
+        )
         super().__init__(
-            f"There is no queue {name!r} in database {using!r}. Create it first: in a migration "
-            f"with CreateQueue({name!r}), or now with Message.objects.create_queue({name!r})."
+            f"There is no queue {name!r} in database {using!r}. "
+            + (f"Run {made_by}, which makes it." if made_by else by_hand)
+        )
+
+
+class TablesMissing(PgQueueError):
+    """The database lacks the queues' tables: their migrations have not run.
+
+    With Django it is also a ``django.db.ProgrammingError``.
+    """
+
+    def __init__(self, error: object, using: str | None = None) -> None:
+        where = "" if using is None else f" --database {using}"
+        super().__init__(
+            f"{str(error).strip().splitlines()[0]}. Make the tables first: manage.py migrate{where}"
         )
 
 
 class QueueMismatch(PgQueueError):
-    """``create_queue`` found the queue, but with another storage than it was asked for."""
+    """``create_queue`` found the queue with another storage than asked for."""
 
     def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
         super().__init__(
@@ -86,7 +107,7 @@ class QueueMismatch(PgQueueError):
 
 
 class QueueBusy(PgQueueError):
-    """Other transactions kept the queue's tables locked for too long; nothing was changed."""
+    """Other transactions kept the queue's tables locked for too long. Nothing was changed."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(
@@ -96,7 +117,7 @@ class QueueBusy(PgQueueError):
 
 
 class QueueConverting(QueueBusy):
-    """Another process converts the queue at this moment; nothing was changed."""
+    """Another process is converting the queue. Nothing was changed."""
 
     def __init__(self, name: str) -> None:
         PgQueueError.__init__(
@@ -106,7 +127,7 @@ class QueueConverting(QueueBusy):
 
 
 class QueueInUse(PgQueueError):
-    """A queue that takes the dead letters of others cannot be dropped; nothing was changed."""
+    """The queue takes dead letters of other queues, so it was not dropped."""
 
     def __init__(self, name: str, sources: str) -> None:
         super().__init__(
@@ -115,8 +136,22 @@ class QueueInUse(PgQueueError):
         )
 
 
+class UntrustedSource(PgQueueError):
+    """A dead letter may be forged: a role that can write it cannot send to its source queue.
+
+    ``redrive`` leaves it in the dead-letter queue. Name the target queue with ``to=``.
+    """
+
+    def __init__(self, name: str, source: str, roles: str) -> None:
+        super().__init__(
+            f"Dead letters in queue {name!r} name {source!r} as their source, which may be forged: "
+            f"{roles} may write to {name!r}, but not to {source!r}. They stay. Look at them, then "
+            f"say where they go: redrive(to={source!r}, ids=...)."
+        )
+
+
 class NeverRead(PgQueueError):
-    """A message without a lease can not be acked, nor its lease extended."""
+    """The message has no lease, so it cannot be settled or extended."""
 
     def __init__(self, pk: int) -> None:
         super().__init__(
@@ -125,8 +160,7 @@ class NeverRead(PgQueueError):
 
 
 class MessageNotFound(PgQueueError, LookupError):
-    """No message of that id: it was never sent, rolled back, deleted, or is older than the
-    queue's retention."""
+    """No message with this id: it was never sent, rolled back, deleted, or removed by retention."""
 
     def __init__(self, name: str, message_id: int) -> None:
         super().__init__(
@@ -148,15 +182,20 @@ class MessageFailed(PgQueueError):
 
 
 class MessageCancelled(MessageFailed):
-    """The message was called off by ``cancel``: there is no result."""
+    """The message was cancelled: there is no result.
 
-    def __init__(self, name: str, message_id: int) -> None:
-        self.error = "cancelled"
-        PgQueueError.__init__(self, f"Message {message_id} of queue {name!r} was cancelled.")
+    ``reason`` is the reason that ``cancel`` was given, or None.
+    """
+
+    def __init__(self, name: str, message_id: int, reason: str | None = None) -> None:
+        self.reason = reason
+        self.error: str = reason or "cancelled"
+        why = f": {reason}" if reason else ""
+        PgQueueError.__init__(self, f"Message {message_id} of queue {name!r} was cancelled{why}.")
 
 
 class ResultNotReady(PgQueueError, TimeoutError):
-    """The message is not done yet. Ask again later, or wait longer."""
+    """The message is not done yet, so it has no result. Ask again later, or wait longer."""
 
     def __init__(self, name: str, message_id: int, state: str) -> None:
         super().__init__(
@@ -167,7 +206,7 @@ class ResultNotReady(PgQueueError, TimeoutError):
 
 
 class LeaseLost(PgQueueError):
-    """The receipt is no longer valid: the lease ran out and the message was read again."""
+    """The receipt is no longer valid: the message was read again after its lease, or is gone."""
 
     def __init__(self, receipt: object) -> None:
         super().__init__(
@@ -177,11 +216,11 @@ class LeaseLost(PgQueueError):
 
 
 class InvalidArgument(PgQueueError, ValueError):
-    """An argument the operation cannot work with; nothing was sent, read or changed."""
+    """An argument is invalid. Nothing was sent, read or changed."""
 
 
 class InvalidQueueName(InvalidArgument):
-    """A queue name has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
+    """Not a queue name: it has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
 
     def __init__(self, name: object) -> None:
         super().__init__(
@@ -194,10 +233,10 @@ class InvalidMessage(InvalidArgument):
 
 
 class HandlerTimeout(PgQueueError):
-    """Raised inside a handler whose ``timeout`` is over; let it pass, or clean up and re-raise.
+    """Raised inside a handler that exceeds its ``timeout``. If you catch it, re-raise it.
 
-    It can only interrupt Python code: a handler that waits in a system call is given up, and
-    its thread replaced.
+    It can only interrupt Python code. A handler that waits in a system call is abandoned, and its
+    thread replaced.
     """
 
     def __init__(self) -> None:
@@ -205,19 +244,19 @@ class HandlerTimeout(PgQueueError):
 
 
 class TransactionRefused(PgQueueError):
-    """A read inside the caller's transaction would hold no lease."""
+    """A read inside the caller's transaction was refused, since it would give no lease."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(
             f"{operation}() inside a transaction gives no lease: until the commit it is only a "
             f"row lock, and a rollback undoes the delivery count. Read outside atomic() (and "
-            f"outside ATOMIC_REQUESTS), or pass in_transaction=True to process the message in "
-            f"this very transaction."
+            f"outside ATOMIC_REQUESTS; without Django, with autocommit=True), or pass "
+            f"in_transaction=True to process the message in this transaction."
         )
 
 
 class ImmutableMessage(PgQueueError):
-    """A message row is written once; send a new message instead of changing one."""
+    """A message cannot be changed once it is sent. Send a new one."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The @consumer decorator, and the registry of what it was put on."""
+"""The @consumer decorator, and the registry of handlers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.apps import apps
 from django.utils.module_loading import autodiscover_modules, module_has_submodule
 
 from django_pgqueue import arguments, bodies
-from django_pgqueue.acks import AckPolicy
+from django_pgqueue.acks import AckPolicy, AckPolicyName
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import Exponential, RetryStrategy
 
@@ -32,13 +32,16 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Ten tries over a quarter of an hour or so, then the message fails.
+#: Ten attempts over about a quarter of an hour, then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A function that consumes a queue, and its options: see :func:`consumer` for the fields."""
+    """A function that consumes a queue, and its options. See :func:`consumer` for the fields.
+
+    :func:`consumer` repeats the defaults, since editors show its signature as written.
+    """
 
     queue: str
     function: Callable[..., Any]
@@ -115,7 +118,7 @@ class Handler:
 
     @property
     def workers(self) -> int:
-        """How many runs go on at a time in one process, unless ``runconsumer --workers`` says."""
+        """The number of concurrent runs in a process, unless ``runconsumer --workers`` is given."""
         return self.max_workers or (100 if self.is_async else 4)
 
     @property
@@ -123,12 +126,17 @@ class Handler:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
+    def queue_made_by(self) -> str | None:
+        """The command that makes the queue, or None."""
+        return None
+
+    @property
     def run_size(self) -> int:
-        """How many messages one run takes at most."""
+        """The maximum number of messages of one run."""
         return self.batch_size if self.batch else 1
 
     def wrapped(self) -> Callable[[Any, Any], Any]:
-        """The call of the function, within the middleware."""
+        """The function, wrapped in the middleware."""
         return reduce(lambda inner, around: around(inner), reversed(self.middleware), self.call)
 
     @property
@@ -144,10 +152,13 @@ class Handler:
         """The strategy that decides when this message is tried again."""
         return self.retry
 
-    def result_of(self, returned: Any) -> str | None:
-        """The JSON text that the archive keeps of what the function returned, or None.
+    def name(self, messages: Sequence[Any]) -> None:
+        """Set ``task`` on the messages, if the queue runs more than one function."""
 
-        Raises InvalidMessage for what is not JSON.
+    def result_of(self, returned: Any) -> str | None:
+        """The return value as JSON text for the archive, or None without ``keep_result``.
+
+        Raises InvalidMessage if the value is not JSON.
         """
         return arguments.json_text(returned, "result") if self.keep_result else None
 
@@ -159,29 +170,29 @@ _discoverers: list[Callable[[], None]] = []
 def consumer(
     queue: str,
     *,
-    using: str | None = Handler.using,
-    ack_policy: AckPolicy | str = Handler.ack_policy,
-    retry: RetryStrategy = Handler.retry,
-    max_deliveries: int | None = Handler.max_deliveries,
-    visibility_timeout: float | dt.timedelta | None = Handler.visibility_timeout,
-    timeout: float | dt.timedelta | None = Handler.timeout,
-    batch: bool = Handler.batch,
-    batch_size: int = Handler.batch_size,
-    locked: bool = Handler.locked,
-    keep_result: bool = Handler.keep_result,
-    max_workers: int | None = Handler.max_workers,
-    fetch_batch_size: int = Handler.fetch_batch_size,
-    overfetch_factor: float = Handler.overfetch_factor,
-    min_fetch_interval: float | dt.timedelta = Handler.min_fetch_interval,
-    max_fetch_interval: float | dt.timedelta = Handler.max_fetch_interval,
-    middleware: Sequence[Callable[..., Any]] = Handler.middleware,
+    using: str | None = None,
+    ack_policy: AckPolicy | AckPolicyName = AckPolicy.NACK_ON_ERROR,
+    retry: RetryStrategy = Exponential(first=1, longest=300, max_attempts=10, jitter=True),  # noqa: B008
+    max_deliveries: int | None = None,
+    visibility_timeout: float | dt.timedelta | None = None,
+    timeout: float | dt.timedelta | None = None,
+    batch: bool = False,
+    batch_size: int = 100,
+    locked: bool = False,
+    keep_result: bool = False,
+    max_workers: int | None = None,
+    fetch_batch_size: int = 500,
+    overfetch_factor: float = 1.5,
+    min_fetch_interval: float | dt.timedelta = 0.0,
+    max_fetch_interval: float | dt.timedelta = 1.0,
+    middleware: Sequence[Callable[..., Any]] = (),
     **unknown: NoReturn,
 ) -> Callable[[F], F]:
     """Make a function the consumer of a queue: ``manage.py runconsumer`` runs it.
 
-    The function takes a message, or in place of it a dataclass, TypedDict or pydantic model that
-    the body is checked against; further parameters named ``message`` and ``context`` are filled
-    in. It stays a plain function that tests can call.
+    The function takes a message, or the body as a dataclass, TypedDict or pydantic model, which
+    validates it. Further parameters named ``message`` and ``context`` are filled in. The function
+    stays a plain function that tests can call.
 
     Options, each with its unit and default:
 
@@ -194,22 +205,22 @@ def consumer(
     ``visibility_timeout`` (the queue's)
         seconds of a lease; it is extended for as long as the handler runs
     ``timeout`` (None)
-        seconds after which a handler run is ended and counts as an error
+        seconds after which a run is interrupted and counts as failed
     ``batch`` (False), ``batch_size`` (100)
-        the function takes a list of messages; it may return a list of as many outcomes
+        the function takes a list of messages, and may return a list with an outcome for each
     ``locked`` (False)
-        read, process and archive in one transaction, the row locked meanwhile
+        read, process and archive in one transaction that locks the row
     ``keep_result`` (False)
         the archive keeps what the function returns, for :meth:`BoundQueue.result`; a batch
         function returns a list with a result for each message
     ``max_workers`` (4; 100 for an async function)
         handler runs at once in a process
     ``fetch_batch_size`` (500), ``overfetch_factor`` (1.5)
-        messages read at once, and how many times that may wait in the process
+        messages per read, and the size of the buffer as a multiple of it
     ``min_fetch_interval`` (0), ``max_fetch_interval`` (1)
-        seconds between reads when the last one came back full, and when it found nothing
+        seconds between reads: after a full one, and after an empty one
     ``middleware`` (none)
-        callables around the handler, outermost first, in Django's form
+        callables that wrap the handler, outermost first, in the form of Django's middleware
     ``using`` (as the routers say)
         the alias of the database
 
@@ -219,8 +230,8 @@ def consumer(
         def charge(message):
             ...
 
-    Raises InvalidArgument for an unknown option, for values that make no sense, without a queue's
-    name, and when the queue has another consumer.
+    Raises InvalidArgument for an unknown option, an invalid value, a missing queue name, and a
+    queue that already has a consumer.
     """
     if callable(queue):
         name = getattr(queue, "__name__", repr(queue))
@@ -259,20 +270,20 @@ def consumer(
 
 
 def register(handler: Handler) -> None:
-    """Make a handler known to ``runconsumer``. Raises InvalidArgument when its queue has one."""
+    """Add a handler to the registry. Raises InvalidArgument if its queue already has another."""
     key = (handler.queue.lower(), handler.using)
     known = _handlers.get(key)
-    # The same function again is a module that was imported twice.
+    # An identical handler means that its module was imported twice.
     if known is not None and known.label != handler.label:
         raise InvalidArgument(
-            f"queue {handler.queue!r} is consumed by {known.label} already, and {handler.label} "
-            f"wants it too: one function a queue; route to a second queue for a second one"
+            f"queue {handler.queue!r} is already consumed by {known.label}, so {handler.label} "
+            f"cannot consume it: a queue has one function. Give the second one its own queue"
         )
     _handlers[key] = handler
 
 
 def discover_with(discover: Callable[[], None]) -> None:
-    """Have this called by :func:`autodiscover` too: it registers what has no ``consumers.py``."""
+    """Add a function that :func:`autodiscover` calls, to register handlers from other modules."""
     if discover not in _discoverers:
         _discoverers.append(discover)
 
@@ -286,17 +297,17 @@ def _unknown_option(name: str) -> str:
 
 
 def autodiscover() -> None:
-    """Import ``consumers.py`` of every installed app, and ask for other handlers."""
+    """Import ``consumers.py`` of every installed app, and call the functions of discover_with."""
     autodiscover_modules("consumers")
     for discover in _discoverers:
         discover()
 
 
 def discover() -> list[InvalidArgument]:
-    """Import ``consumers.py`` of every installed app, and return the mistakes in them.
+    """Import ``consumers.py`` of every installed app, and return their InvalidArgument errors.
 
-    Each mistake is an @consumer with bad options, or a second one for its queue. Other errors of
-    a module are raised.
+    These are handlers with bad options, and second handlers of a queue. Other exceptions are
+    raised.
 
     >>> discover()
     []
@@ -317,9 +328,9 @@ def discover() -> list[InvalidArgument]:
 
 
 def handlers(queues: Sequence[str] = ()) -> list[Handler]:
-    """The registered handlers, of all queues or of those named.
+    """The registered handlers of these queues, by default of all.
 
-    Raises InvalidArgument for a queue that has none.
+    Raises InvalidArgument for a queue without a handler.
     """
     if not queues:
         return list(_handlers.values())
@@ -337,7 +348,7 @@ def handlers(queues: Sequence[str] = ()) -> list[Handler]:
 
 
 def handler_of(function: Callable[..., Any]) -> Handler:
-    """The handler that a decorated function became. Raises LookupError."""
+    """The handler of a decorated function. Raises LookupError."""
     for handler in _handlers.values():
         if handler.function is function:
             return handler

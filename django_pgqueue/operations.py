@@ -1,4 +1,4 @@
-"""Queues and topic bindings as part of a project's migrations.
+"""Migration operations for queues and topic bindings.
 
 ::
 
@@ -42,7 +42,7 @@ __all__ = [
 Duration = dt.timedelta | float
 
 _UNSET: Any = object()
-#: Storage is fixed when a queue is made; manage.py pgqueue_partition converts one.
+#: Settings that are fixed when a queue is made; manage.py pgqueue_partition converts a queue.
 _STORAGE = ("partition_interval", "unlogged")
 _CHANGEABLE = (
     "visibility_timeout",
@@ -57,14 +57,14 @@ _CHANGEABLE = (
 
 
 class QueueOperation(Operation):
-    """The base of the operations: they change rows and tables of queues, and no model's state."""
+    """The base of the operations. They change rows and tables of queues, but no model state."""
 
     reduces_to_sql = False
     reversible = True
     name: str
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """The state of models knows nothing of queues."""
+        """Do nothing: queues are not part of the model state."""
 
     def database_forwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
@@ -75,7 +75,7 @@ class QueueOperation(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        # Backwards to_state is what was before: an app added since is only in from_state.
+        # Backwards, to_state is the earlier state: it may lack apps that from_state has.
         if _keeps_queues(schema_editor, from_state.apps):
             self.backwards(_Database(schema_editor, from_state.apps))
 
@@ -87,11 +87,11 @@ class QueueOperation(Operation):
 
 
 class CreateQueue(QueueOperation):
-    """Make a queue; backwards it is dropped with its messages.
+    """Make a queue. Reversed, drops it with its messages.
 
-    ``settings`` are those of ``create_queue``, and ``paused``; durations are in seconds or a
-    timedelta. ``dead_letter_queue`` is the name of a queue that exists by then. A queue of that
-    name that exists already stays as it is.
+    ``settings`` are those of ``create_queue``, and ``paused``. Durations are in seconds or a
+    timedelta. ``dead_letter_queue`` names a queue that an earlier operation makes. If a queue with
+    this name exists, it is not changed.
 
     ::
 
@@ -101,7 +101,7 @@ class CreateQueue(QueueOperation):
     when it runs and the dead-letter queue does not exist.
     """
 
-    # Each setting by its name: squashmigrations writes down those of the signature only.
+    # Each setting is a parameter, since squashmigrations writes only parameters of the signature.
     def __init__(
         self,
         name: str,
@@ -156,11 +156,11 @@ class CreateQueue(QueueOperation):
 
 
 class AlterQueue(QueueOperation):
-    """Change settings of a queue; backwards they get the values in ``before``.
+    """Change settings of a queue. Reversed, sets the values in ``before``.
 
-    ``settings`` are those of ``CreateQueue`` without ``partition_interval`` and ``unlogged``, which
-    are storage: see ``manage.py pgqueue_partition``. Settings that are not named stay. Without
-    ``before`` the operation cannot be reversed.
+    ``settings`` are those of ``CreateQueue`` except for ``partition_interval`` and ``unlogged``:
+    see ``manage.py pgqueue_partition``. Other settings keep their values. Without ``before`` the
+    operation cannot be reversed.
 
     ::
 
@@ -228,17 +228,17 @@ class AlterQueue(QueueOperation):
     def backwards(self, database: _Database) -> None:
         if self.before is None:
             raise IrreversibleError(
-                f"AlterQueue({self.name!r}) does not say what was before. "
+                f"AlterQueue({self.name!r}) does not name the old values. "
                 f"Add before={{...}} with the same settings."
             )
         database.change(self.name, self._checked_before, self.describe())
 
 
 class DropQueue(CreateQueue):
-    """Drop a queue with its messages and its archive; backwards an empty one is made.
+    """Drop a queue with its messages and its archive. Reversed, makes an empty queue.
 
-    ``settings`` are those of the queue, for the way backwards. A queue that does not exist is
-    nothing to drop.
+    ``settings`` are those of the queue that the reversal makes. Does nothing if the queue does not
+    exist.
 
     ::
 
@@ -263,7 +263,7 @@ class DropQueue(CreateQueue):
 
 
 class BindTopic(QueueOperation):
-    """Bind a topic pattern to a queue; backwards the binding is taken back.
+    """Bind a topic pattern to a queue. Reversed, removes the binding.
 
     ::
 
@@ -298,7 +298,7 @@ class BindTopic(QueueOperation):
 
 
 class UnbindTopic(BindTopic):
-    """Take a binding back; backwards it is made again.
+    """Remove a binding. Reversed, makes it again.
 
     ::
 
@@ -322,7 +322,7 @@ class UnbindTopic(BindTopic):
 
 
 class _Database:
-    """The queues and bindings of one database, as this point of the migrations knows them."""
+    """The queues and bindings of one database, in the model state of this migration."""
 
     def __init__(self, schema_editor: Any, apps: Apps) -> None:
         self._connection = schema_editor.connection
@@ -377,7 +377,7 @@ class _Database:
         if names:
             raise InvalidArgument(
                 f"queue {queue.name!r} takes the dead letters of {names}: drop these first, or "
-                f"give them another with AlterQueue(..., dead_letter_queue=None)"
+                f"change them with AlterQueue(..., dead_letter_queue=None)"
             )
         number = queue.pk
         queue.delete()
@@ -398,14 +398,14 @@ class _Database:
             passed.append(target.name)
             if target.name.lower() == name.lower():
                 raise InvalidArgument(
-                    f"dead letters would go round: {' -> '.join(passed)}. Leave one of these "
-                    f"queues without a dead_letter_queue"
+                    f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one "
+                    f"of these queues without a dead_letter_queue"
                 )
             target = target.dead_letter_queue
 
 
 def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:
-    """The operations on queues in migrations, in their order, each with its app and migration."""
+    """The queue operations of all migrations, in order, each with its migration's key."""
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     for key in plan:
         migration = graph.nodes[key]
@@ -415,7 +415,7 @@ def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], Queu
 
 
 def _keeps_queues(schema_editor: Any, apps: Apps) -> bool:
-    """Whether the database is one that the routers keep queues in."""
+    """Whether the routers allow queues in this database."""
     connection = schema_editor.connection
     try:
         model = apps.get_model("django_pgqueue", "Queue")
@@ -434,14 +434,14 @@ def _given(**settings: Any) -> dict[str, Any]:
 
 
 def _checked(settings: Mapping[str, Any], known: tuple[str, ...], label: str) -> dict[str, Any]:
-    """The settings in the form that the model takes. Raises InvalidArgument."""
+    """Validate settings and convert them to model values. Raises InvalidArgument."""
     checked = {}
     for name, value in settings.items():
         if name not in known:
             close = get_close_matches(name, known, n=1)
             advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
             if name in _STORAGE:
-                advice = "storage is converted with manage.py pgqueue_partition, or made anew"
+                advice = "convert the queue with manage.py pgqueue_partition, or make it anew"
             raise InvalidArgument(f"{label} has no setting {name!r}: {advice}")
         try:
             checked[name] = _CHECKS[name](name, value)

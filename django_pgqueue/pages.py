@@ -1,4 +1,4 @@
-"""More pages of a consumer's health port."""
+"""The registry of further pages on a consumer's health port."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from collections.abc import Callable
 
 __all__ = ["pages"]
 
-#: By path: each gives its content type and its text.
+#: By path: a function that returns content type and text.
 pages: dict[str, Callable[[], tuple[str, bytes]]] = {}

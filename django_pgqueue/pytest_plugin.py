@@ -1,7 +1,7 @@
-"""A pytest plugin for projects that test with pytest-django: see ``docs/testing.md``.
+"""A pytest plugin for projects with pytest-django: the test helpers as fixtures.
 
-pytest loads it by itself where the package is installed, before Django is set up: so what needs
-Django is imported at its first use.
+pytest loads the plugin before Django is set up, so modules that need Django are imported at first
+use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _testing() -> Any:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """Make the queues' tables where ``--no-migrations`` had Django make plain ones."""
+    """Replace the plain tables that ``--no-migrations`` leaves by the queues' partitioned ones."""
     result = yield
     if fixturedef.argname == "django_db_setup":
         apps = import_module("django.apps").apps
@@ -55,7 +55,7 @@ def make_queue(db: None) -> Iterator[Callable[..., Any]]:
     yield make
     connections = import_module("django.db").connections
     for queue in reversed(made):
-        # A rollback takes the others.
+        # Inside a transaction the rollback removes the queue.
         if not connections[queue.alias].in_atomic_block:
             models.Queue.objects.using(queue.alias).filter(pk=queue.pk).delete()
 

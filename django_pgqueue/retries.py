@@ -1,28 +1,40 @@
-"""Retry strategies: when a message that failed is tried again.
+"""Retry strategies: when a failed message is tried again.
 
-Strategies are small frozen values, after FastStream's SQL broker. One of your own is anything
-with a ``delay(attempt, elapsed)`` method.
+Strategies are small frozen objects, modelled on FastStream's SQL broker. Any object with a method
+``delay(attempt, elapsed)`` is a strategy.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Protocol
 
-__all__ = ["Constant", "Exponential", "Linear", "NoRetry", "RetryStrategy", "wants_retry"]
+from django_pgqueue.errors import InvalidArgument
+
+__all__ = [
+    "Constant",
+    "Exponential",
+    "Linear",
+    "NoRetry",
+    "RetryStrategy",
+    "is_unlimited",
+    "wants_retry",
+]
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
 
 class RetryStrategy(Protocol):
-    """The one method of a retry strategy."""
+    """The interface of a retry strategy."""
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
-        """Seconds until the next try, or None for no more.
+        """Seconds until the next attempt, or None to give up.
 
-        ``attempt`` counts from 1: the attempt that has just failed. ``elapsed`` is the time in
-        seconds since the message was first given out.
+        ``attempt`` is the number of the attempt that has just failed, from 1. ``elapsed`` is the
+        time in seconds since the first delivery.
         """
 
 
@@ -40,11 +52,13 @@ class NoRetry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Limited:
-    """The limits that all strategies share: when to stop, and for which exceptions.
+    """The options that all strategies share: when to give up, and on which exceptions.
 
-    ``max_attempts`` counts handler runs, the first one too; ``max_total_delay`` is in seconds
-    since the first delivery: no try is planned beyond it. ``retry_on`` names the only exception
-    types that are tried again, ``reject_on`` those that never are; the latter wins.
+    ``max_attempts`` counts handler runs, the first one included. ``max_total_delay`` is in seconds
+    since the first delivery: no attempt is planned after it. Only exceptions of the types
+    ``retry_on`` are tried again, and never those of the types ``reject_on``, which wins.
+
+    Raises InvalidArgument for invalid values.
     """
 
     max_attempts: int | None = None
@@ -53,8 +67,17 @@ class _Limited:
     reject_on: ExceptionTypes = ()
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise ValueError("max_attempts must be at least 1, or None for no limit")
+        if self.max_attempts is not None and (
+            type(self.max_attempts) is not int or self.max_attempts < 1
+        ):
+            raise InvalidArgument(
+                f"max_attempts must be a whole number, at least 1, or None for no limit, not "
+                f"{self.max_attempts!r}"
+            )
+        if self.max_total_delay is not None:
+            _check_number(self, "max_total_delay", 0, "or None for no limit")
+        for name in ("retry_on", "reject_on"):
+            object.__setattr__(self, name, _exception_types(getattr(self, name), name))
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
         if self.max_attempts is not None and attempt >= self.max_attempts:
@@ -68,68 +91,121 @@ class _Limited:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Constant(_Limited):
-    """The same wait each time.
+    """A constant wait.
 
-    >>> Constant(seconds=5, max_attempts=3).delay(1, 0.0)
+    >>> Constant(5, max_attempts=3).delay(1, 0.0)
     5
     """
 
     seconds: float = 10.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number(self, "seconds", 0)
+
     def wait(self, attempt: int) -> float:
         return self.seconds
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Linear(_Limited):
-    """A wait that grows by ``step`` seconds each time, up to ``longest``.
+    """A wait that grows by ``step`` seconds each time, up to ``longest`` seconds.
 
     >>> [Linear(first=1, step=2).delay(attempt, 0.0) for attempt in (1, 2, 3)]
     [1, 3, 5]
     """
 
     first: float = 1.0
+    _: KW_ONLY
     step: float = 1.0
     longest: float = 3600.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("first", "step", "longest"):
+            _check_number(self, name, 0)
 
     def wait(self, attempt: int) -> float:
         return min(self.first + self.step * (attempt - 1), self.longest)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Exponential(_Limited):
     """A wait that is multiplied by ``factor`` each time, up to ``longest`` seconds.
 
-    With ``jitter`` the wait is drawn between nothing and that ("full jitter", Brooker 2015, AWS
-    Architecture Blog), so that messages which failed together do not come back together.
+    With ``jitter`` the wait is random between zero and this value ("full jitter", Brooker 2015, AWS
+    Architecture Blog), so that messages that failed together are not retried together.
 
     >>> [Exponential(first=1).delay(attempt, 0.0) for attempt in (1, 2, 3)]
     [1.0, 2.0, 4.0]
     """
 
     first: float = 1.0
+    _: KW_ONLY
     factor: float = 2.0
     longest: float = 3600.0
     jitter: bool = False
     draw: random.Random = field(default_factory=random.Random, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number(self, "first", 0)
+        _check_number(self, "factor", 1)
+        _check_number(self, "longest", 0)
+
     def wait(self, attempt: int) -> float:
-        # A large exponent would overflow long before it matters.
-        wait = min(self.first * self.factor ** min(attempt - 1, 64), self.longest)
+        try:
+            wait = min(self.first * self.factor ** (attempt - 1), self.longest)
+        except OverflowError:
+            wait = self.longest if self.first else self.first
         return self.draw.uniform(0, wait) if self.jitter else wait
 
 
 def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
-    """Whether the strategy takes that exception for one that may pass.
+    """Whether the strategy retries after this exception.
 
     >>> wants_retry(Constant(reject_on=(ValueError,)), ValueError("no number"))
     False
     """
     if isinstance(error, getattr(strategy, "reject_on", ())):
         return False
-    # SystemExit and KeyboardInterrupt are not the message's fault.
+    # Always retry after SystemExit and KeyboardInterrupt: the message did not cause them.
     return not isinstance(error, Exception) or isinstance(
         error, getattr(strategy, "retry_on", (Exception,))
     )
+
+
+def is_unlimited(strategy: RetryStrategy) -> bool:
+    """Whether a strategy of this module has no limit of attempts, nor of total time.
+
+    >>> is_unlimited(Exponential(first=1)), is_unlimited(Exponential(first=1, max_attempts=10))
+    (True, False)
+    """
+    return (
+        isinstance(strategy, _Limited) and strategy.max_attempts is strategy.max_total_delay is None
+    )
+
+
+def _check_number(strategy: _Limited, name: str, least: int, otherwise: str = "") -> None:
+    value: Any = getattr(strategy, name)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < least:
+        unit = "number" if name == "factor" else "number of seconds"
+        raise InvalidArgument(
+            f"{name} of {type(strategy).__name__} must be a {unit}, at least {least}"
+            f"{otherwise and f', {otherwise}'}, not {value!r}"
+        )
+
+
+def _exception_types(value: Any, name: str) -> ExceptionTypes:
+    """Convert one exception type, or several, to a tuple. Raises InvalidArgument."""
+    types = (
+        tuple(value) if isinstance(value, Iterable) and not isinstance(value, type) else (value,)
+    )
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in types):
+        raise InvalidArgument(
+            f"{name} must be exception types, such as (ValueError, OSError), not {value!r}"
+        )
+    return types

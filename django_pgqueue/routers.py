@@ -1,4 +1,4 @@
-"""A database of its own for the queues, when ``PGQUEUE["DATABASE"]`` names one.
+"""A database router that keeps the queues in ``PGQUEUE["DATABASE"]``.
 
 ::
 
@@ -20,15 +20,15 @@ APP = "django_pgqueue"
 
 
 class QueueRouter:
-    """Sends this app's models to ``PGQUEUE["DATABASE"]`` and has no say in anything else.
+    """Routes this app's models to ``PGQUEUE["DATABASE"]``, and leaves other models alone.
 
-    Without that setting it has no say at all.
+    Without this setting it routes nothing.
     """
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         if model._meta.app_label != APP:
             return None
-        # Relations of a queue or a message are looked up in the database it was read from.
+        # Related objects of a queue or message are in the database it was read from.
         instance = hints.get("instance")
         if instance is not None and instance._meta.app_label == APP and instance._state.db:
             return str(instance._state.db)

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import close_old_connections, connections
 
-from django_pgqueue import arguments, cron, signals
+from django_pgqueue import arguments, cron, ddl, signals
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.handlers import handler_of
-from django_pgqueue.models import Missed, Queue, Schedule
+from django_pgqueue.models import Missed, Process, Queue, Schedule
+from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.loop import Loop
 
 __all__ = ["connect", "declared", "schedule", "synchronize"]
 
 T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue")
 
-#: Seconds between two looks at most, and at least: for what was changed meanwhile.
+#: Maximum and minimum seconds between two checks for due ticks and changed schedules.
 _LONGEST, _SHORTEST = 10.0, 0.05
+#: A schedule ends once no process has declared it for this many seconds: longer than a restart.
+_GRACE = 60.0
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A consumer or task with ``@schedule``, and its times."""
+    """A schedule that the code declares: a consumer or task with ``@schedule``, and its times."""
 
     name: str
     target: Any = field(compare=False)
@@ -36,12 +40,29 @@ class Declaration:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def path(self) -> str:
+        """The path of the function."""
+        return _path(self.target)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether the function has @consumer or @task, too."""
+        try:
+            return _is_task(self.target) or bool(handler_of(self.target))
+        except LookupError:
+            return False
+
     def save(self, aliases: Iterable[str]) -> bool:
         """Make or change its row, if its queue is in one of these databases."""
         values: dict[str, Any] = {
             **self.values,
             "time_zone": self.values["time_zone"] or settings.TIME_ZONE,
         }
+        if not self.has_queue:
+            raise InvalidArgument(
+                f"@schedule on {self.path} needs a queue: put @consumer or @task on it too"
+            )
         if _is_task(self.target):
             message_of = getattr(self.target.get_backend(), "message_of", None)
             if message_of is None:
@@ -50,12 +71,7 @@ class Declaration:
             queue_name, using, values["body"] = message.queue, message.using, message.body
             values["priority"] = message.priority
         else:
-            try:
-                handler = handler_of(self.target)
-            except LookupError as error:
-                raise InvalidArgument(
-                    f"@schedule on {self.name} needs a queue: put @consumer or @task on it too"
-                ) from error
+            handler = handler_of(self.target)
             queue_name, using = handler.queue, handler.using
         alias = Queue.objects.database(using)
         if alias not in aliases:
@@ -132,14 +148,11 @@ def schedule(
         if _is_task(target):
             if body is not None:
                 raise InvalidArgument("a task has args and kwargs, and no body")
-            path: str = target.module_path  # type: ignore[attr-defined]
-        else:
-            if args or kwargs:
-                raise InvalidArgument("args and kwargs are a task's; a consumer has a body")
-            path = f"{target.__module__}.{target.__qualname__}"  # type: ignore[attr-defined]
-        given = Declaration(name or path, target, values, args, kwargs or {})
+        elif args or kwargs:
+            raise InvalidArgument("args and kwargs are a task's; a consumer has a body")
+        given = Declaration(name or _path(target), target, values, args, kwargs or {})
         known = _declared.get(given.name)
-        # The same again is a module that was imported twice.
+        # An identical declaration: its module was imported twice.
         if known is not None and known != given:
             raise InvalidArgument(
                 f"there is a schedule {given.name!r} already: give the second one a name, as "
@@ -157,58 +170,95 @@ def declared() -> list[Declaration]:
 
 
 def synchronize(aliases: Iterable[str]) -> int:
-    """Make and change rows as the code declares, in these databases; how many changed.
+    """Create or update the rows of all declared schedules in these databases.
 
-    One that cannot be saved is logged and keeps no other from it.
+    Returns how many changed. A schedule that cannot be saved does not prevent saving the others: an
+    invalid declaration is logged, and the first database error is raised at the end.
     """
     changed = 0
+    failures = Failures()
     for declaration in declared():
-        try:
-            changed += declaration.save(aliases)
-        except PgQueueError as error:
-            logger.error("schedule %s was not set up: %s", declaration.name, error)
+        with failures.of(declaration.name):
+            try:
+                changed += declaration.save(aliases)
+            except PgQueueError as error:
+                logger.error("schedule %s was not set up: %s", declaration.name, error)
+    failures.end()
     return changed
 
 
-class Ticker(threading.Thread):
-    """Sends what is due, in the databases of one consumer process, until it is told to stop."""
+class Ticker(Loop):
+    """Sends what is due, in the databases of one consumer process."""
 
-    def __init__(self, aliases: Iterable[str]) -> None:
-        super().__init__(name="pgqueue-schedules", daemon=True)
-        self._aliases = sorted(aliases)
-        self._stopping = threading.Event()
-        self._synchronized: set[str] = set()
+    def __init__(
+        self,
+        queues: Mapping[str, Collection[int]],
+        process_id: Callable[[str], int | None] = lambda alias: None,
+    ) -> None:
+        """``queues``: the ids of those that the process consumes, by database. ``process_id``: its
+        row of :class:`~django_pgqueue.models.Process` in a database."""
+        super().__init__("schedules")
+        self._queues = queues
+        self._process_id = process_id
+        #: By database: when the declarations were looked at last, which were saved, and since when
+        #: no process has declared others.
+        self._tidied: dict[str, float] = {}
+        self._saved: dict[str, list[str]] = {}
+        self._undeclared: dict[str, dict[str, float]] = {}
 
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                wait = min(self._look(alias) for alias in self._aliases)
-                if wait >= _LONGEST / 2:
-                    connections.close_all()
-                else:
-                    close_old_connections()
-                self._stopping.wait(max(wait, _SHORTEST))
-        finally:
+    def tick(self) -> float:
+        wait = min(self._look(alias) for alias in self._queues)
+        if wait >= _LONGEST / 2:
             connections.close_all()
+        else:
+            close_old_connections()
+        return max(wait, _SHORTEST)
 
     def _look(self, alias: str) -> float:
-        """Send what is due; the seconds until there may be more."""
-        try:
-            if alias not in self._synchronized:
-                synchronize([alias])
-                self._synchronized.add(alias)
+        """Send the messages of due schedules. Returns the seconds until the next check."""
+        failures = Failures()
+        wait: float | None = None
+        if time.monotonic() - self._tidied.get(alias, -_LONGEST) >= _LONGEST:
+            with failures.of("declare"):
+                self._declare(alias)
+            self._tidied[alias] = time.monotonic()
+        with failures.of("send"):
             Schedule.objects.send_due(using=alias)
             wait = Schedule.objects.seconds_until_next(using=alias)
+        try:
+            failures.end()
         except Exception as error:
             connections[alias].close()
             signals.database_failed.send_robust(
                 self.name, operation="schedule", error=error, wait=_LONGEST
             )
-            return _LONGEST
         return _LONGEST if wait is None else min(wait, _LONGEST)
+
+    def _declare(self, alias: str) -> None:
+        """Save declared schedules, end undeclared ones, and correct ticks too far ahead."""
+        names = sorted(_declared)
+        if (own := self._process_id(alias)) is not None:
+            # First, so that no other process ends these schedules.
+            rows = Process.objects.using(alias).filter(pk=own)
+            rows.exclude(schedules=names).update(schedules=names)
+        if self._saved.get(alias) != names or Schedule.objects.have_ended(names, using=alias):
+            synchronize([alias])
+            self._saved[alias] = names
+        for mended in Schedule.objects.mend(using=alias):
+            logger.warning(
+                "schedule %s was to be sent on %s, later than its times say, as after a server's "
+                "clock that ran ahead: its next tick is %s",
+                mended.name,
+                ddl.moment(mended.tick).isoformat(),
+                mended.next_run_at.isoformat(),
+                extra={"schedule": mended.name},
+            )
+        before, now = self._undeclared.get(alias, {}), time.monotonic()
+        found = Schedule.objects.undeclared(names, self._queues[alias], using=alias)
+        self._undeclared[alias] = {name: before.get(name, now) for name in found}
+        over = [name for name, since in self._undeclared[alias].items() if now - since >= _GRACE]
+        for ended in Schedule.objects.end(over, using=alias) if over else ():
+            signals.schedule_ended.send_robust(ended.queue.name, schedule=ended)
 
 
 _tickers: dict[int, Ticker] = {}
@@ -221,9 +271,12 @@ def connect() -> None:
 
 
 def _start(consumer: Any, **kwargs: Any) -> None:
-    # One that drains is to come to an end.
+    # A consumer that drains must be able to end.
     if not consumer.options.drain:
-        ticker = Ticker({s.queue.alias for s in consumer.subscriptions})
+        queues: dict[str, list[int]] = {}
+        for subscription in consumer.subscriptions:
+            queues.setdefault(subscription.queue.alias, []).append(subscription.queue.pk)
+        ticker = Ticker(queues, consumer.presence.worker)
         _tickers[id(consumer)] = ticker
         ticker.start()
 
@@ -233,6 +286,12 @@ def _stop(consumer: Any, **kwargs: Any) -> None:
     if ticker is not None:
         ticker.stop()
         ticker.join(1.0)
+
+
+def _path(target: Any) -> str:
+    if _is_task(target):
+        return str(target.module_path)
+    return f"{target.__module__}.{target.__qualname__}"
 
 
 def _is_task(target: Any) -> bool:

@@ -1,14 +1,14 @@
-"""Every event, as a Django signal. Listeners run in the thread where it happened.
+"""The package's Django signals. Receivers run in the thread where the event happened.
 
-A listener that raises is logged by Django and stops nothing else; but one of ``messages_sent`` that
-raises fails the send, and one of ``retention_due`` has refused. ``sender`` is the queue's name for
-what happens to messages, and the consumer process for what happens to it.
+If a receiver raises, Django logs the error and continues, except in two cases: an error in a
+receiver of ``messages_sent`` fails the send, and one of ``retention_due`` refuses the removal.
+``sender`` is the queue's name for events of messages, and the consumer process for its own events.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments
 ======================  ==========================================  =============================
-messages_sending        messages are about to be sent; what is put  headers, count
-                        in the dict goes with each of them
+messages_sending        messages are about to be sent; receivers    headers, count
+                        may add headers to the dict
 messages_sent           messages were written, in the sender's      ids
                         transaction
 messages_fetched        messages were leased together               count, seconds
@@ -17,29 +17,38 @@ message_finished        a handler returned or raised                message, sec
 messages_completed      acks were written                           messages
 messages_retried        messages wait for another attempt           messages, outcomes
 messages_failed         messages were rejected, or have no          messages, outcomes
-                        attempt left
+                        attempts left
 messages_discarded      messages were deleted                       messages
-messages_exhausted      a read failed messages that had been        receipts
-                        delivered as often as allowed
+messages_exhausted      a read failed messages without deliveries   receipts
+                        left
 messages_released       messages were given back unstarted          count
-leases_lost             another reader has these messages now       messages
+messages_interrupted    the process stopped before the handler      messages, seconds
+                        ended; the messages are due again
+messages_cancelled      messages that this consumer held were       messages, reasons
+                        cancelled
+leases_lost             another reader has leased the messages      messages
 leases_extended         leases were prolonged                       count
-leases_rescued          a dead consumer's leases were given back    count, worker
+leases_rescued          leases of a dead consumer were given back   count, worker
 database_failed         an operation failed and will be retried     operation, error, wait
-listening_stopped       LISTEN does not work on a database, the     reason
-                        sender: the consumer polls
-pool_too_small          the pool of a database, the sender, has     size, workers, wanted
-                        fewer connections than threads want
+listening_stopped       LISTEN does not work, so the consumer       reason
+                        polls; the sender is the database
+pool_too_small          the pool has fewer connections than         size, workers, wanted
+                        threads need; the sender is the database
 retention_due           archived messages of a queue are about      queue, before
-                        to be removed; False refuses that, a
-                        datetime keeps what was archived since
+                        to be removed; returning False refuses,
+                        a datetime keeps messages archived since
 queue_maintained        a round of maintenance is over              queue, maintained
 maintenance_failed      a consumer could not maintain a queue       queue, error
-operation_ended         an operation on many messages is done, or   operation
+schedule_failed         a schedule could not send the message of a  schedule, at, error
+                        tick; the sender is the queue's name
+schedule_ended          a declared schedule ended, since no         schedule
+                        running consumer declares it any more; the
+                        sender is the queue's name
+bulk_action_ended       an action on many messages is done, or      bulk_action
                         failed; sent in its last transaction
 consumer_started        a consumer process is ready                 consumer
-consumer_stopping       it was asked to stop                        consumer, reason
-consumer_stopped        it has stopped                              consumer
+consumer_stopping       a consumer process was asked to stop        consumer, reason
+consumer_stopped        a consumer process has stopped              consumer
 ======================  ==========================================  =============================
 """
 
@@ -48,6 +57,7 @@ from __future__ import annotations
 from django.dispatch import Signal
 
 __all__ = [
+    "bulk_action_ended",
     "consumer_started",
     "consumer_stopped",
     "consumer_stopping",
@@ -59,19 +69,22 @@ __all__ = [
     "maintenance_failed",
     "message_finished",
     "message_started",
+    "messages_cancelled",
     "messages_completed",
     "messages_discarded",
     "messages_exhausted",
     "messages_failed",
     "messages_fetched",
+    "messages_interrupted",
     "messages_released",
     "messages_retried",
     "messages_sending",
     "messages_sent",
-    "operation_ended",
     "pool_too_small",
     "queue_maintained",
     "retention_due",
+    "schedule_ended",
+    "schedule_failed",
 ]
 
 messages_sending: Signal = Signal()
@@ -85,6 +98,8 @@ messages_failed: Signal = Signal()
 messages_discarded: Signal = Signal()
 messages_exhausted: Signal = Signal()
 messages_released: Signal = Signal()
+messages_interrupted: Signal = Signal()
+messages_cancelled: Signal = Signal()
 leases_lost: Signal = Signal()
 leases_extended: Signal = Signal()
 leases_rescued: Signal = Signal()
@@ -94,7 +109,9 @@ pool_too_small: Signal = Signal()
 retention_due: Signal = Signal()
 queue_maintained: Signal = Signal()
 maintenance_failed: Signal = Signal()
-operation_ended: Signal = Signal()
+schedule_failed: Signal = Signal()
+schedule_ended: Signal = Signal()
+bulk_action_ended: Signal = Signal()
 consumer_started: Signal = Signal()
 consumer_stopping: Signal = Signal()
 consumer_stopped: Signal = Signal()

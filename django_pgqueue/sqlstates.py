@@ -1,4 +1,4 @@
-"""The codes by which PostgreSQL says what went wrong; those that the package acts on."""
+"""PostgreSQL's error codes that the package handles."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ __all__ = [
     "QUERY_CANCELED",
     "SERIALIZATION_FAILURE",
     "UNDEFINED_TABLE",
+    "is_gone",
     "sqlstate",
 ]
 
@@ -19,7 +20,15 @@ QUERY_CANCELED = "57014"
 SERIALIZATION_FAILURE = "40001"
 UNDEFINED_TABLE = "42P01"
 
+# The codes of PostgreSQL and of our trigger for tables that were dropped with their queue.
+_GONE = (UNDEFINED_TABLE, "PQ404")
+
 
 def sqlstate(error: BaseException) -> str | None:
-    """The code of an error of Django's, which has the driver's error as its cause."""
-    return getattr(error.__cause__, "sqlstate", None)
+    """The code of a driver's error, or of a Django error, whose cause is the driver's error."""
+    return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether this error means that the queue was dropped."""
+    return sqlstate(error) in _GONE

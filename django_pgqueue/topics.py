@@ -1,7 +1,7 @@
-"""Topic routing as in AMQP: which patterns a routing key matches. No I/O.
+"""Topic routing as in AMQP: finds the patterns that match a routing key. No I/O.
 
 A key is words joined by dots: ``github.push.main``. In a pattern ``*`` stands for one word and
-``#`` for any number of words, none too.
+``#`` for zero or more words.
 
 >>> router = Router(["logs.#", "*.error", "logs.*.eu"])
 >>> sorted(router.match("logs.error"))
@@ -15,11 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from django.core.exceptions import ValidationError
-
 from django_pgqueue.errors import InvalidArgument
 
-__all__ = ["Router", "routing_key", "topic_pattern", "validate_topic_pattern"]
+__all__ = ["Router", "routing_key", "topic_pattern"]
 
 LONGEST = 255
 
@@ -28,7 +26,7 @@ _PATTERN = re.compile(r"(\*|#|[A-Za-z0-9_-]+)(\.(\*|#|[A-Za-z0-9_-]+))*", re.ASC
 
 
 def routing_key(key: object) -> str:
-    """A valid routing key, as it is. Raises InvalidArgument."""
+    """Validate a routing key, and return it unchanged. Raises InvalidArgument."""
     if not isinstance(key, str) or len(key) > LONGEST or not _KEY.fullmatch(key):
         raise InvalidArgument(
             f"{key!r} is not a routing key: use words of A-Z a-z 0-9 _ - joined by dots, "
@@ -38,7 +36,7 @@ def routing_key(key: object) -> str:
 
 
 def topic_pattern(pattern: object) -> str:
-    """A valid pattern, as it is. Raises InvalidArgument."""
+    """Validate a topic pattern, and return it unchanged. Raises InvalidArgument."""
     if not isinstance(pattern, str) or len(pattern) > LONGEST or not _PATTERN.fullmatch(pattern):
         raise InvalidArgument(
             f"{pattern!r} is not a topic pattern: use words of A-Z a-z 0-9 _ -, * for one word "
@@ -47,27 +45,19 @@ def topic_pattern(pattern: object) -> str:
     return pattern
 
 
-def validate_topic_pattern(pattern: str) -> None:
-    """:func:`topic_pattern` as a validator of model and form fields."""
-    try:
-        topic_pattern(pattern)
-    except InvalidArgument as error:
-        raise ValidationError(str(error)) from error
-
-
 class _Node:
-    """The words that may follow those so far, and the patterns that may end here."""
+    """A node of the tree: the child node of each next word, and the patterns that end here."""
 
     __slots__ = ("next", "patterns")
 
     def __init__(self) -> None:
         self.next: dict[str, _Node] = {}
-        #: More than one where they mean the same: "#" and "#.#".
+        #: More than one if patterns are equivalent, such as "#" and "#.#".
         self.patterns: set[str] = set()
 
 
 class Router:
-    """Many patterns as one tree of words, so that a key is compared with all of them at once.
+    """A tree of many patterns' words, so that one pass compares a key with all of them.
 
     >>> Router(["a.*", "a.#"]).match("a.b") == {"a.*", "a.#"}
     True
@@ -82,7 +72,7 @@ class Router:
                     node.next[word] = _Node()
                 node = node.next[word]
                 if word == "#":
-                    # "#" stays where it is while it takes words: once is as good as twice.
+                    # "#" loops to its own node while it takes words, so "#.#" equals "#".
                     node.next["#"] = node
             node.patterns.add(pattern)
 
@@ -100,7 +90,7 @@ class Router:
 
     @staticmethod
     def _without_a_word(nodes: Iterable[_Node]) -> list[_Node]:
-        """Those, and those behind a # that takes no word."""
+        """These nodes, and the nodes that follow a "#" that takes no word."""
         reached = {id(node): node for node in nodes}
         waiting = list(reached.values())
         while waiting:

@@ -1,4 +1,4 @@
-"""Numbers and lengths of time as text, in the admin and in commands."""
+"""Formats numbers and lengths of time, for the admin and the commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = ("d", "h", "min", "s")
 
 
 def amount(number: int, *, exact: bool = True) -> str:
-    """A count, with a mark when it is an estimate.
+    """A count, with the mark ≈ if it is an estimate.
 
     >>> amount(1234567), amount(20000, exact=False)
     ('1,234,567', '≈ 20,000')
@@ -37,7 +37,7 @@ def age(seconds: float | None) -> str:
 
 
 def length_of(text: str) -> dt.timedelta | None:
-    """The length of time that is written with units; None when none is.
+    """Parse a length of time with units; None if the text is not one.
 
     >>> length_of("7d"), length_of("1d 12h"), length_of("90 min"), length_of("90")
     (datetime.timedelta(days=7), datetime.timedelta(days=1, seconds=43200), \
@@ -53,7 +53,7 @@ datetime.timedelta(seconds=5400), None)
 
 
 def length_text(length: dt.timedelta) -> str:
-    """The text that stands for a length of time.
+    """Format a length of time, so that :func:`length_of` can parse it.
 
     >>> length_text(dt.timedelta(days=7)), length_text(dt.timedelta(hours=36))
     ('7d', '1d 12h')

@@ -1,12 +1,11 @@
 """The documentation as a site: ``python3 run.py docs`` builds it into ``docs/_build/html``.
 
 The pages are plain Markdown, readable on a forge. Two things are made from others, so that each is
-said once: the menu is the lists of README.md, and the reference the docstrings of public names.
+said once: the menu is the lists of index.md, and the reference the docstrings of public names.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -14,10 +13,15 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 import django  # noqa: E402
+from django.conf import settings  # noqa: E402
 
+# Of its own, so that a build of the site needs nothing that only the tests need.
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_pgqueue"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}},
+)
 django.setup()
 
 from django.db import models  # noqa: E402
@@ -37,7 +41,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 suppress_warnings = ["misc.highlighting_failure"]  # a glob with /**/ in SQL
-root_doc = "README"
+root_doc = "index"
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"django_pgqueue {release}"
@@ -89,14 +93,23 @@ def make_reference(app) -> None:
 
 
 def edit_page(app, docname, source) -> None:
-    """The menu, from the headings of README.md with the pages that they list; no links outside."""
+    """The menu, from the headings of index.md with the pages that they list; no links outside.
+
+    The modules in the first column of a table lead to their pages.
+    """
     source[0] = re.sub(r"\[([^\]]+)\]\(\.\./([^)]+)\)", r"\1 (`\2` in the source)", source[0])
     if docname == root_doc:
         for title, body in re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", source[0], re.MULTILINE):
             pages = re.findall(r"\]\((\w+)\.md\)", body)
             source[0] += menu(pages, f":hidden:\n:caption: {title}\n")
+    if docname in ("api", "stability"):
+        source[0] = re.sub(r"(?m)^\| `(django_pgqueue[\w.]*)` \|", _linked, source[0])
     if docname == "api":
         source[0] += menu([f"api/{module}" for module in PUBLIC], ":hidden:\n")
+
+
+def _linked(found) -> str:
+    return f"| [`{found[1]}`](api/{found[1]}.md) |"
 
 
 def menu(pages, options) -> str:

@@ -1,4 +1,4 @@
-"""The project as an ASGI application, for uvicorn and its like."""
+"""The project as an ASGI application, for servers such as uvicorn."""
 
 from __future__ import annotations
 

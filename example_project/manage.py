@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-# Run as a script, Python looks for modules beside this file; the project is one folder up.
+# Python put this file's folder on the path; the project's modules are one folder up.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 

@@ -1,11 +1,11 @@
-"""A notebook for a data engineer to copy from: each ``# %%`` is a cell.
+"""A notebook for data engineers to copy from: each ``# %%`` starts a cell.
 
 Editors (VS Code, PyCharm, Jupyter with jupytext) show it as a notebook; it also runs as a script:
 
     PGQUEUE_URL=postgresql://user@host/inbox python example_project/notebook.py
 """
 
-# %% A session on this machine. On a cluster, take the one that is there.
+# %% A session on this machine. On a cluster, use the existing one.
 from __future__ import annotations
 
 import os
@@ -19,27 +19,27 @@ URL = os.environ["PGQUEUE_URL"]
 LAKE = os.environ.get("LAKE", tempfile.mkdtemp(prefix="lake-"))
 spark = local_session("notebook")
 
-# %% The archive, straight from PostgreSQL: name the columns, since all of them would be read.
+# %% The archive, straight from PostgreSQL. Name the columns, or all of them are read.
 archive = spark.read.format("pgqueue").option("url", URL)
 outcomes = archive.option("columns", "queue,state,read_ct").load()
 outcomes.groupBy("queue", "state").count().show()
 
-# %% Bodies are JSON text. With a schema they come as columns; parse_json gives VARIANT.
+# %% Bodies are JSON text. A schema turns them into columns; parse_json returns a VARIANT.
 bodies = archive.option("columns", "id,body").option("subscribe", "github").load()
 bodies.selectExpr("parse_json(body) AS body").selectExpr(
     "variant_get(body, '$.repository.full_name', 'string') AS repository"
 ).groupBy("repository").count().orderBy("count", ascending=False).show(5, truncate=False)
 
-# %% What is in the queue now; nothing is taken out.
+# %% The live messages now. Reading leaves them in the queue.
 live = spark.read.format("pgqueue").option("url", URL).option("source", "live")
 live.option("columns", "queue,state").load().groupBy("queue", "state").count().show()
 
-# %% A lake: incremental, and a second call changes nothing.
+# %% A lake. Exports are incremental: the second call changes nothing.
 print(export(spark, URL, LAKE))
 print(export(spark, URL, LAKE))
 read_lake(spark, LAKE).groupBy("queue", "date").count().show()
 
-# %% The archive as a stream, from a checkpoint on: run the cell again for what is new.
+# %% The archive as a stream from a checkpoint. Run the cell again for newer messages.
 stream = spark.readStream.format("pgqueue").option("url", URL).option("columns", "id,queue,state")
 query = (
     stream.load()
@@ -50,7 +50,7 @@ query = (
 )
 query.awaitTermination()
 
-# %% Rows become messages, each once. A version that was written before changes nothing.
+# %% Rows become messages, each exactly once. Writing a version again changes nothing.
 messages = spark.range(3).selectExpr("to_json(struct(id)) AS body", "'github' AS queue")
 if os.environ.get("SEND"):
     messages.write.format("pgqueue").mode("append").options(

@@ -1,7 +1,7 @@
-"""Settings of the example project, each one open to the environment (or a .env file).
+"""Settings of the example project, each settable in the environment or in a .env file.
 
-Without any of them this is a development server on a PostgreSQL of its own, started at the first
-query and kept in ``.postgres/`` at the root of the repository.
+The defaults make a development server with a PostgreSQL server of its own, which starts at the
+first query and keeps its data in ``.postgres/`` at the root of the repository.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ env.read_env(BASE_DIR / ".env")
 
 DEBUG = env.bool("DEBUG", default=True)
 
-# Convenient while developing; a deployment has to bring its own.
+# For development only: a deployment must set its own secrets.
 development_secret = "for-development-only" if DEBUG else env.NOTSET
 SECRET_KEY = env.str("SECRET_KEY", default=development_secret)
 GITHUB_WEBHOOK_SECRET = env.str("GITHUB_WEBHOOK_SECRET", default=development_secret)
 
-# Only `manage.py demo` sets it: planted payloads then make the consumers fail.
+# Set by `manage.py demo` only: planted payloads then make the consumers fail.
 DEMO_FAULTS = env.bool("DEMO_FAULTS", default=False)
 
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"])
@@ -82,7 +82,7 @@ DATABASES["default"].setdefault("CONN_HEALTH_CHECKS", True)
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# GitHub caps a webhook's payload at 25 MB; a larger request is refused before it is read.
+# GitHub limits a webhook's payload to 25 MB. A larger request is refused unread.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 25 * 1024 * 1024
 
 LANGUAGE_CODE = "en-us"

@@ -1,4 +1,4 @@
-"""Every address of the project: the inbox at the root, Django's admin under /admin/."""
+"""The project's URLs: the inbox at the root, and Django's admin under /admin/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project as a WSGI application, for gunicorn and its like."""
+"""The project as a WSGI application, for servers such as gunicorn."""
 
 from __future__ import annotations
 

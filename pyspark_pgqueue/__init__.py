@@ -1,8 +1,9 @@
-"""PostgreSQL queues in Spark: a source, a sink, and the jobs that keep a lake.
+"""PostgreSQL queues in Spark: a source, a sink, and jobs that maintain a data lake.
 
 Spark looks into every top-level module named ``pyspark_*`` for its ``DefaultSource``, so that
-``spark.read.format("pgqueue")`` works without a call. A cluster needs this package, PySpark and
-the drivers of its extra ``spark``; it imports neither Django nor ``django_pgqueue``.
+``spark.read.format("pgqueue")`` works without a call. A cluster needs this package,
+``django_pgqueue``, PySpark and the drivers of the extra ``spark``. Of ``django_pgqueue`` it imports
+the engine, and what that needs: no Django.
 
 ==================  ===========================================================================
 offsets, filters    decide, in plain Python: the rows between two moments, as SQL
@@ -11,7 +12,7 @@ planning            asks the database how to cut a read into tasks
 bodies              bodies as structs in place of JSON text
 arrow               carries rows, as Arrow batches through ADBC
 source, stream      the data source ``pgqueue``: batch and streaming reads
-leases, consume     a queue as a stream, by the queue's own statements
+taking, consume     a queue as a stream, by the engine of django_pgqueue
 sink                batch and streaming writes, each row once
 stores              where a lake is, and how files appear there
 lake                files of a lake: their places, and what is in them
@@ -33,7 +34,7 @@ __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: the jobs' arguments are read where PySpark is not installed.
+    # Imported late: the command line reads the jobs' arguments where PySpark is not installed.
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module("pyspark_pgqueue.source").PgQueueDataSource

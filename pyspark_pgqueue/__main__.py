@@ -1,7 +1,7 @@
-"""The jobs from a shell, here or on a cluster.
+"""Run the jobs from a shell, on this machine or on a cluster.
 
     python -m pyspark_pgqueue export --url postgresql://… /lake
-    spark-submit --py-files pyspark_pgqueue.zip …/pyspark_pgqueue/__main__.py export …
+    spark-submit --py-files pgqueue.zip …/pyspark_pgqueue/__main__.py export …
 
 The address may be in ``PGQUEUE_URL`` instead. Exit codes: 0 done, 1 failed or refused, 2 wrong
 arguments, 3 lake and database differ, 130 interrupted.

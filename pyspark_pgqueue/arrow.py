@@ -1,6 +1,6 @@
-"""Rows from PostgreSQL as Arrow batches, in the very schema that Spark expects.
+"""Rows from PostgreSQL as Arrow batches, in exactly the schema that Spark expects.
 
-ADBC reads by COPY in binary and makes no Python object of any row.
+ADBC reads with a binary COPY and creates no Python object per row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_pgqueue.planning import Task
 
 __all__ = ["arrow_schema", "batches", "read"]
 
-# A message is found by its key: every other join would read all messages for each task.
+# Joins must look messages up by key: any other join reads all messages for each task.
 SETUP = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
@@ -30,7 +30,7 @@ SETUP = (
     "SET application_name = 'pgqueue spark'",
 )
 
-# Bytes of a batch. The driver's own 16 MB are several times as many in a worker's memory.
+# Bytes per batch. The driver's default, 16 MB, takes several times that in a worker's memory.
 BATCH = {"adbc.postgresql.batch_size_hint_bytes": str(2 * 1024 * 1024)}
 
 
@@ -41,19 +41,19 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def read(
     url: str, task: Task, schema: StructType, replica_timeout: float = 60.0
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, for Spark."""
+    """Yield the rows of a task in Spark's schema."""
     wanted = arrow_schema(schema)
     for batch in batches(url, task, replica_timeout):
         yield _fit(batch, schema, wanted)
 
 
 def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, as PostgreSQL gives them."""
+    """Yield the rows of a task in PostgreSQL's types."""
     with _connect(url) as connection, connection.cursor() as cursor:
         for statement in SETUP:
             cursor.execute(statement)
         _wait_for_replica(cursor, task.reach, replica_timeout)
-        # One snapshot: a removal is in all of the task, where the guard sees it, or in none of it.
+        # One snapshot for rows and guard: the guard sees every removal that the task's rows lack.
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if task.guard is not None:
             cursor.execute(planning.purged(task.guard.queue_ids))
@@ -68,11 +68,11 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
 
 
 class _Database:
-    """A database in ADBC's sense: a URL, and the types that it knows there.
+    """A database in ADBC's sense: a URL and the types known there.
 
-    To open one reads the whole catalog of types and columns, with those of each queue's tables: 60
-    ms of this process and 40 of the server's with one queue. So a worker process opens it once, and
-    connections that close leave it open.
+    Opening one reads the whole catalog of types and columns, including those of each queue's
+    tables: with one queue, 60 ms of this process and 40 ms of the server. A worker process
+    therefore opens it once, and closing a connection leaves it open.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,15 +81,15 @@ class _Database:
         self.opened = adbc_driver_postgresql.connect(url)
 
     def close(self) -> None:
-        """Called by each connection when it closes."""
+        """Do nothing: each connection calls this when it closes, and the database stays open."""
 
 
 _database = lru_cache(maxsize=4)(_Database)
 
 
 def _connect(url: str) -> Any:
-    # Late: the driver starts several processes that plan and read nothing, and this takes longer
-    # than all the rest, since it brings pandas and Polars where they are installed.
+    # Imported late: it takes longer than everything else, since it imports pandas and Polars where
+    # they are installed. The driver starts several processes that plan and never read.
     from adbc_driver_manager import AdbcConnection, dbapi
 
     database: Any = _database(url)
@@ -104,7 +104,7 @@ def _check_files(cursor: Any, task: Task) -> None:
 
 
 def _wait_for_replica(cursor: Any, reach: int, seconds: float) -> None:
-    """Until the server shows all that the planner saw; a primary does at once."""
+    """Wait until the server shows everything that the planner saw. A primary does at once."""
     until = time.monotonic() + seconds
     while True:
         cursor.execute(

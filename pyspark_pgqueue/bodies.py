@@ -1,7 +1,7 @@
 """Bodies as structs in place of JSON text.
 
-A body that does not fit its type is NULL, and its text is in the column ``_corrupt_record``, as
-Spark's own reader of JSON has it.
+A body that does not fit its type is NULL. Its text is in the column ``_corrupt_record``, as in
+Spark's own JSON reader.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Ove
 
 
 def as_ddl(given: str) -> str:
-    """The type of a body, from its fields as DDL or from ``StructType.json()``.
+    """Return a body's type, given its fields as DDL or as ``StructType.json()``.
 
     Spark parses DDL, and says what is wrong with it, where there is a JVM.
 
@@ -75,7 +75,7 @@ def ddl(kind: DataType) -> str:
 
 
 def infer(texts: Iterable[str | None]) -> StructType:
-    """The fields of some bodies; those that are no objects count for nothing.
+    """Infer the fields of some bodies. Bodies that are not objects are ignored.
 
     >>> infer(['{"a": 1}', '{"a": 1.5, "b": ["x"]}']).simpleString()
     'struct<a:double,b:array<string>>'
@@ -114,7 +114,7 @@ def _type_of(value: Any) -> DataType:
 
 
 def _merged(one: DataType, other: DataType) -> DataType:
-    """A type for values of both; text where there is no other."""
+    """A type that holds values of both types; string if no other type does."""
     if one == other or isinstance(other, NullType):
         return one
     if isinstance(one, NullType):
@@ -132,7 +132,7 @@ def _merged(one: DataType, other: DataType) -> DataType:
 
 
 def _known(kind: DataType) -> DataType:
-    """Text for fields that are always null."""
+    """The type, with string for fields that are always null."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, _known(f.dataType)) for f in kind.fields])
     if isinstance(kind, ArrayType):
@@ -141,7 +141,7 @@ def _known(kind: DataType) -> DataType:
 
 
 def parsed(texts: pa.Array, spark_type: DataType, arrow_type: pa.DataType) -> pa.Array:
-    """JSON text as the type that a schema asks for; what does not fit is NULL."""
+    """Convert JSON texts to the type of a schema. Values that do not fit become NULL."""
     given = texts.to_pylist()
     if isinstance(spark_type, VariantType):
         variants = [None if text is None else VariantVal.parseJson(text) for text in given]
@@ -156,7 +156,7 @@ def parsed(texts: pa.Array, spark_type: DataType, arrow_type: pa.DataType) -> pa
         return float(text)
 
     values = [None if text is None else json.loads(text, parse_float=fraction) for text in given]
-    # Arrow cuts 2.5 to 2 for a whole number.
+    # Arrow would truncate 2.5 to 2 for an integer type.
     if not (fractions and "int" in str(arrow_type)):
         try:
             return pa.array(values, type=arrow_type)
@@ -166,7 +166,7 @@ def parsed(texts: pa.Array, spark_type: DataType, arrow_type: pa.DataType) -> pa
 
 
 def corrupt(texts: pa.Array, values: pa.Array) -> pa.Array:
-    """The texts of which nothing came, JSON's null left out."""
+    """The texts that could not be converted; JSON null counts as converted."""
     found = [
         text if text != "null" and not fits else None
         for text, fits in zip(texts.to_pylist(), values.is_valid().to_pylist(), strict=True)
@@ -184,15 +184,16 @@ def _fitted(value: Any, arrow_type: pa.DataType) -> Any:
 
 
 def _converted(value: Any, arrow_type: pa.DataType) -> Any:
-    """A value of JSON as from_json takes it: what is no text as its JSON where text is wanted,
-    and times from ISO 8601."""
+    """Convert a JSON value as from_json does: other values become JSON text where text is wanted,
+    and times are parsed from ISO 8601.
+    """
     if value is None:
         return None
     is_text = isinstance(value, str)
     if pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type):
         return value if is_text else json.dumps(value)
     if pa.types.is_integer(arrow_type) and isinstance(value, float) and not value.is_integer():
-        raise ValueError(f"{value} is no whole number")
+        raise ValueError(f"{value} is not an integer")
     if pa.types.is_timestamp(arrow_type) and is_text:
         moment = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
         return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)

@@ -1,4 +1,4 @@
-"""The jobs' arguments on a command line, and their calls: for ``manage.py`` and a shell."""
+"""The jobs' command-line arguments and calls, for ``manage.py`` and for a shell."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ HELP = {
 }
 JOBS = tuple(HELP)
 
-#: Exit codes besides 0 and argparse's 2: a job that failed or was refused; lake and database
-#: differ; and Ctrl-C or SIGTERM.
+#: Exit codes besides 0 and argparse's 2: the job failed or was refused; lake and database differ;
+#: Ctrl-C or SIGTERM.
 FAILED, DIFFERS, INTERRUPTED = 1, 3, 130
 
 
 def arguments(job: str, parser: Any) -> None:
-    """Add the arguments of a job to a parser."""
+    """Add a job's arguments to a parser."""
     _ARGUMENTS[job](parser)
-    parser.add_argument("--cores", type=int, help="of this machine (default: all)")
-    parser.add_argument("--memory", default="1g", help="of the JVM (default: %(default)s)")
+    parser.add_argument("--cores", type=int, help="cores of this machine to use (default: all)")
+    parser.add_argument("--memory", default="1g", help="memory of the JVM (default: %(default)s)")
 
 
 def run(
@@ -47,13 +47,14 @@ def run(
     tell: Callable[[str], None],
     errors: Any = None,
 ) -> int:
-    """Run a job, and tell in one line what it did; returns the process's exit code.
+    """Run a job, pass a one-line summary to ``tell``, and return the process's exit code.
 
-    Notes and progress go to the stream ``errors``, stderr if none is given. Raises PipelineError.
+    Notices and progress are written to ``errors``, or to stderr if it is None. Raises
+    PipelineError.
     """
     bar = Bar(errors or sys.stderr)
     if job in {"replay", "load"}:
-        # Made here, so that an interruption can name it.
+        # Generated here, so that the message after an interruption can name it.
         options[f"{job}_id"] = options.get(f"{job}_id") or f"{job}-{uuid.uuid4().hex[:12]}"
     try:
         return _run(job, url, options, tell, bar)
@@ -64,9 +65,9 @@ def run(
     except PipelineError:
         raise
     except psycopg.Error as error:
-        raise PipelineError(f"The database said: {str(error).strip()}") from error
+        raise PipelineError(f"Database error: {str(error).strip()}") from error
     except Exception as error:
-        # An error of a task or a worker comes as the text of one of Java's.
+        # Spark wraps an error of a task or worker in the text of a Java error.
         told = _RAISED.search(str(error))
         if told is None:
             raise
@@ -76,7 +77,7 @@ def run(
 
 
 def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None], bar: Bar) -> int:
-    # First, since the modules of the jobs need the packages that it checks for.
+    # The session is created first: it checks for the packages that the jobs' modules import.
     spark = local_session(
         f"pgqueue {job}",
         cores=options.pop("cores", None),
@@ -92,13 +93,13 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         for finding in result:
             tell(str(finding))
         if not result:
-            tell("Every run was verified before; --every does it again.")
+            tell("Every run was verified before; --every verifies them again.")
         return 0 if all(finding.agrees for finding in result) else DIFFERS
     tell(str(result))
     return 0
 
 
-# The error of a task, or of the driver's Python worker: its class, and the text after it.
+# The class and the text of an error raised by a task or by the driver's Python worker.
 _RAISED = re.compile(
     r"(?:pyspark_pgqueue\.errors\.\w+|psycopg\.\w+|adbc_driver_manager\.\w+): (.*)"
 )
@@ -106,8 +107,8 @@ _RAISED = re.compile(
 _AFTER = {
     "export": "The lake is as it was, or published whole; the next call goes on from there.",
     "rollup": "No roll-up was changed.",
-    "replay": "Messages that were sent stay sent; --id {replay_id} goes on behind them.",
-    "load": "Messages that were sent stay sent; --id {load_id} goes on behind them.",
+    "replay": "Messages that were sent stay sent; --id {replay_id} continues after them.",
+    "load": "Messages that were sent stay sent; --id {load_id} continues after them.",
     "verify": "Runs that agreed stay verified.",
 }
 
@@ -125,7 +126,11 @@ def _export(parser: Any) -> None:
         "path", help="the lake: a directory, or an address as s3://bucket/lake, without credentials"
     )
     parser.add_argument(
-        "--queue", action="append", dest="queues", metavar="NAME", help="only this one; repeatable"
+        "--queue",
+        action="append",
+        dest="queues",
+        metavar="NAME",
+        help="only this queue; repeatable",
     )
     parser.add_argument(
         "--hold-retention",
@@ -134,48 +139,48 @@ def _export(parser: Any) -> None:
         help="whether retention waits for this lake",
     )
     parser.add_argument(
-        "--max-files", type=int, default=32, help="compact directories with more (default: 32)"
+        "--max-files", type=int, default=32, help="compact fuller directories (default: 32)"
     )
     parser.add_argument(
-        "--anew", action="store_true", help="delete the lake with its files, and begin again"
+        "--anew", action="store_true", help="delete the lake with its files, and export all"
     )
     parser.add_argument(
-        "--table", metavar="NAMESPACE.TABLE", help="an Iceberg table that the lake is from now on"
+        "--table", metavar="NAMESPACE.TABLE", help="turn the lake into this Iceberg table"
     )
 
 
 def _rollup(parser: Any) -> None:
-    parser.add_argument("--seconds", type=int, default=3600, help="a span's length (default: 3600)")
+    parser.add_argument("--seconds", type=int, default=3600, help="span length (default: 3600)")
     parser.add_argument("--from", type=_moment, dest="from_at", metavar="TIME", help="ISO 8601")
     parser.add_argument("--to", type=_moment, dest="to_at", metavar="TIME", help="ISO 8601")
-    parser.add_argument("--every", action="store_true", help="compute everything again")
-    parser.add_argument("--lake", metavar="PATH", help="where to count the spans that it has whole")
+    parser.add_argument("--every", action="store_true", help="recompute every span")
+    parser.add_argument("--lake", metavar="PATH", help="let Spark count this lake's complete spans")
 
 
 def _sending(parser: Any) -> None:
-    parser.add_argument("--to", metavar="QUEUE", help="the queue to send to")
-    parser.add_argument("--where", default="true", help="a condition in Spark's SQL")
+    parser.add_argument("--to", metavar="QUEUE", help="the destination queue")
+    parser.add_argument("--where", default="true", help="a Spark SQL condition on rows")
     parser.add_argument("--rate", type=float, help="messages a second (default: no limit)")
     parser.add_argument("--dry-run", action="store_true", help="only count")
 
 
 def _replay(parser: Any) -> None:
-    parser.add_argument("--lake", dest="path", required=True, help="where it was exported to")
-    parser.add_argument("--queue", help="only messages that were in this queue")
-    parser.add_argument("--id", dest="replay_id", help="to go on where a call of this id ended")
+    parser.add_argument("--lake", dest="path", required=True, help="the path of the lake")
+    parser.add_argument("--queue", help="only messages of this queue")
+    parser.add_argument("--id", dest="replay_id", help="continue the call with this id")
     _sending(parser)
 
 
 def _load(parser: Any) -> None:
-    parser.add_argument("path", help="files, or a directory of them")
+    parser.add_argument("path", help="files, or a directory of files")
     parser.add_argument("--format", default="parquet", choices=("parquet", "json", "csv"))
-    parser.add_argument("--id", dest="load_id", help="to go on where a call of this id ended")
+    parser.add_argument("--id", dest="load_id", help="continue the call with this id")
     _sending(parser)
 
 
 def _verify(parser: Any) -> None:
     parser.add_argument("path", help="the lake")
-    parser.add_argument("--every", action="store_true", help="runs that were verified before too")
+    parser.add_argument("--every", action="store_true", help="verify all runs again")
 
 
 _ARGUMENTS: dict[str, Callable[[Any], None]] = {

@@ -1,4 +1,4 @@
-"""The columns that can be read: those of an archived, a live and a consumed message.
+"""The readable columns of archived, live and consumed messages.
 
 ``a`` is the archive (or the live view), ``m`` the message, ``{queue}`` the queue's name.
 """
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its type in Spark, and how PostgreSQL gives it."""
+    """A column: its type in Spark, and the SQL expression for it."""
 
     type: str
     sql: str
@@ -69,7 +69,7 @@ LIVE = {
     "process_id": Column("int", "a.process_id"),
 }
 
-#: Of messages that a stream takes out of a queue.
+#: Columns of messages that a stream consumes.
 CONSUMED = {
     "id": Column("bigint", "m.id"),
     "queue": Column("string", "{queue}"),
@@ -78,7 +78,7 @@ CONSUMED = {
     "read_ct": Column("int", "a.read_ct"),
 }
 
-#: How many messages there are, counted by PostgreSQL: a row for each queue and state.
+#: Columns of source=counts: PostgreSQL counts messages, in a row per queue and state.
 COUNTS = {
     "queue": Column("string", "{queue}"),
     "state": Column("string", "a.state"),
@@ -87,12 +87,12 @@ COUNTS = {
     "newest": Column("timestamp", "max(a.enqueued_at)"),
 }
 
-#: Columns that hold JSON: as text, or in whatever type a schema gives them.
+#: Columns that hold JSON: read as text, or as the type that a schema gives them.
 JSON = {"body", "headers", "result"}
 
 
 def ddl(columns: dict[str, Column], names: Iterable[str]) -> str:
-    """The schema of some columns, as Spark reads it.
+    """The schema of some columns as Spark DDL.
 
     >>> ddl(ARCHIVE, ["id", "queue"])
     'id bigint, queue string'
@@ -107,17 +107,17 @@ def found(columns: dict[str, Column], name: str) -> Column:
 
 
 def stored(names: Iterable[str]) -> list[str]:
-    """Those of a schema's columns that the database has."""
+    """The columns of a schema that the database stores."""
     return [name for name in names if name != "_corrupt_record"]
 
 
 def needs_message(columns: dict[str, Column], names: Iterable[str]) -> bool:
-    """Whether the messages must be read too: the archive alone is much narrower."""
+    """Whether the columns need the message tables. The archive alone is much narrower."""
     return any(found(columns, name).sql.startswith("m.") for name in names)
 
 
 def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
-    """The list behind SELECT; ``queue`` is the name's expression."""
+    """The SELECT list of some columns; ``queue`` is the SQL expression for the queue's name."""
     return ", ".join(
         f"{found(columns, name).sql.replace('{queue}', queue)} AS {name}" for name in names
     )

@@ -1,10 +1,10 @@
-"""A queue as a stream: leases messages, hands their rows to the sink, and acknowledges a batch once
-Spark has noted that it is done.
+"""A queue as a stream: leases messages, passes their rows to the sink, and archives a batch after
+Spark has committed it.
 
-An offset names the deliveries of the batch that ends there. Spark writes it down before it runs the
-batch, so that a driver which was killed brings the same messages again when it starts from its
-checkpoint: at least once, and exactly once into a sink that knows a batch by its number. A driver
-that never comes back loses nothing either: its leases run out, and others get the messages.
+An offset names the deliveries in its batch. Spark writes the offset down before it runs the batch.
+A killed driver therefore delivers the same messages again when it restarts from its checkpoint: at
+least once, and exactly once into a sink that recognises a batch by its number. If the driver never
+comes back, no message is lost: its leases expire, and other consumers get the messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -24,47 +24,53 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_pgqueue import arrow, columns, leases, planning
+from django_pgqueue.bare import BareRunner, open_queues
+from django_pgqueue.engine.metrics.measuring import metrics
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.settle.outcomes import complete
+from django_pgqueue.engine.settle.settling import set_vt
+from django_pgqueue.types import Receipt
+from pyspark_pgqueue import arrow, columns, planning, taking
 from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.filters import literal
-from pyspark_pgqueue.leases import Deliveries, OpenQueue, Receipt
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.planning import Task
+from pyspark_pgqueue.taking import Taken
 
 __all__ = ["Batch", "QueueStream"]
 
-#: Messages of a batch, unless maxOffsetsPerTrigger says otherwise: all of them are in flight.
+#: Messages in a batch unless maxOffsetsPerTrigger is set. All of them are in flight at once.
 USUAL_BATCH = 10_000
-#: Messages of a task, so that a usual batch has several.
+#: Messages in a task, so that a batch of the usual size has several tasks.
 PER_TASK = 2_500
-#: How often leases are extended in one visibility timeout.
+#: Lease extensions in one visibility timeout.
 EXTENSIONS = 3
-#: Seconds between two looks at an empty queue; Spark asks every 10 ms.
+#: Seconds between two reads of an empty queue; Spark asks every 10 ms.
 IDLE = 0.1
-#: Seconds between two counts of the backlog, and how far it is counted.
+#: Seconds between two counts of the backlog, and the number at which counting stops.
 COUNT_EVERY = 5.0
 COUNT_TO = 100_000
 
 
 @dataclass(frozen=True)
 class Batch:
-    """An offset: the number of a batch, and the deliveries in it."""
+    """An offset: a batch's number and its deliveries."""
 
     number: int = 0
-    deliveries: tuple[Deliveries, ...] = ()
+    deliveries: tuple[Taken, ...] = ()
     system: str = ""
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Batch:
-        """From the form in which Spark keeps it in its checkpoint."""
+        """Parse an offset from a checkpoint."""
         if "n" not in value or "taken" not in value:
             raise InvalidOption(
-                "The checkpoint is of a stream of the archive. A stream that consumes a queue "
+                "The checkpoint belongs to a stream of the archive. A stream that consumes a queue "
                 "needs a checkpoint of its own."
             )
         deliveries = tuple(
-            Deliveries(int(each["queue"]), tuple(each["leases"]), bool(each["groups"]))
+            Taken(int(each["queue"]), tuple(each["leases"]), bool(each["groups"]))
             for each in value["taken"]
         )
         return cls(int(value["n"]), deliveries, str(value["sys"]))
@@ -78,14 +84,15 @@ class Batch:
 
 
 class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as the query; only ``read`` runs on executors."""
+    """Lives on the driver while the query runs; only ``read`` runs on executors."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._open: psycopg.Connection[Any] | None = None
+        self._open: BareRunner | None = None
         self._keeper: _Keeper | None = None
-        #: The batch that is leased and not acknowledged, and the last one that is.
+        #: The batch that is leased and not yet acknowledged, and the number of the last
+        #: acknowledged one.
         self._batch: Batch | None = None
         self._acknowledged: int | None = None
         #: With Trigger.AvailableNow: the newest message of each queue when the query began.
@@ -95,7 +102,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._backlog: dict[str, Any] = {}
         self._redelivered = 0
 
-    # Calls of Spark
+    # Called by Spark
 
     def initialOffset(self) -> dict[str, Any]:
         server = planning.server(self._connection)
@@ -107,18 +114,18 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_rows or USUAL_BATCH)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._newest = {queue.id: queue.newest(self._connection) for queue in self._queues()}
+        self._newest = {queue.id: taking.newest(queue) for queue in self._queues()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         last = Batch.parse(start)
         self._check_server(last)
-        # Spark asks for more once the batch before is in its log of commits.
+        # Spark asks for the next batch after it has committed the previous one.
         self._acknowledge(last)
         if self._batch is not None:
             return self._batch.as_dict()
         if self._newest is None and monotonic() - self._looked_at < IDLE:
             return start
-        # A limit in any case: all of a batch is in flight.
+        # Always limited, since the whole batch is in flight.
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else USUAL_BATCH
         taken = self._lease(most, last.number)
         if not taken:
@@ -133,7 +140,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch.number == Batch.parse(start).number:
             return []
         if self._batch is None:
-            # It comes again after a stop.
+            # Spark delivers this batch again after a restart.
             self._check_server(batch)
             self._batch = batch
             self._keep(batch).extend()
@@ -147,34 +154,43 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acknowledge(Batch.parse(end))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The backlog, in the query's progress: Spark has no other place for it."""
+        """Report the backlog in the query's progress, the only place Spark offers for it."""
         if monotonic() - self._counted_at >= COUNT_EVERY:
-            backlogs = [queue.backlog(self._connection, COUNT_TO) for queue in self._queues()]
+            found = [metrics(queue) for queue in self._queues()]
             self._backlog = {
-                "lagMessages": sum(backlog.messages for backlog in backlogs),
-                "lagSeconds": round(max((each.seconds for each in backlogs), default=0.0), 1),
+                "lagMessages": sum(each.visible + each.waiting for each in found),
+                "lagSeconds": round(
+                    max((each.oldest_age or 0.0 for each in found), default=0.0), 1
+                ),
             }
             self._counted_at = monotonic()
         return {**self._backlog, "redelivered": self._redelivered}
 
     def stop(self) -> None:
-        """Leases stay: whether the last batch is done, Spark's log says at the next start."""
+        """Keep the leases: only Spark's log tells, at the next start, whether the last batch is
+        done.
+        """
         if self._keeper is not None:
             self._keeper.end()
         if self._open is not None:
-            self._open.close()
+            self._open.session.close()
 
     # Leases
 
     @property
-    def _connection(self) -> psycopg.Connection[Any]:
-        if self._open is None or self._open.closed:
-            self._open = planning.connect(self.options.url)
+    def _runner(self) -> BareRunner:
+        if self._open is None or self._open.session.closed:
+            self._open = _runner(self.options.url)
         return self._open
 
-    def _queues(self) -> list[OpenQueue]:
-        chosen = planning.queues(self._connection, self.options)
-        return leases.open_queues(self._connection, [pk for pk, _ in chosen])
+    @property
+    def _connection(self) -> psycopg.Connection[Any]:
+        return self._runner.session
+
+    def _queues(self, condition: str = "true") -> list[OpenQueue]:
+        """The chosen queues of which a condition is true."""
+        ids = [pk for pk, _ in planning.queues(self._connection, self.options)]
+        return open_queues(self._runner, f"id = ANY(%(ids)s) AND {condition}", {"ids": ids})
 
     def _check_server(self, batch: Batch) -> None:
         if not self.options.fail_on_server_change or self._acknowledged is not None:
@@ -183,24 +199,26 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch.system != system:
             raise ServerChanged(
                 f"The checkpoint was made with another server (system identifier {batch.system}, "
-                f"this one has {system}), where ids are of other messages. Start from a new "
+                f"this one has {system}), where ids name other messages. Start from a new "
                 f"checkpoint, or set failOnServerChange=false after pg_upgrade."
             )
 
-    def _lease(self, most: int, turn: int) -> list[Deliveries]:
-        """A share of each queue, in turns, so that what is left of one is the next one's."""
-        connection, options = self._connection, self.options
-        queues = [queue for queue in self._queues() if not queue.paused]
+    def _lease(self, most: int, turn: int) -> list[Taken]:
+        """Lease up to ``most`` messages. Queues take turns, and each leaves its unused share to the
+        next.
+        """
+        options = self.options
+        queues = self._queues("NOT paused")
         if self._newest is not None:
             newest = self._newest
-            queues = [q for q in queues if q.has_any_up_to(connection, newest.get(q.id, 0))]
-        taken: list[Deliveries] = []
+            queues = [q for q in queues if taking.has_any_up_to(q, newest.get(q.id, 0))]
+        taken: list[Taken] = []
         left = most
         for place in range(len(queues)):
             queue = queues[(turn + place) % len(queues)]
             most_bytes = options.max_bytes and math.ceil(options.max_bytes / len(queues))
             share = math.ceil(left / (len(queues) - place))
-            found = queue.lease(connection, self._timeout(queue), share, most_bytes)
+            found = taking.take(queue, self._timeout(queue), share, most_bytes)
             if found.parts:
                 taken.append(found)
                 left -= found.count
@@ -210,7 +228,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dt.timedelta(seconds=self.options.visibility_timeout or queue.visibility_timeout)
 
     def _keep(self, batch: Batch) -> _Keeper:
-        """Extend the leases of a batch as long as it is worked on, however long that is."""
+        """Extend the leases of a batch for as long as the batch runs."""
         keeper = self._keeper or _Keeper(self.options.url)
         opened = self._opened(batch)
         keeper.keep(
@@ -226,19 +244,20 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return keeper
 
     def _opened(self, batch: Batch) -> dict[int, OpenQueue]:
-        """The queues of a batch that still exist."""
+        """The queues of a batch that still exist, by id."""
         ids = [each.queue_id for each in batch.deliveries]
-        return {queue.id: queue for queue in leases.open_queues(self._connection, ids)}
+        found = open_queues(self._runner, "id = ANY(%(ids)s)", {"ids": ids})
+        return {queue.id: queue for queue in found}
 
     def _acknowledge(self, batch: Batch) -> None:
-        """Archive a batch that Spark has committed; once more changes nothing."""
+        """Archive a batch that Spark has committed. Archiving it a second time changes nothing."""
         if batch.number == self._acknowledged:
             return
         if self._keeper is not None:
             self._keeper.keep([])
         opened = self._opened(batch)
         lost = sum(
-            opened[each.queue_id].archive(self._connection, list(each))
+            len(complete(opened[each.queue_id], list(each)).lost)
             for each in batch.deliveries
             if each.queue_id in opened
         )
@@ -286,10 +305,10 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _per_task(self) -> int:
         return min(PER_TASK, self.options.rows_per_partition)
 
-    def _slices(self, queue: OpenQueue, deliveries: Deliveries) -> list[list[Receipt]]:
-        """Parts of about the same size; all of a group in one of them, in its order."""
+    def _slices(self, queue: OpenQueue, deliveries: Taken) -> list[list[Receipt]]:
+        """Slices of about equal size. Messages of a FIFO group stay in one slice, in order."""
         receipts = sorted(deliveries)
-        groups = queue.groups_of(self._connection, receipts) if deliveries.grouped else {}
+        groups = taking.groups_of(queue, receipts) if deliveries.grouped else {}
         number = max(math.ceil(len(receipts) / self._per_task), self.options.min_partitions, 1)
         slices: list[list[Receipt]] = [[] for _ in range(number)]
         for place, receipt in enumerate(receipts):
@@ -303,7 +322,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> str:
         ids, read_cts, _ = zip(*receipts, strict=True)
         selected = columns.select(self.options.columns, names, f"{literal(queue.name)}::text")
-        # The row of a message that was archived meanwhile is there; one that was deleted is not.
+        # Messages archived meanwhile are still read; deleted ones are not.
         return (
             f"SELECT {selected} FROM unnest('{{{_list(ids)}}}'::bigint[], "
             f"'{{{_list(read_cts)}}}'::integer[]) AS a (id, read_ct) "
@@ -313,6 +332,10 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _list(values: Sequence[int]) -> str:
     return ",".join(map(str, values))
+
+
+def _runner(url: str) -> BareRunner:
+    return BareRunner(planning.connect(url), {"EXACT_COUNT_LIMIT": COUNT_TO})
 
 
 class _Keeper(threading.Thread):
@@ -325,11 +348,11 @@ class _Keeper(threading.Thread):
         self._every = 1.0
         self._over = False
         self._changed = threading.Event()
-        # Never beside the end of these leases: both write the same rows.
+        # Held while extending or ending leases: both write the same rows.
         self._busy = threading.Lock()
 
     def keep(self, held: list[tuple[OpenQueue, list[Receipt], dt.timedelta]]) -> None:
-        """Keep these from now on, and no others."""
+        """Extend exactly these leases from now on."""
         with self._busy:
             self._held = held
             timeouts = [timeout.total_seconds() for _, _, timeout in held]
@@ -339,9 +362,10 @@ class _Keeper(threading.Thread):
     def extend(self) -> None:
         with self._busy:
             if self._held:
-                with planning.connect(self.url) as connection:
+                runner = _runner(self.url)
+                with runner.session:
                     for queue, receipts, timeout in self._held:
-                        queue.extend(connection, receipts, timeout)
+                        set_vt(replace(queue, runner=runner), receipts, timeout)
 
     def run(self) -> None:
         while not self._over:

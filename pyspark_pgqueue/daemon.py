@@ -1,8 +1,8 @@
-"""Starts Spark's Python workers with what they need in memory already, which they share.
+"""Imports what Spark's Python workers need before they are forked, so that they share the memory.
 
-Spark forks its workers from a process that has imported nothing, so that each imports PySpark,
-pyarrow and the drivers for itself: 70 MB, and half a second. Set ``spark.python.daemon.module`` to
-this module, as the jobs do, where executors have the package.
+Spark's own daemon has imported nothing when it forks, so each worker imports PySpark, pyarrow and
+the drivers itself: 70 MB and half a second. Set ``spark.python.daemon.module`` to this module, as
+the jobs do, where executors have the package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark import daemon
 
 __all__: list[str] = []
 
-#: The modules that reads, writes and exports import, and Spark's own part of a worker.
+#: Modules imported by reads, writes and exports, and by Spark's worker.
 SHARED = (
     "pyspark.worker",
     "pyspark.sql.functions",
@@ -31,7 +31,7 @@ SHARED = (
 
 if __name__ == "__main__":
     for name in SHARED:
-        # A worker says what is missing, and how to get it.
+        # Ignored here: the worker reports a missing package, and how to install it.
         with suppress(ImportError):
             import_module(name)
     daemon.manager()

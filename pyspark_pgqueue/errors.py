@@ -1,16 +1,16 @@
 """The errors that the pipeline raises on purpose.
 
 * PipelineError
-  x SparkMissing          PySpark or Java is not there
-  x ExecutorsLack         executors have no package, driver or path that they need
-  x InvalidOption         an option, a column or a schema that the data source cannot work with
-  x DataLost              messages were purged before a stream, or while a read, had them
-  x ServerChanged         a checkpoint or a lake belongs to another server, or to its future
+  x SparkMissing          PySpark or Java is not installed
+  x ExecutorsLack         executors lack a package, a driver or a path
+  x InvalidOption         an option, a column or a schema is invalid
+  x DataLost              messages were purged before a stream read them, or during a read
+  x ServerChanged         a checkpoint or a lake belongs to another server, or a later state
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
-  x ReplicaLags           a replica did not catch up with what is to be read
-  x StagingLost           staged rows are gone, as after a crash of the server
+  x ReplicaLags           a replica did not catch up with the planned read
+  x StagingLost           staged rows are gone, as after a server crash
   x JobRunning            the same job is running elsewhere
-  x LakeDiffers           files of the lake are not what was recorded
+  x LakeDiffers           a lake's files differ from the recorded ones
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 
 
 class PipelineError(Exception):
-    """The root: catch it to catch what the pipeline raises."""
+    """The base class of all errors that the pipeline raises."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled with its text: some errors write it themselves, from other arguments.
+        # Pickled as the final text: some constructors compose it from other arguments.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -46,18 +46,18 @@ class SparkMissing(PipelineError):
 
 
 class ExecutorsLack(PipelineError):
-    """The machines of a cluster lack this package, its drivers, or a path of the driver's disk."""
+    """A cluster's machines lack this package, its drivers, or a path on the driver's disk."""
 
 
 class InvalidOption(PipelineError, ValueError):
-    """The data source or a job was asked for something that it cannot do."""
+    """The data source or a job cannot do what the options ask for."""
 
 
 class DataLost(PipelineError):
     """Archived messages were removed before a stream delivered them, or while they were read."""
 
     def __init__(self, queue: str, *, dropped: bool = False) -> None:
-        """``dropped`` says that the whole queue is gone."""
+        """With ``dropped`` the queue itself was dropped."""
         how = "was dropped" if dropped else "lost archived messages that were purged"
         super().__init__(
             f"Queue {queue!r} {how} before this stream read them all. Set failOnDataLoss=false to "
@@ -66,7 +66,7 @@ class DataLost(PipelineError):
 
     @classmethod
     def while_reading(cls, queue: str, *, dropped: bool = False) -> DataLost:
-        """Of a batch read, which can be made again."""
+        """The error for messages removed during a batch read, which can be repeated."""
         how = "Queue {!r} was dropped" if dropped else "Archived messages of queue {!r} were purged"
         error = cls.__new__(cls)
         PipelineError.__init__(
@@ -79,12 +79,13 @@ class DataLost(PipelineError):
 
 
 class ServerChanged(PipelineError):
-    """A checkpoint, a lake or a roll-up was made with another server, or with a later state of
-    this one; or the archive itself is of another server."""
+    """A checkpoint, a lake, a roll-up or the archive comes from another server, or from a later
+    state of this server.
+    """
 
 
 class TableRewritten(PipelineError):
-    """Positions planned for a read mean nothing any more."""
+    """The table was rewritten, so the positions planned for a read are no longer valid."""
 
     def __init__(self, table: str) -> None:
         super().__init__(
@@ -94,7 +95,7 @@ class TableRewritten(PipelineError):
 
 
 class ReplicaLags(PipelineError):
-    """The replica that a task reads from has not yet replayed what the driver planned to read."""
+    """The replica has not replayed up to the planned position within the timeout."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -104,7 +105,7 @@ class ReplicaLags(PipelineError):
 
 
 class StagingLost(PipelineError):
-    """Staged rows are gone: staging is unlogged, and a crash of the server empties it."""
+    """Staged rows are gone: the staging table is unlogged, and a server crash empties it."""
 
     def __init__(self, found: int, expected: int) -> None:
         super().__init__(
@@ -114,7 +115,7 @@ class StagingLost(PipelineError):
 
 
 class JobRunning(PipelineError):
-    """Another process runs this job on the same lake, or the same roll-up."""
+    """Another process runs this job on the same lake or the same roll-up."""
 
 
 class LakeDiffers(PipelineError):

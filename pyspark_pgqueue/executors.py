@@ -1,7 +1,7 @@
-"""Functions on executors, and what executors need for that: this package and its drivers.
+"""Calls functions on executors, and checks what executors need: this package and its drivers.
 
-On another machine any of it may be missing. A job looks before its first task; a read or a write,
-which Spark plans without asking, says so where its first task arrives.
+Another machine may lack any of these. A job checks before its first task. A read or write, which
+Spark plans without a check, reports missing packages when its first task is unpickled.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from pyspark_pgqueue.progress import Progress, quiet, watched
 
 __all__ = ["Landing", "check", "on_executors"]
 
-#: Tasks of a check stay so long that each core of the cluster gets one; Spark Connect does not say
-#: how many cores there are.
+#: Each check task lasts this long, so that every core of the cluster gets one: Spark Connect does
+#: not tell how many cores there are.
 _CHECK_SECONDS = 0.2
 _CHECK_TASKS = 16
 
-#: The directory or zip that has this package.
+#: The directory or zip that contains both packages.
 _HOME = str(Path(__file__).resolve().parents[1])
 
 
 def _missing() -> list[str]:
-    """Runs where this package may not be: with nothing of it."""
+    """Return the missing packages. Runs on executors without this package, so it imports nothing
+    from it.
+    """
     from importlib import import_module
 
-    needed = ("pyspark_pgqueue", "pyarrow", "adbc_driver_postgresql", "psycopg")
+    needed = ("pyspark_pgqueue", "django_pgqueue", "pyarrow", "adbc_driver_postgresql", "psycopg")
     missing = []
     for name in needed:
         try:
@@ -45,28 +47,28 @@ def _missing() -> list[str]:
 
 
 def _advice(host: str, missing: Iterable[str]) -> str:
-    """Likewise."""
+    """The error message for missing packages."""
     names = ", ".join(missing)
     told = f"Executors on {host} lack {names}. "
-    if "pyspark_pgqueue" in names:
+    if "_pgqueue" in names:
         told += (
-            "Ship the package: python -m zipfile -c pyspark_pgqueue.zip "
-            "\"$(python -c 'import pyspark_pgqueue as p; print(p.__path__[0])')\"; then "
-            "spark-submit --py-files pyspark_pgqueue.zip, or spark.addArtifacts("
-            '"pyspark_pgqueue.zip", pyfile=True). '
+            "Ship both packages: python -m zipfile -c pgqueue.zip "
+            "$(python -c 'import django_pgqueue as d, pyspark_pgqueue as p; "
+            "print(*d.__path__, *p.__path__)'); then spark-submit --py-files pgqueue.zip, or "
+            'spark.addArtifacts("pgqueue.zip", pyfile=True). '
         )
-    if names != "pyspark_pgqueue":
+    if not all("_pgqueue" in name for name in missing):
         told += (
             "Install the drivers on each machine, or in an environment that you ship with "
             '--archives: pip install pyarrow adbc-driver-postgresql "psycopg[binary]". '
         )
-    return told + "docs/spark.md, On a cluster."
+    return told.rstrip()
 
 
 def _landed(
     payload: bytes, home: str, missing: Callable[[], list[str]], advice: Callable[..., str]
 ) -> Any:
-    """Likewise: what was sent, or what keeps it from being made."""
+    """Unpickle the object. Raises ImportError when a package is missing."""
     import pickle
     import socket
     import sys
@@ -82,17 +84,18 @@ def _landed(
     return made
 
 
-# Pickled as their code, not by name: there may be no module of that name.
+# Makes pickle send their code instead of their names, which executors may be unable to import.
 for _function in (_missing, _advice, _landed):
     _function.__module__ = "__main__"
 
 
 class Landing:
-    """A source, reader or writer that says what is missing where Spark takes it.
+    """Wraps a source, reader or writer, and reports missing packages when Spark unpickles it.
 
-    It brings along where this package is on the driver's machine. The process there in which Spark
-    plans a stream does not know: it looks for the files of ``--py-files`` below a directory
-    ``streaming_job``, where Spark has put none (PythonStreamingSourceRunner, as of Spark 4.3).
+    The pickle contains this package's path on the driver's machine. The process on the driver in
+    which Spark plans a stream lacks that path: it looks for the files of ``--py-files`` in a
+    directory ``streaming_job``, where Spark has put none (PythonStreamingSourceRunner, as of Spark
+    4.3).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,13 +104,13 @@ class Landing:
 
 
 def check(spark: Any, path: str | None = None) -> None:
-    """Look whether executors have what they need, and see the files under a path of a disk.
+    """Check that executors have the packages they need, and see the files under a local path.
 
-    Executors that join later are not looked at.
+    Executors that join later are not checked.
 
     >>> check(spark)
 
-    Raises ExecutorsLack, with the lines that put it right.
+    Raises ExecutorsLack, with the settings that fix it.
     """
     master = str(spark.conf.get("spark.master", "local"))
     if master == "local" or master.startswith("local["):
@@ -157,10 +160,10 @@ def on_executors(
     payloads: Sequence[Any],
     progress: Progress = quiet,
 ) -> list[Any]:
-    """Call a function with each payload's number and the payload, a task each.
+    """Call ``function(number, payload)`` for each payload, each in a task of its own.
 
-    A failed or a superseded attempt's result never arrives here. By a plain UDF, which a session
-    of Spark Connect has too, and which needs no pandas.
+    Results of failed or superseded attempts are discarded. Runs as a plain UDF, which works in
+    Spark Connect too and needs no pandas.
     """
     if not payloads:
         return []
@@ -175,7 +178,7 @@ def on_executors(
 
 
 def _each(spark: Any, function: Callable[[int], Any], kind: str, tasks: int) -> Any:
-    """Numbers and the function of each, one a task."""
-    # Not deterministic: it is called once for each, whatever the optimizer thinks of it.
+    """A DataFrame of task numbers and the function's result for each, one row per task."""
+    # Not deterministic: the optimizer must call it exactly once per row.
     result = f.udf(function, kind, useArrow=False).asNondeterministic()
     return spark.range(0, tasks, 1, tasks).select("id", result("id").alias("result"))

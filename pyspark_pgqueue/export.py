@@ -1,9 +1,9 @@
-"""Archive → Parquet lake, what is new each time.
+"""The export job: appends newly archived messages to a Parquet lake.
 
-A run takes the transactions between where the last one ended and the oldest that is still open:
-below that nothing can appear any more. Its span is noted in the database before it starts, so
-that a run which died is done again over the same span, and one that died while publishing is
-finished. Nothing is in the lake twice, and nothing is left out.
+A run exports a span of transactions: from the end of the last run up to the oldest transaction
+still open, below which nothing can appear any more. The database records the span before the run
+starts. A run that dies is repeated over the same span; one that dies while publishing is finished.
+Every message is in the lake exactly once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOCK = "pgqueue export"
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of one call."""
+    """The result of an export."""
 
     run: int | None
     rows: int = 0
@@ -58,7 +58,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Run:
-    """A row of the database: a lake, and the span that goes into it."""
+    """A row of pgqueue_export_run: a lake, and the span to export to it."""
 
     id: int
     lake: int
@@ -82,24 +82,24 @@ def export(
     tell: Callable[[str], None] = lambda words: None,
     progress: Progress = quiet,
 ) -> Summary:
-    """Export what was archived since the last time.
+    """Export the messages archived since the last export.
 
-    ``queues`` chooses for a new lake; ``holds_retention`` makes retention wait for this lake.
-    A directory that has more than ``max_files`` files is compacted afterwards. ``anew`` deletes
-    the lake with its files first, and exports what the database has. ``table`` names an Iceberg
-    table, as in ``shop.archive``, that the lake is from now on.
+    ``queues`` selects the queues of a new lake. ``holds_retention`` makes retention wait for this
+    lake. Directories with more than ``max_files`` files are compacted afterwards. ``anew`` first
+    deletes the lake with its files, and then exports everything in the database. ``table`` turns
+    the lake into an Iceberg table of this name, as in ``shop.archive``.
 
     >>> print(export(spark, url, "/lake"))
     Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
 
-    An interruption before it publishes leaves nothing in the lake, and the next call does the same
-    span again; one while it publishes waits for that to end.
+    If interrupted before publishing, it leaves nothing in the lake, and the next call repeats the
+    span. An interruption during publishing takes effect afterwards.
 
     Raises JobRunning when the lake is being exported to, and ServerChanged.
     """
     started = time.monotonic()
     path = address(path)
-    open_at(path)  # or it is refused
+    open_at(path)  # raises if the address is invalid
     if table:
         iceberg.check(table)
     executors.check(spark, path)
@@ -121,7 +121,7 @@ def export(
                 summary = _export_run(spark, connection, options, run, tell, progress)
             compacted = _compact(spark, connection, number, path, max_files, tell, progress)
             if table and summary.run is None and not compacted:
-                iceberg.register(path, table)  # of a lake that became a table just now
+                iceberg.register(path, table)  # the lake has just become a table
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
 
 
@@ -132,13 +132,13 @@ def _open_lake(
     holds: bool | None,
     table: str,
 ) -> tuple[int, str]:
-    """Its number, and the table that it is."""
+    """The lake's number and its Iceberg table; registers a new lake."""
     server = planning.server(connection)
     known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
     if known is None and lake.files_in(path):
         raise InvalidOption(
-            f"{path} has files of a lake that this database does not know: their messages would "
-            f"be there twice. Export to an empty path, or delete these files (--anew does)."
+            f"{path} has files of a lake that this database does not know, so messages would be "
+            f"duplicated. Export to an empty path, or delete these files (--anew does)."
         )
     row = connection.execute(
         "INSERT INTO pgqueue_lake "
@@ -160,26 +160,26 @@ def _open_lake(
     number, chosen, system, exported_below, registered = row
     if table and table != registered:
         raise InvalidOption(
-            f"The lake {path} is the table {registered} already. Leave the table out, or export "
-            f"anew (--anew)."
+            f"The lake {path} is already the table {registered}. Leave the table out, or delete "
+            f"the lake and export it again (--anew)."
         )
     if queues and sorted(queues) != sorted(chosen):
         raise InvalidOption(
-            f"The lake {path} takes {', '.join(chosen) or 'every queue'}: what was archived "
-            f"before would be missing of another choice. Export to another path."
+            f"The lake {path} contains {', '.join(chosen) or 'every queue'}: with other queues, "
+            f"their earlier messages would be missing. Export to another path."
         )
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
             f"The lake {path} was exported from another server, or from a later state of this "
-            f"one: transactions are numbered otherwise. Export to another path, or make this lake "
-            f"anew from what the database has (--anew; its files are deleted)."
+            f"one, with other transaction numbers. Export to another path, or delete the lake's "
+            f"files and export the database again (--anew)."
         )
     planning.check_server(connection, server)
     return int(number), str(registered)
 
 
 def _delete_lake(connection: psycopg.Connection[Any], path: str) -> None:
-    """Forget a lake and its runs, and delete its files."""
+    """Delete a lake's files, and its rows and runs in the database."""
     row = connection.execute(
         "SELECT id, iceberg FROM pgqueue_lake WHERE path = %s", [path]
     ).fetchone()
@@ -199,7 +199,7 @@ def _queues_of(connection: psycopg.Connection[Any], number: int) -> list[str]:
 
 @contextmanager
 def _locked(connection: psycopg.Connection[Any], number: int, path: str) -> Iterator[None]:
-    """One export to a lake at a time; a process that dies lets the lock go."""
+    """Allow one export per lake at a time. The lock ends with the process."""
     row = connection.execute(
         "SELECT pg_try_advisory_lock(hashtext(%s), %s)", [LOCK, number]
     ).fetchone()
@@ -208,7 +208,8 @@ def _locked(connection: psycopg.Connection[Any], number: int, path: str) -> Iter
     try:
         yield
     finally:
-        # The server may see the end of a connection only after the next export has begun.
+        # Unlocked explicitly: the server may notice the closed connection only after the next
+        # export starts.
         with suppress(psycopg.Error):
             connection.execute("SELECT pg_advisory_unlock(hashtext(%s), %s)", [LOCK, number])
 
@@ -227,7 +228,7 @@ def _unfinished(connection: psycopg.Connection[Any], number: int, path: str) -> 
 def _begin(
     connection: psycopg.Connection[Any], options: Options, number: int, path: str
 ) -> Run | None:
-    """Note the span of a new run; None when there is nothing in it."""
+    """Record the span of a new run. Returns None if the span is empty."""
     row = connection.execute(
         "SELECT exported_below FROM pgqueue_lake WHERE id = %s", [number]
     ).fetchone()
@@ -279,7 +280,7 @@ def _export_run(
     if run.from_xid == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)
     else:
-        # New rows are few beside the others: found by transaction, not by reading all.
+        # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, start, end)
     tell(f"Run {run.id}: {len(tasks)} tasks")
     url, path, number = options.url, run.path, run.id
@@ -309,7 +310,7 @@ def _export_run(
 def _lacking(
     start: Offset, planned: Sequence[planning.Mark], now: Sequence[planning.Mark]
 ) -> list[str]:
-    """The queues of which messages behind the start were removed before a task read them."""
+    """Queues whose messages after the start were removed before a task read them."""
     known = {mark.queue_id: mark.version for mark in planned}
     return sorted(
         mark.queue
@@ -329,7 +330,7 @@ def _publish(
     add: list[File],
     remove: list[str],
 ) -> None:
-    """From here on the run can only be finished."""
+    """Publish the files. From here on the run can only be finished, not repeated."""
     by_queue: Counter[str] = Counter()
     for file in add:
         by_queue[file["to"].partition("queue=")[2].partition("/")[0]] += file["rows"]
@@ -353,7 +354,8 @@ def _finish(
     connection: psycopg.Connection[Any], run: int, path: str, manifest: dict[str, Any]
 ) -> None:
     lake.publish(path, manifest["add"])
-    # A reader of the table has whole runs, and finds its files.
+    # Readers of the table see complete runs only: it gets the new files before the old ones are
+    # deleted.
     if table := _table_of(connection, run):
         iceberg.register(path, table, set(manifest["remove"]))
     lake.remove(path, manifest["remove"])
@@ -383,14 +385,14 @@ def _table_of(connection: psycopg.Connection[Any], run: int) -> str:
 def _finish_publishing(
     connection: psycopg.Connection[Any], number: int, path: str, tell: Callable[[str], None]
 ) -> None:
-    """Finish the publishing of a process that died, and forget its compaction."""
+    """Finish publishing for a process that died, and discard its compaction."""
     for run, kind, state, manifest in connection.execute(
         "SELECT id, kind, state, manifest FROM pgqueue_export_run "
         "WHERE lake_id = %s AND state <> 'DONE'",
         [number],
     ).fetchall():
         if state == "PUBLISHING":
-            tell(f"Run {run}: finishing what was left of it")
+            tell(f"Run {run}: finishing an interrupted run")
             with interrupts_held():
                 _finish(connection, run, path, manifest)
         elif kind == "COMPACT":
@@ -406,7 +408,7 @@ def _compact(
     tell: Callable[[str], None],
     progress: Progress,
 ) -> int:
-    """Make one file of many where there are too many."""
+    """Merge the files of each directory that has too many."""
     crowded = [places for places in lake.files_in(path).values() if len(places) > max_files]
     if not crowded:
         return 0

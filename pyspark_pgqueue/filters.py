@@ -1,4 +1,4 @@
-"""Filters that Spark offers, as conditions that PostgreSQL understands alike."""
+"""Translates Spark's filters to SQL conditions with the same meaning in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _TEXT: dict[type, Callable[[str, str], str]] = {
 def push(
     filters: Iterable[Any], columns: dict[str, Column], body: Any = None
 ) -> tuple[list[tuple[str, str]], list[Any]]:
-    """Each filter as (column, condition), and those that stay with Spark.
+    """Return the pushed filters as (column, condition), and the filters left to Spark.
 
-    ``body`` is the type of a body with fields. A filter on one of them is pushed in a form that no
-    row of Spark's fails, and stays with Spark too, which reads JSON in its own way.
+    ``body`` is the type of a body with fields. The condition for a body's field passes at least the
+    rows that Spark passes. Spark applies that filter too, since it reads JSON in its own way.
     """
     pushed, left = [], []
     for offered in filters:
@@ -49,7 +49,9 @@ def push(
 
 
 def _on_field(offered: Any, body: Any) -> tuple[str, str] | None:
-    """A comparison of a field of the body: of whole numbers and of text, where JSON has them so."""
+    """The condition for a comparison of a body's field, for integers and text that are such in JSON
+    too.
+    """
     column, *path = getattr(offered, "attribute", None) or [None]
     operator = "IN" if isinstance(offered, ds.In) else _COMPARISONS.get(type(offered))
     if column != "body" or not path or operator is None:
@@ -72,7 +74,7 @@ def _on_field(offered: Any, body: Any) -> tuple[str, str] | None:
     field = f"jsonb_extract_path({arguments})"
     value = value.format(text=f"jsonb_extract_path_text({arguments})")
     wanted = f"({', '.join(map(str, values))})" if operator == "IN" else values[0]
-    # CASE, since a cast must not be tried before its type is known.
+    # CASE, since the value must not be cast before its type is known.
     return "body", (
         f"CASE jsonb_typeof({field}) WHEN '{json_type}' THEN {value} {operator} {wanted} "
         f"WHEN 'null' THEN false ELSE {field} IS NOT NULL END"
@@ -84,7 +86,7 @@ def _condition(offered: Any, columns: dict[str, Column]) -> tuple[str, str] | No
         inner = _condition(offered.child, columns)
         return inner and (inner[0], f"NOT ({inner[1]})")
     name = offered.attribute[0]
-    # jsonb writes JSON in its own way, so that its text says little of equality.
+    # jsonb normalises JSON text, so comparing texts does not compare values.
     if len(offered.attribute) != 1 or name not in columns or name in JSON:
         return None
     sql, is_text = columns[name].sql, columns[name].type == "string"
@@ -111,7 +113,7 @@ def _condition(offered: Any, columns: dict[str, Column]) -> tuple[str, str] | No
 
 
 def literal(value: Any) -> str | None:
-    """A value as SQL text, None where it has no sure form.
+    """A value as an SQL literal; None for values that cannot be written safely.
 
     >>> literal("it's"), literal(7), literal(None)
     ("'it''s'", '7', None)
@@ -120,7 +122,7 @@ def literal(value: Any) -> str | None:
         return None
     if isinstance(value, int):
         return str(value)
-    # {queue} stands for the queue's name in a condition.
+    # {queue} in a condition is replaced by the queue's name.
     if isinstance(value, str) and not any(part in value for part in ("\\", "\x00", "{queue}")):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, dt.datetime):

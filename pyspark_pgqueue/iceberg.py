@@ -1,10 +1,10 @@
-"""A lake as an Iceberg table: its files, registered in a catalog as each run is published.
+"""A lake as an Iceberg table: each published run registers its files in a catalog.
 
-Nothing is copied: the table's data files are the lake's, and its metadata lies beside them. Each
-call brings the table to what the lake has, in one commit, so that a call that died in between is
-made good by the next.
+Nothing is copied: the table's data files are the lake's, and its metadata lies next to them. Each
+call brings the table up to date with the lake in one commit, so the next call completes one that
+died.
 
-Catalogs are configured as pyiceberg has it (``.pyiceberg.yaml``, or ``PYICEBERG_CATALOG__…`` in the
+Catalogs are configured as for pyiceberg (``.pyiceberg.yaml``, or ``PYICEBERG_CATALOG__…`` in the
 environment); ``shop.archive`` is in the catalog ``default``, ``prod.shop.archive`` in ``prod``.
 """
 
@@ -34,16 +34,16 @@ _TYPES = {
 
 
 def check(name: str) -> None:
-    """Raise InvalidOption, with what to do, if there is no such catalog, or no pyiceberg."""
+    """Raise InvalidOption with advice if the catalog or pyiceberg is missing."""
     with _catalog(name):
         pass
 
 
 def register(path: str, name: str, gone: Collection[str] = ()) -> None:
-    """Make a table have the files of a lake but those that are ``gone``.
+    """Register all files of a lake in a table, except the files in ``gone``.
 
-    The table is made if need be, by queue and day, and gets the columns that are new. Snapshots
-    from before a compaction have files that are deleted, and expire.
+    Creates the table if it does not exist, partitioned by queue and day, and adds new columns.
+    Expires the snapshots from before a compaction, since their files are deleted.
     """
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
@@ -74,7 +74,7 @@ def register(path: str, name: str, gone: Collection[str] = ()) -> None:
 
 
 def counts(name: str) -> dict[str, int]:
-    """The messages of a table by queue, as its metadata has them."""
+    """Number of messages per queue, according to the table's metadata."""
     found: Counter[str] = Counter()
     with _catalog(name) as (catalog, identifier):
         if catalog.table_exists(identifier):
@@ -84,7 +84,7 @@ def counts(name: str) -> dict[str, int]:
 
 
 def drop(name: str) -> None:
-    """Forget a table; its files are the lake's."""
+    """Drop the table from its catalog, and keep the lake's files."""
     with _catalog(name) as (catalog, identifier):
         if catalog.table_exists(identifier):
             catalog.drop_table(identifier)
@@ -92,7 +92,7 @@ def drop(name: str) -> None:
 
 @contextlib.contextmanager
 def _catalog(name: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """The catalog of a table, open until the end of the block, and the table's name in it."""
+    """Open a table's catalog for the block; yields it and the table's name in it."""
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
@@ -107,7 +107,7 @@ def _catalog(name: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
     source, identifier = ("default", parts) if len(parts) == 2 else (parts[0], parts[1:])
     try:
         catalog = load_catalog(source)
-    except Exception as error:  # of the library of each kind of catalog
+    except Exception as error:  # each kind of catalog has a library with errors of its own
         raise InvalidOption(
             f"The Iceberg catalog {source!r} cannot be reached: {error}. Configure it in "
             f".pyiceberg.yaml, or by PYICEBERG_CATALOG__{source.upper()}__URI and so on."

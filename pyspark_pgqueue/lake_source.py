@@ -1,7 +1,7 @@
 """A lake as a DataFrame.
 
-Spark reads directories and HDFS itself. Of an object store it would need a connector (a jar, with
-credentials in settings of its own), so there pyarrow reads, which has written it.
+Spark reads directories and HDFS itself. For an object store it would need a connector: a jar, with
+credentials in settings of its own. pyarrow reads object stores instead, as it wrote them.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["read"]
 
 _SPARKS_OWN = {"file", "hdfs", "viewfs"}
 _ROWS = 1024
-#: Bytes of files in one task, unless one file has more.
+#: Bytes of files in one task; a larger file has a task of its own.
 _TASK = 64 * 1024 * 1024
 
 Days = tuple[dt.date, dt.date]
 
 
 def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = None) -> Any:
-    """Messages of a lake that ended on these days (all, if none are given), with these columns.
+    """The messages of a lake that ended on these days, or all of them, with these columns.
 
     >>> read(spark, "s3://bucket/lake").where("state = 'FAILED'").count()
     12
 
-    ``queue`` and ``date`` are always there, from the places of the files.
+    ``queue`` and ``date`` are always included; they come from the files' paths.
     """
     path = address(path)
     wanted = [name for name in names or ARCHIVE if name != "queue"]
-    # A schema that is given, not guessed: a queue named 007 is no number.
+    # An explicit schema: Spark would infer a number for a queue named 007.
     schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"
     if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
         rows = spark.read.schema(schema).parquet(f"{path}/{DATA}")
@@ -52,7 +52,7 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
 
 
 class LakeSource(DataSource):
-    """Files of a lake, by pyarrow."""
+    """The data source for a lake's files, read with pyarrow."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,7 +63,7 @@ class LakeSource(DataSource):
 
 
 class LakeReader(DataSourceReader):
-    """A task for some files."""
+    """Reads the files in tasks of about ``_TASK`` bytes."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.path, self.schema = options["path"], schema
@@ -84,7 +84,7 @@ class LakeReader(DataSourceReader):
         return [InputPartition(places) for places in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition without a value of an empty list.
+        # For an empty list of partitions, Spark passes one partition without a value.
         if partition is None or partition.value is None:
             return
         store, wanted = open_at(self.path), arrow_schema(self.schema)
@@ -93,7 +93,7 @@ class LakeReader(DataSourceReader):
 
 
 def _rows(filesystem: fs.FileSystem, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Columns that a file does not have are those of its path, or NULL."""
+    """Yield a file's rows. Columns missing in the file come from its path, or are NULL."""
     with parquet.ParquetFile(path, filesystem=filesystem) as file:
         there = set(file.schema_arrow.names) - {"date"}
         columns = [name for name in wanted.names if name in there]
@@ -110,5 +110,5 @@ def _rows(filesystem: fs.FileSystem, path: str, wanted: pa.Schema) -> Iterator[p
 
 
 def _of(place: str, key: str) -> str:
-    """The value of a key in a place, as in ``queue=orders``."""
+    """The value of a key in a path, as in ``queue=orders``."""
     return place.partition(f"/{key}=")[2].partition("/")[0]

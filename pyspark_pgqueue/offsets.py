@@ -1,9 +1,8 @@
-"""Positions in the archive, and what lies between two of them.
+"""Positions in the archive, and the rows between two positions.
 
-Neither ids nor times follow the order of commits, so neither can say "all up to here". A
-snapshot can: it names the transactions that had committed. A row that a later snapshot shows and
-an earlier one does not is new, however late it was committed, and nothing waits for an open
-transaction.
+Neither ids nor times follow the order of commits, so neither can mark a position. A snapshot can:
+it tells which transactions had committed. A row that a later snapshot shows and an earlier one does
+not is new, however late its transaction committed. No read waits for an open transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["EARLIEST", "Offset", "Snapshot", "window"]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Which transactions had committed, as PostgreSQL writes it: ``xmin:xmax:running``.
+    """The set of committed transactions, in PostgreSQL's notation ``xmin:xmax:running``.
 
     >>> Snapshot.parse("10:14:10,12").shows(11), Snapshot.parse("10:14:10,12").shows(12)
     (True, False)
@@ -33,7 +32,7 @@ class Snapshot:
 
     @classmethod
     def below(cls, xid: int) -> Snapshot:
-        """Every transaction before that one."""
+        """A snapshot that shows every transaction below this one."""
         return cls(xid, xid)
 
     def __str__(self) -> str:
@@ -43,7 +42,7 @@ class Snapshot:
         return xid < self.xmax and xid not in self.running
 
     def settled_by(self, later: Snapshot) -> bool:
-        """Whether all that was running here has ended there."""
+        """Whether every transaction running at this snapshot had ended at the later one."""
         return later.xmin >= self.xmax
 
 
@@ -52,10 +51,10 @@ EARLIEST = Snapshot.below(0)
 
 @dataclass(frozen=True)
 class Offset:
-    """How far a stream is: all that ``since`` shows was delivered.
+    """A stream's position: all rows that ``since`` shows were delivered.
 
-    In the middle of a step that was cut short, also all of the next snapshot, ``until``, up to
-    the transaction and id in ``after``.
+    If a step was cut short, also the rows of the next snapshot, ``until``, up to the transaction
+    and id in ``after``.
     """
 
     since: Snapshot
@@ -65,7 +64,7 @@ class Offset:
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Offset:
-        """From the form in which Spark keeps it in its checkpoint."""
+        """Parse an offset from a checkpoint."""
         until, after = value.get("n"), value.get("a")
         return cls(
             Snapshot.parse(value["s"]),
@@ -83,16 +82,16 @@ class Offset:
         return found
 
     def may_lack(self, purged_below: int) -> bool:
-        """Whether rows of transactions before that one may have gone undelivered."""
+        """Whether rows of transactions below this one may not have been delivered."""
         if self.after is not None:
             return purged_below > self.after[0]
         if self.since == EARLIEST:
-            return False  # from what there is
+            return False  # a stream from the start delivers what is left after purges
         return purged_below > self.since.xmax or any(x < purged_below for x in self.since.running)
 
 
 def window(start: Offset, end: Offset, alias: str = "a") -> str:
-    """The rows after one offset up to another, as a condition on the archive.
+    """A condition on the archive: the rows after one offset, up to another.
 
     The plain bounds are for the BRIN index, which cannot use the rest.
 

@@ -4,10 +4,10 @@
 option                     default              meaning
 =========================  ===================  ==================================================
 url                        $PGQUEUE_URL         how to connect, as libpq takes it
-source                     archive              archive; live, a peek at what is in the queue; or
-                                                counts, how many there are of each queue and state
-mode                       read                 read, or consume: a stream that takes messages out
-                                                of queues (needs subscribe or subscribePattern)
+source                     archive              archive; live, a peek at live messages; or
+                                                counts, numbers of messages by queue and state
+mode                       read                 read, or consume: a stream that leases and archives
+                                                messages (needs subscribe or subscribePattern)
 subscribe                  every queue          names of queues, with commas between
 subscribePattern                                a regular expression for whole names
 columns                    all                  names of columns, with commas between
@@ -23,12 +23,12 @@ endingTimestamp                                 archived before (batch only)
 maxOffsetsPerTrigger       no limit             rows in one micro-batch (consume: 10000)
 maxBytesPerTrigger         no limit             bytes of bodies in one micro-batch, a soft limit
                                                 (consume only)
-visibilityTimeout          the queue's          seconds after which others get the messages of a
-                                                driver that is gone (consume only)
-minPartitions                                   tasks in a batch read, where there is enough to do
+visibilityTimeout          the queue's          seconds after which a dead driver's messages are
+                                                delivered to others (consume only)
+minPartitions                                   tasks in a batch read, if it is large enough
 maxRecordsPerPartition     1000000              rows in one task, at most; fewer where bodies are
                                                 large (256 MB); tasks come by fours
-failOnDataLoss             true                 whether to stop where undelivered rows were purged
+failOnDataLoss             true                 whether to stop if undelivered rows were purged
 failOnServerChange         true                 whether to stop at a restored or another server
 replicaTimeout             60                   seconds that a task waits for a replica
 pushdown                   auto                 true where Spark pushes filters; auto finds out
@@ -81,7 +81,7 @@ _NAMES = {
     "txnAppId",
     "txnVersion",
 }
-# Options that Spark adds of its own.
+# Options that Spark adds itself.
 _SPARKS = {"path", "checkpointlocation", "queryname", "outputmode"}
 
 
@@ -90,13 +90,13 @@ _COLUMNS = {"archive": ARCHIVE, "live": LIVE, "counts": COUNTS}
 FROM_THE_START = Offset(EARLIEST)
 
 
-#: Between two tasks of a core Spark takes 60 ms: with 200,000 rows in each, a fifth of a read.
+#: Spark takes 60 ms between two tasks of a core: a fifth of a read with tasks of 200,000 rows.
 ROWS_PER_TASK = 1_000_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """Parsed, and checked where that needs no database."""
+    """The parsed options, checked as far as possible without a database."""
 
     url: str
     source: str = "archive"
@@ -142,7 +142,7 @@ class Options:
             )
         source = options.get("source", "archive")
         if source not in _COLUMNS:
-            raise InvalidOption(f"source is archive, live or counts, not {source!r}")
+            raise InvalidOption(f"source must be archive, live or counts, not {source!r}")
         pattern = options.get("subscribepattern")
         if (options.get("txnappid") is None) != (options.get("txnversion") is None):
             raise InvalidOption("Give txnAppId and txnVersion together.")
@@ -182,12 +182,12 @@ class Options:
         return CONSUMED if self.consume else _COLUMNS[self.source]
 
     def with_names(self, names: Iterable[str], headers: bool = True) -> Options:
-        """The columns that are read when no schema says otherwise."""
+        """These options with the columns to read, ``names``, or the default columns."""
         wanted = tuple(names) or tuple(n for n in self.columns if headers or n != "headers")
         return Options(**{**self.__dict__, "names": wanted})
 
 
-# Options without a meaning for messages that are taken as they come, and those for these alone.
+# Options with no meaning for mode=consume, and options with a meaning for it alone.
 _OF_A_LOG = (
     "source",
     "startingOffsets",
@@ -202,7 +202,7 @@ _OF_A_QUEUE = ("maxBytesPerTrigger", "visibilityTimeout")
 def _consumes(options: Mapping[str, str]) -> bool:
     mode = options.get("mode", "read")
     if mode not in {"read", "consume"}:
-        raise InvalidOption(f"mode is read or consume, not {mode!r}")
+        raise InvalidOption(f"mode must be read or consume, not {mode!r}")
     consumes = mode == "consume"
     for name in _OF_A_LOG if consumes else _OF_A_QUEUE:
         if name.lower() in options:
@@ -221,14 +221,14 @@ def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None
     if text is None:
         return None
     if not text.strip().isdigit() or int(text) < least:
-        raise InvalidOption(f"{name} is a whole number from {least} on, not {text!r}")
+        raise InvalidOption(f"{name} must be an integer of at least {least}, not {text!r}")
     return int(text)
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name.lower(), str(default)).lower()
     if text not in {"true", "false"}:
-        raise InvalidOption(f"{name} is true or false, not {text!r}")
+        raise InvalidOption(f"{name} must be true or false, not {text!r}")
     return text == "true"
 
 
@@ -244,22 +244,22 @@ def _offset(text: str, name: str) -> Offset | None:
         return Offset.parse(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidOption(
-            f'{name} is earliest, latest, {{"s": "xmin:xmax:running"}} as in a checkpoint, or '
+            f'{name} must be earliest, latest, {{"s": "xmin:xmax:running"}} as in a checkpoint, or '
             f'{{"xid": 123}} for all transactions before that one, not {text!r}'
         ) from error
 
 
 def _moment(text: str | None) -> str | None:
-    """A moment as PostgreSQL reads it; Kafka writes milliseconds since 1970."""
+    """An ISO 8601 time, or Kafka's milliseconds since 1970, as PostgreSQL reads it."""
     if text is None:
         return None
     if text.isdigit():
         return dt.datetime.fromtimestamp(int(text) / 1000, dt.timezone.utc).isoformat()
     try:
-        # Python 3.10 does not know the Z.
+        # Python 3.10 does not parse the Z.
         moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
         raise InvalidOption(
-            f"{text!r} is no moment: write ISO 8601, or milliseconds since 1970"
+            f"{text!r} is no time: write ISO 8601, or milliseconds since 1970"
         ) from error
     return moment.isoformat() if moment.tzinfo else moment.isoformat() + "+00:00"

@@ -1,8 +1,8 @@
-"""How a read is cut into tasks.
+"""Cuts a read into tasks.
 
-A batch read goes by positions in the tables (ctid ranges), which need no index and give tasks of
-one size. A stream's step goes by transaction ids, through the archive's small index on them. All
-tasks of one read see the same rows: those that the planner's snapshot shows.
+A batch read is cut by positions in the tables (ctid ranges), which needs no index and gives tasks
+of equal size. A stream's step is cut by transaction ids, through the archive's small index on them.
+All tasks of a read see the same rows: those that the planner's snapshot shows.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 BLOCK = 8192
-# Enough rows in a task that its start is not what it costs.
+# Blocks per task, at least: smaller tasks cost more to start than to run.
 LEAST_BLOCKS = 512
-# Of a table without statistics.
+# The estimate for a table without statistics.
 ROWS_PER_BLOCK = 70
-# On disk, of the messages whose bodies a task reads: a million small ones.
+# Bytes on disk of the messages whose bodies a task reads: a million small messages.
 BYTES_OF_BODIES = 256 * 1024 * 1024
 
 Queue = tuple[int, str]
@@ -51,14 +51,14 @@ Queue = tuple[int, str]
 
 @dataclass(frozen=True)
 class Task:
-    """Statements whose rows are one partition."""
+    """A partition of the result: statements, and the conditions under which they may run."""
 
     statements: tuple[str, ...]
-    #: Tables with the number of the file they were planned on.
+    #: Tables and their file numbers at planning time.
     files: tuple[tuple[str, int], ...] = ()
-    #: The transaction that a replica must have passed.
+    #: The transaction that a replica must have replayed.
     reach: int = 0
-    #: The rows that must still be there; None: whatever is left.
+    #: Checks that no row was removed since planning. None: removed rows are ignored.
     guard: Guard | None = None
 
 
@@ -66,18 +66,18 @@ class Task:
 class Guard:
     """Refuses a task whose rows were removed since it was planned.
 
-    A removal raises the queue's mark in the same transaction. A task therefore looks at the marks
-    in the snapshot that it reads in.
+    A removal raises the queue's purge mark in the same transaction. A task therefore checks the
+    marks in the snapshot in which it reads.
     """
 
     queue_ids: tuple[int, ...]
     start: Offset
-    #: Of a batch read: each queue's mark when it was planned. Of a stream, None: all that is
-    #: behind its start must be there.
+    #: For a batch read: each queue's mark at planning time. None for a stream: no row after its
+    #: start may have been removed.
     planned: tuple[tuple[int, str], ...] | None = None
 
     def check(self, marks: Iterable[Mark]) -> None:
-        """Raise DataLost when one of the marks says so."""
+        """Raise DataLost if a mark shows that rows of this read were removed."""
         planned = None if self.planned is None else dict(self.planned)
         for mark in map(Mark._make, marks):
             if planned is None:
@@ -90,18 +90,18 @@ class Guard:
 
 
 class Mark(NamedTuple):
-    """Archived messages of transactions below that one may be gone."""
+    """A purge mark: archived messages of transactions below ``below_xid`` may have been removed."""
 
     queue_id: int
     queue: str
     below_xid: int
     dropped: bool
-    version: str  # another after every removal
+    version: str  # changes with every removal
 
 
 @dataclass(frozen=True)
 class Server:
-    """The database's answer about itself."""
+    """The server's snapshot, its identity, and whether it is a replica."""
 
     now: Snapshot
     system: str
@@ -119,33 +119,34 @@ def server(connection: psycopg.Connection[Any]) -> Server:
     ).fetchone()
     assert row is not None
     now = Snapshot.parse(row[0])
-    # A replica's snapshot does not tell which transactions are running.
+    # A replica's snapshot does not show which transactions are running on the primary.
     return Server(Snapshot.below(now.xmin) if row[1] else now, row[2], row[1])
 
 
 def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
-    """Refuse an archive whose transactions this server has not reached: it came with a dump.
+    """Refuse an archive that came with a dump: its transactions are ahead of this server's.
 
-    Their numbers mean nothing here, and rows would be passed over until the server reaches them.
+    The transaction numbers mean nothing here, and streams would skip rows until the server reaches
+    the numbers.
     """
     row = connection.execute(
         "SELECT max(archive_xid) FROM pgqueue_archive WHERE archive_xid >= %s", [server.now.xmax]
     ).fetchone()
     assert row is not None
     (newest,) = row
-    # Reached since, by transactions that the planner's snapshot does not show.
+    # Fine if the server has reached it since: by transactions newer than the planner's snapshot.
     if newest is None or server.is_replica or newest < _reached(connection):
         return
     raise ServerChanged(
         f"The archive has transaction {newest} and this server is at {server.now.xmax}: the "
-        f"database was restored from a dump of another server. Number the restored rows anew: "
+        f"database was restored from a dump of another server. Renumber the restored rows: "
         f"UPDATE pgqueue_archive SET archive_xid = DEFAULT; DELETE FROM pgqueue_purge_mark; then "
         f"start from new checkpoints and export to a new lake."
     )
 
 
 def _reached(connection: psycopg.Connection[Any]) -> int:
-    """The next transaction that the server will begin."""
+    """The next transaction id that the server will assign."""
     row = connection.execute(
         "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
     ).fetchone()
@@ -156,7 +157,7 @@ def _reached(connection: psycopg.Connection[Any]) -> int:
 def queues(
     connection: psycopg.Connection[Any], options: Options, conditions: Sequence[str] = ()
 ) -> list[Queue]:
-    """The queues that are asked for, as (id, name)."""
+    """The selected queues, as (id, name)."""
     terms = [condition.replace("{queue}", "q.name") for condition in conditions]
     params: dict[str, Any] = {}
     if options.subscribe:
@@ -165,7 +166,7 @@ def queues(
     if options.pattern is not None:
         terms.append("q.name ~ %(pattern)s")
         params["pattern"] = f"^(?:{options.pattern})$"
-    # Conditions are complete; a percent sign in one is not a parameter.
+    # These conditions take no parameters, so a percent sign in them is literal.
     where = " AND ".join(terms[: len(conditions)]).replace("%", "%%")
     where = " AND ".join(filter(None, [where, *terms[len(conditions) :]])) or "true"
     found = connection.execute(
@@ -190,9 +191,10 @@ def cut_by_position(
     conditions: Sequence[str] = (),
     on_queue: Sequence[str] = (),
 ) -> list[Task]:
-    """A batch read. The end must have been taken before: what it shows lies in the files by now.
+    """Cut a batch read by table positions. Take the end offset first, so that its rows are in the
+    files.
 
-    ``planned`` are the marks as they were before the end was taken.
+    ``planned`` are the purge marks from before the end offset was taken.
     """
     chosen = queues(connection, options, on_queue)
     rows = connection.execute(
@@ -217,7 +219,8 @@ def cut_by_position(
     if options.min_partitions and total > LEAST_BLOCKS:
         size = min(size, max(-(-total // options.min_partitions), LEAST_BLOCKS))
     if size < total:
-        # Of one size and by fours: the last of five tasks would keep one core busy and others not.
+        # Tasks of equal size, in multiples of four: a fifth task would keep one of four cores busy
+        # alone.
         tasks_wanted = -(-total // (size * 4)) * 4
         size = -(-total // tasks_wanted)
     terms = [window(start, end), *conditions, *_between_times(options)]
@@ -262,7 +265,7 @@ def cut_by_position(
 def _bytes_of_a_message(
     connection: psycopg.Connection[Any], queue_ids: Sequence[int]
 ) -> float | None:
-    """On disk, on average; None without statistics."""
+    """A message's average size on disk; None without statistics."""
     row = connection.execute(
         """
         SELECT (sum(pg_table_size(t.relid)) / nullif(sum(greatest(c.reltuples, 0)), 0))::float8
@@ -279,7 +282,7 @@ def _bytes_of_a_message(
 
 
 class _Piece(NamedTuple):
-    """A part of one table."""
+    """A range of one table's blocks."""
 
     statement: str
     table: str
@@ -317,7 +320,7 @@ def _between_times(options: Options) -> list[str]:
 
 
 def sample(connection: psycopg.Connection[Any], options: Options) -> list[str]:
-    """Bodies of the chosen queues, as many of each."""
+    """Sample bodies, the same number from each selected queue."""
     chosen = queues(connection, options)
     found: list[str] = []
     for pk, _ in chosen:
@@ -334,14 +337,14 @@ def sample(connection: psycopg.Connection[Any], options: Options) -> list[str]:
 
 
 def in_window(options: Options, chosen: Sequence[Queue], start: Offset, end: Offset) -> str:
-    """The archived rows of some queues between two offsets, as a condition."""
+    """A condition for the archived rows of some queues between two offsets."""
     ids = ",".join(str(pk) for pk, _ in chosen)
     terms = [window(start, end), f"a.queue_id = ANY ('{{{ids}}}'::integer[])"]
     return " AND ".join([*terms, *_between_times(options)])
 
 
 def purged(queue_ids: Iterable[int]) -> str:
-    """The query for the marks of some queues, dropped ones among them."""
+    """The query for the purge marks of some queues, including dropped ones."""
     ids = ",".join(map(str, queue_ids))
     return (
         "SELECT p.queue_id, coalesce(q.name, p.dropped), p.below_xid, q.id IS NULL, "
@@ -353,7 +356,7 @@ def purged(queue_ids: Iterable[int]) -> str:
 def marks(
     connection: psycopg.Connection[Any], options: Options, chosen: Sequence[Queue]
 ) -> list[Mark]:
-    """The marks of the chosen queues, and of dropped ones that would have been chosen."""
+    """The purge marks of the selected queues, and of dropped queues that match the selection."""
     rows = connection.execute(
         "SELECT queue_id FROM pgqueue_purge_mark WHERE dropped <> '' "
         "AND (%(all)s OR lower(dropped) = ANY(%(names)s) OR dropped ~ %(pattern)s)",
@@ -374,7 +377,7 @@ def cut_by_transaction(
     start: Offset,
     end: Offset,
 ) -> list[Task]:
-    """One step of a stream, in slices of equal numbers of rows."""
+    """Cut a stream's step into slices with equal numbers of rows."""
     chosen = queues(connection, options)
     if not chosen:
         return []
@@ -425,8 +428,9 @@ def live_tasks(
     conditions: Sequence[str] = (),
     on_queue: Sequence[str] = (),
 ) -> list[Task]:
-    """A peek: one statement a queue, so that no message is seen twice or missed on its way
-    from one state to the next."""
+    """Tasks that peek at live messages. One statement per queue, so that a message that changes its
+    state meanwhile is seen exactly once.
+    """
     return [
         Task(
             (
@@ -450,7 +454,7 @@ def count_tasks(
     names: Sequence[str],
     on_queue: Sequence[str] = (),
 ) -> list[Task]:
-    """How many messages there are, one statement a queue."""
+    """Tasks that count messages, one statement per queue."""
     return [
         Task(
             (

@@ -1,4 +1,4 @@
-"""How far a job is: a bar on a terminal, a line now and then elsewhere; and interruptions."""
+"""A job's progress, as a bar on a terminal or as occasional lines; and delayed interruptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["Bar", "Progress", "interrupts_held", "quiet", "watched"]
 
-#: Called with what is counted, how much is done, and how much there is.
+#: Arguments: the unit counted, the number done, the total.
 Progress = Callable[[str, int, int], None]
 
 _DRAW_EVERY = 0.1
@@ -26,7 +26,7 @@ def quiet(what: str, done: int, total: int) -> None:
 
 
 class Bar:
-    """Draws on a stream, as stderr. Call :meth:`clear` before a result is printed.
+    """Draws progress on a stream such as stderr. Call :meth:`clear` before printing a result.
 
     >>> import io; Bar(io.StringIO()).line("tasks", 3, 12, seconds=6.0)
     '[######..................]  25%  3 of 12 tasks, 18 s left'
@@ -61,7 +61,7 @@ class Bar:
         return f"{bar}  {done:,} of {total:,} {what}{left}"
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line above the bar."""
         self.clear()
         self._write(f"{text}\n")
 
@@ -76,7 +76,7 @@ class Bar:
 
 @contextmanager
 def watched(spark: Any, what: str, total: int, progress: Progress) -> Iterator[None]:
-    """Show how many tasks of the Spark jobs inside have ended."""
+    """Report how many tasks of the block's Spark jobs have ended."""
     if progress is quiet:
         yield
         return
@@ -128,7 +128,7 @@ def _told_by_connect(spark: Any, what: str, total: int, progress: Progress) -> I
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """SIGINT and SIGTERM take effect at the end of the block; a second one at once."""
+    """Delay SIGINT and SIGTERM to the end of the block. A second signal takes effect at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

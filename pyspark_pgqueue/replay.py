@@ -1,7 +1,7 @@
-"""Files → queue: messages of the lake once more, or rows of any Parquet, JSON or CSV.
+"""Sends messages of a lake again, or rows of Parquet, JSON or CSV files.
 
-Each call has an id. A call that died goes on where it was when it is made again with the same
-id, and one that was finished changes nothing.
+Each call has an id. Repeating a call that died, with the same id, continues it. Repeating one that
+finished changes nothing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pyspark_pgqueue.progress import Progress, quiet
 
 __all__ = ["Summary", "load", "replay"]
 
-#: With a rate, the messages of this many seconds are one write.
+#: With a rate, one write sends the messages of this many seconds.
 SLICE_SECONDS = 1.0
-#: The version of a call's last write: rows that the lake got since are not of that call.
+#: The version of a call's last write. Rows added to the lake later are not part of that call.
 FINISHED = 2**62
 _TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How many messages there are, by the queue they came from."""
+    """How many messages were sent, by the queue they came from."""
 
     id: str
     counts: dict[str, int]
@@ -57,11 +57,11 @@ def replay(
     replay_id: str | None = None,
     progress: Progress = quiet,
 ) -> Summary:
-    """Send messages of a lake again, ``where`` a condition in Spark's SQL holds.
+    """Send messages of a lake again; ``where`` is a condition in Spark's SQL.
 
-    They come from ``queue`` (every one, if none is named) and go ``to`` another, or back to
-    where they came from. ``rate`` is messages a second. The header ``x-replay`` names the id of
-    the call and of the message that was.
+    They come from ``queue``, or from every queue, and are sent to the queue ``to``, or back to the
+    queue they came from. ``rate`` is messages a second. The header ``x-replay`` contains the call's
+    id and the original message's id.
 
     >>> replay(spark, url, "/lake", queue="orders", where="state = 'FAILED'", dry_run=True).rows
     12
@@ -70,7 +70,7 @@ def replay(
     if queue is not None:
         rows = rows.where(rows.queue == queue)
     name = replay_id or f"replay-{uuid.uuid4().hex[:12]}"
-    # JSON is put together as text: parsing it would write numbers in another form.
+    # JSON is concatenated as text: parsing it would change how numbers are written.
     rows = rows.selectExpr(
         "archive_xid",
         "id",
@@ -101,15 +101,15 @@ def load(
 ) -> Summary:
     """Send the rows of Parquet, JSON or CSV files.
 
-    A column ``body`` is sent as it is, with what else a message has (headers, delay, priority,
-    group, dedup_key, and queue where ``to`` is not given); of rows without one, each becomes a
-    body as a whole.
+    A column ``body`` is sent unchanged, with the columns headers, delay, priority, group and
+    dedup_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
+    becomes a body.
 
     >>> load(spark, url, "/data/orders.csv", to="orders", format="csv").rows
     100
     """
     if format not in {"parquet", "json", "csv"}:
-        raise InvalidOption(f"Files are parquet, json or csv, not {format!r}.")
+        raise InvalidOption(f"format must be parquet, json or csv, not {format!r}.")
     usual = {"header": "true"} if format == "csv" else {}
     rows = spark.read.format(format).options(**{**usual, **(options or {})}).load(path)
     rows = rows.where(where)
@@ -119,7 +119,7 @@ def load(
     if to is None and "queue" not in rows.columns:
         raise InvalidOption("Say which queue: there is no column queue.")
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
-    # Of all that may be there, the body is what makes an order that lasts.
+    # Ordered by all columns: files may come in another order when the call is repeated.
     return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
 
 
@@ -162,9 +162,9 @@ def _write(
     rate: float | None,
     progress: Progress,
 ) -> None:
-    """Slice by slice, from the first row that is not written yet.
+    """Write slice by slice, from the first row that is not written yet.
 
-    The version that a slice is written as says up to which row that is, whatever the rate.
+    A slice's version is the number of its last row, whatever the rate.
     """
     done = _version(url, name)
     if done == FINISHED:
@@ -201,7 +201,7 @@ def _version(url: str, name: str) -> int:
 
 
 def _plain(name: str) -> str:
-    """Refuse what would have to be escaped, in JSON or in SQL."""
+    """Refuse characters that would need escaping in JSON or SQL."""
     if not name.replace("-", "").replace("_", "").replace(".", "").replace(":", "").isalnum():
-        raise InvalidOption(f"An id has letters, digits and -_.: only, not {name!r}.")
+        raise InvalidOption(f"An id may contain only letters, digits and -_.:, not {name!r}.")
     return name

@@ -1,7 +1,7 @@
-"""Roll-ups: what happened in each queue, by spans of time.
+"""The roll-up job: statistics for each queue, by spans of time.
 
-PostgreSQL counts what is in the database, in one snapshot, so that no message is counted twice or
-left out; Spark counts the spans that a lake has whole.
+PostgreSQL counts the messages in the database, in one snapshot, so that each message is counted
+exactly once. Spark counts the spans that a lake has completely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOUR = 3600
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of one call."""
+    """The result of a roll-up."""
 
     from_at: dt.datetime
     to_at: dt.datetime
@@ -57,12 +57,12 @@ def rollup(
     tell: Callable[[str], None] = lambda words: None,
     progress: Progress = quiet,
 ) -> Summary:
-    """Compute roll-ups of spans of ``seconds``, and replace those that were there.
+    """Compute roll-ups for spans of ``seconds``, replacing earlier ones.
 
-    Without a span given, from the first that changed since the last time on; with ``every``, all.
-    Spans that ``lake`` has whole are counted there by Spark, and the others in the database.
-    Roll-ups outlive what they were counted from: those of a queue whose messages were removed stay,
-    up to the first span that is whole. ``spark`` may be None without a lake.
+    By default the first span is the first that changed since the last run; with ``every``, the
+    first of all. Spark counts the spans that ``lake`` has completely, and the database counts the
+    rest. Roll-ups outlive their messages: for a queue whose messages were removed, the roll-ups
+    stay up to the first span that is still complete. ``spark`` may be None without a lake.
 
     >>> print(rollup(spark, url))
     48 roll-ups from 2026-11-19 00:00 to 2026-11-21 00:00, 0 emptied, 1.4 s.
@@ -106,18 +106,18 @@ def rollup(
 def _check_server(
     connection: psycopg.Connection[Any], server: planning.Server, seconds: int
 ) -> None:
-    """Refuse to go on from a run of another server, or of a later state of this one."""
+    """Refuse to continue a run of another server, or of a later state of this server."""
     last = _last(connection, seconds)
     if last is not None and (last.system != server.system or last.below_xid > server.now.xmax):
         raise ServerChanged(
             "The last roll-up was computed on another server, or on a later state of this one, "
-            "so that it does not tell what is new. Compute everything again (--every)."
+            "so what is new since then is unknown. Recompute every span (--every)."
         )
 
 
 @dataclass(frozen=True)
 class _Run:
-    """The transactions that a run saw: all below one, by some time of the server's clock."""
+    """A run's limit: the transactions below ``below_xid``, all of which ended before ``at``."""
 
     below_xid: int
     at: dt.datetime
@@ -126,7 +126,7 @@ class _Run:
 
 def _now(connection: psycopg.Connection[Any]) -> _Run:
     row = connection.execute(
-        # The clock after the snapshot: nothing that the snapshot shows is later.
+        # The clock is read after the snapshot, so nothing in the snapshot is later.
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, clock_timestamp()"
     ).fetchone()
     assert row is not None
@@ -149,7 +149,7 @@ def _start(
     reached: int,
     last: _Run | None,
 ) -> int:
-    """The first span to compute; without a last run, the first of all."""
+    """The first span to compute; without a last run, the first of all spans."""
     if from_at is not None:
         return bucket_of(from_at.timestamp(), seconds)
     if last is None:
@@ -159,10 +159,10 @@ def _start(
 
 
 def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime) -> int:
-    """A transaction before which nothing was archived at that time or later.
+    """A lower bound for the transactions that archived messages at or after a time.
 
-    An earlier run saw all transactions below one of them, and all that they had archived was
-    archived by then.
+    An earlier run saw every transaction below its own limit, and they had archived their messages
+    before that run's time.
     """
     row = connection.execute(
         """
@@ -183,7 +183,7 @@ def _first_xid(connection: psycopg.Connection[Any], system: str, at: dt.datetime
 def _kept_in(
     connection: psycopg.Connection[Any], path: str, seconds: int, start: int, end: int
 ) -> int:
-    """The first span from ``start`` on that the lake does not have whole."""
+    """The first span from ``start`` on that the lake does not have completely."""
     row = connection.execute(
         "SELECT exported_below, queues, system FROM pgqueue_lake WHERE path = %s", [path]
     ).fetchone()
@@ -192,13 +192,13 @@ def _kept_in(
     exported_below, queues, system = row
     if queues:
         raise InvalidOption(
-            f"The lake {path} has only {', '.join(queues)}: a roll-up needs one with every queue."
+            f"The lake {path} has only {', '.join(queues)}: a roll-up needs a lake with all queues."
         )
     server = planning.server(connection)
     if system != server.system or exported_below > server.now.xmax:
         raise ServerChanged(
             f"The lake {path} was exported from another server, or from a later state of this "
-            f"one. Leave --lake out, or export it anew (--anew)."
+            f"one. Leave --lake out, or export the lake again (export --anew)."
         )
     row = connection.execute(
         "SELECT extract(epoch FROM min(archived_at))::bigint FROM pgqueue_archive "
@@ -217,15 +217,15 @@ _COLUMNS: dict[str, Any] = {
     "retried": 0,
     "dead_lettered": 0,
     "backlog": 0,
-    "busy_seconds": 0.0,
+    "busy": 0.0,
     "wait_p50": None,
     "wait_p95": None,
     "wait_p99": None,
     "run_p50": None,
     "run_p95": None,
     "run_p99": None,
-    "wait_histogram": {},
-    "run_histogram": {},
+    "waits": {},
+    "runs": {},
     "groups": 0,
     "top_group": None,
     "poison": [],
@@ -240,11 +240,11 @@ def _save(
     system: str,
     now: _Run,
 ) -> int:
-    """Replace the roll-ups of a span at once; returns how many went because they are empty."""
+    """Replace a span's roll-ups in one transaction; returns how many were deleted as empty."""
     seconds, start, end = figures.seconds, figures.start, figures.end
     whole = [moment(bucket) for bucket in figures.whole.values()]
     names = list(_COLUMNS)
-    # JSON as text, NULL as NULL: what a plain tuple of parameters can hold.
+    # A parameter is a scalar: lists and dicts as JSON text, None as NULL.
     values = [
         [queue, seconds, moment(bucket), *(_value(found.get(n, _COLUMNS[n])) for n in names)]
         for (queue, bucket), found in rows.items()

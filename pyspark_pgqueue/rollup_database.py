@@ -1,6 +1,6 @@
-"""The part of a roll-up that the database counts: one statement a queue, all in one snapshot.
+"""The database's part of a roll-up: one statement per queue, all in one snapshot.
 
-PostgreSQL aggregates where the rows are, so that only the figures leave it.
+PostgreSQL aggregates, so only figures leave the server.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from psycopg import sql
 
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.rollup_figures import (
+    BUCKET,
     FIRST_LINE,
     LONGEST_LIST,
     PERCENTS,
     POISONOUS,
+    RETRIED,
     Figures,
     Removed,
     moment,
@@ -37,16 +39,16 @@ __all__ = [
     "removed",
 ]
 
-#: For sorting times and for counting values; with the usual 4 MB most of it goes to disk.
+#: For sorting times and counting values. With the default 4 MB most of it spills to disk.
 WORK_MEM = "256MB"
 
 
 @dataclass(frozen=True)
 class Since:
-    """Where the archived messages begin that are counted here."""
+    """The first archived message to count: a lower bound by time and by transaction."""
 
     bucket: int  # seconds since 1970
-    #: All of them were archived by this transaction or a later one: the index finds them by it.
+    #: The first transaction that archived one of them: the index finds them by it.
     xid: int = 0
 
 
@@ -54,7 +56,7 @@ class Since:
 def one_snapshot(
     connection: psycopg.Connection[Any], exported: str | None = None
 ) -> Iterator[None]:
-    """All statements inside see the same rows: those of a snapshot that was exported, or of now."""
+    """Run the block in one snapshot: an exported one, or a new one."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         if exported is not None:
@@ -68,24 +70,24 @@ def one_snapshot(
 
 @contextmanager
 def another(connection: psycopg.Connection[Any], url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A second connection, whose statements see the same rows as those of the first."""
+    """A second connection in the first connection's snapshot."""
     row = connection.execute("SELECT pg_export_snapshot()").fetchone()
     assert row is not None
     with planning.connect(url) as opened, one_snapshot(opened, *row):
         yield opened
 
 
-_PLACE = "floor(4 * ln(greatest({}, 1e-6)) / ln(2::float8))::integer"
+_PLACE = BUCKET.format("ln(greatest({}, 1e-6)) / ln(2::float8)") + "::integer"
 
-# Percentiles sort the times of each span. All other figures come from rows that are counted by
-# their value first. Errors and many deliveries, which few rows have, are read apart, so that the
-# rows in between are narrow.
+# Percentiles need each span's times sorted. All other figures first count rows by value. Errors and
+# high delivery counts, which few rows have, are read separately, so that the intermediate rows stay
+# narrow.
 _ARCHIVED = f"""
 WITH ended AS MATERIALIZED (
     SELECT floor(date_part('epoch', a.archived_at) / %(seconds)s)::integer AS bucket,
            floor(date_part('epoch', a.enqueued_at) / %(seconds)s)::integer AS sent_bucket,
            a.state = 'COMPLETED' AS completed, a.state = 'FAILED' AS failed,
-           a.read_ct > 1 AS retried,
+           {RETRIED} AS retried,
            greatest(0, date_part('epoch', a.first_read_at
                                           - greatest(a.enqueued_at, m.scheduled_at))) AS wait,
            greatest(0, date_part('epoch', a.archived_at - a.last_read_at)) AS run,
@@ -110,8 +112,8 @@ total AS MATERIALIZED (
     SELECT bucket, sum(count) AS count,
            coalesce(sum(count) FILTER (WHERE completed), 0) AS completed,
            coalesce(sum(count) FILTER (WHERE failed), 0) AS failed,
-           coalesce(sum(count) FILTER (WHERE retried), 0) AS retried,
-           coalesce(sum(busy), 0) AS busy_seconds
+           coalesce(sum(count * retried), 0) AS retried,
+           coalesce(sum(busy), 0) AS busy
     FROM counted GROUP BY bucket
 ),
 poison AS (
@@ -144,12 +146,12 @@ UNION ALL
 SELECT 'sent', sent_bucket * %(seconds)s::bigint, to_jsonb(sum(count))
 FROM counted GROUP BY sent_bucket
 UNION ALL
-SELECT 'wait_histogram', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
+SELECT 'waits', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
 FROM (SELECT bucket, wait_place AS place, sum(count) AS count
       FROM counted WHERE wait_place IS NOT NULL GROUP BY 1, 2) each
 GROUP BY bucket
 UNION ALL
-SELECT 'run_histogram', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
+SELECT 'runs', bucket * %(seconds)s::bigint, jsonb_object_agg(place, count)
 FROM (SELECT bucket, run_place AS place, sum(count) AS count
       FROM counted WHERE run_place IS NOT NULL GROUP BY 1, 2) each
 GROUP BY bucket
@@ -206,9 +208,9 @@ def count_archived(
     since: Since,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Add what ended in the database to the figures: a queue at a time on each connection.
+    """Count the archived messages, in SQL. Each connection counts one queue at a time.
 
-    For a large table PostgreSQL takes several processes by itself, for a hundred small ones one.
+    PostgreSQL parallelises a large table by itself, but not a hundred small ones.
     """
     asked = connections[0].execute(
         "SELECT q.id, q.name, "
@@ -249,7 +251,7 @@ def count_archived(
                 for source, bucket, number in letters:
                     figures.dead[source, int(bucket)] += number
         except BaseException:
-            # Interrupted: the statements of the other threads end, too.
+            # On interruption, cancel the other threads' statements too.
             pool.shutdown(wait=False, cancel_futures=True)
             for connection in connections:
                 connection.cancel_safe()
@@ -258,7 +260,7 @@ def count_archived(
 
 
 def count_live(connection: psycopg.Connection[Any], figures: Figures) -> None:
-    """Add what is still in the queues: sent, and dead letters."""
+    """Count the messages still in the queues, by time sent, and the dead letters."""
     for kind, name, bucket, count in connection.execute(_LIVE, {"seconds": figures.seconds}):
         if kind == "sent":
             figures.sent[name, int(bucket)] += count
@@ -269,10 +271,11 @@ def count_live(connection: psycopg.Connection[Any], figures: Figures) -> None:
 def first_bucket(
     connection: psycopg.Connection[Any], seconds: int, below_xid: int, reached: dt.datetime
 ) -> int | None:
-    """The first span that changed since a run which saw all transactions below that one.
+    """The first span that changed since a run that saw all transactions below this one.
 
-    A message counts where it was sent and where it ended. One whose sender committed late was
-    sent before the run and is new all the same, which its transaction tells.
+    A message counts in the span in which it was sent and in the one in which it ended. A message
+    whose sender committed late was sent before the run and is new all the same: its transaction id
+    tells.
     """
     row = connection.execute(
         """
@@ -297,7 +300,7 @@ def first_bucket(
 
 
 def removed(connection: psycopg.Connection[Any]) -> list[Removed]:
-    """The queues of which messages were removed, and from when on all are here."""
+    """The queues with removed messages, and the time from which each is complete."""
     rows = connection.execute(
         """
         SELECT coalesce(q.name, p.dropped),

@@ -1,4 +1,4 @@
-"""The figures of a roll-up, as they come from the database and from a lake, put together."""
+"""Merges the figures of a roll-up that come from the database and from a lake."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
+    "BUCKET",
     "FIRST_LINE",
     "LONGEST_LIST",
     "PERCENTS",
     "POISONOUS",
+    "RETRIED",
     "Figures",
     "Key",
     "Removed",
@@ -22,8 +24,15 @@ __all__ = [
 LONGEST_LIST = 5
 POISONOUS = 3
 PERCENTS = (50, 95, 99)
-#: Characters. The first line of an error says what went wrong; its traceback comes after it.
+#: Characters of an error's first line, which names the error; the traceback follows.
 FIRST_LINE = 200
+
+#: SQL of PostgreSQL and Spark: the bucket of a time, from its logarithm to the base 2; as in
+#: django_pgqueue.history.histograms.
+BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
+#: SQL of PostgreSQL and Spark: failed attempts of an archived message that were tried again.
+#: The last attempt ended it, unless it was cancelled.
+RETRIED = "greatest(attempts - CASE state WHEN 'CANCELLED' THEN 0 ELSE 1 END, 0)"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -31,7 +40,7 @@ Key = tuple[str, int]  # a queue, and a bucket as seconds since 1970
 
 
 def moment(bucket: int) -> dt.datetime:
-    """When a bucket begins.
+    """The time at which a bucket begins.
 
     >>> moment(3600).isoformat()
     '1970-01-01T01:00:00+00:00'
@@ -40,7 +49,7 @@ def moment(bucket: int) -> dt.datetime:
 
 
 def bucket_of(at: float, seconds: int) -> int:
-    """The bucket of ``seconds`` in which a time lies, that in seconds since 1970.
+    """The bucket of ``seconds`` that contains a time; both are in seconds since 1970.
 
     >>> bucket_of(3700.5, 3600)
     3600
@@ -49,17 +58,18 @@ def bucket_of(at: float, seconds: int) -> int:
 
 
 class Removed(NamedTuple):
-    """A queue of which messages were removed, by retention or with the queue."""
+    """A queue from which messages were removed, by retention or with the whole queue."""
 
     queue: str
-    #: When the first ended that is left, in seconds since 1970; of a dropped queue, the drop.
+    #: When the first remaining message ended, in seconds since 1970; for a dropped queue, the drop.
     first: float
     is_dropped: bool
 
 
 class Figures:
-    """Counts by queue and bucket. Those of sent messages may come from several sources and add up;
-    those of messages that ended in a bucket come from one."""
+    """Counts by queue and bucket. Counts of sent messages add up over several sources; counts of
+    messages that ended in a bucket come from one source.
+    """
 
     def __init__(self, seconds: int, start: int, end: int) -> None:
         self.seconds, self.start, self.end = seconds, start, end
@@ -67,15 +77,15 @@ class Figures:
         self.sent: dict[Key, int] = defaultdict(int)
         self.ended: dict[Key, int] = defaultdict(int)
         self.dead: dict[Key, int] = defaultdict(int)
-        #: Of queues from which messages were removed, the first span that is whole.
+        #: For queues with removed messages: their first complete span.
         self.whole: dict[str, int] = {}
-        #: Those of them that are still there: a lake may have what was removed.
+        #: Those of these queues that still exist: a lake may have their removed messages.
         self.pruned: set[str] = set()
 
     def leave_out(self, removed: Sequence[Removed], reached: int) -> None:
-        """Keep the roll-ups of spans out of which messages were removed.
+        """Keep the existing roll-ups of spans from which messages were removed.
 
-        Those from ``reached`` on, which no run has computed to their end, are computed anyway.
+        Spans from ``reached`` on are computed anyway, since no earlier run has completed them.
         """
         for each in removed:
             whole = min(self._after(each.first), reached)
@@ -84,26 +94,26 @@ class Figures:
         self.pruned = {each.queue for each in removed} - dropped
 
     def take_from_lake(self, queue: str, first: float) -> None:
-        """A lake has what was removed from a queue; ``first`` is as in Removed."""
+        """Count a queue from a lake with its removed messages; ``first`` is as in Removed."""
         if queue in self.pruned:
             self.whole[queue] = min(self.whole[queue], self._after(first))
 
     def _after(self, at: float) -> int:
-        """The first span that begins after that time."""
+        """The first span that begins after a time."""
         return bucket_of(at, self.seconds) + self.seconds
 
     def add(self, queue: str, bucket: int, kind: str, told: Any) -> None:
-        """One figure: ``kind`` says which, ``told`` is its value as JSON has it."""
+        """Add a figure: ``kind`` names it, ``told`` is its value as JSON."""
         if kind == "sent":
             self.sent[queue, bucket] += int(told)
             return
         row = self.rows[queue, bucket]
         if kind == "ended":
             self.ended[queue, bucket] += told["count"]
-            for name in ("completed", "failed", "retried", "busy_seconds"):
+            for name in ("completed", "failed", "retried", "busy"):
                 row[name] = told[name]
             for name in ("wait", "run"):
-                # NULL where none of the messages has that time.
+                # NULL if no message has this time.
                 values = told[f"{name}s"] or [None] * len(PERCENTS)
                 for percent, value in zip(PERCENTS, values, strict=True):
                     row[f"{name}_p{percent}"] = value
@@ -114,7 +124,7 @@ class Figures:
             row[kind] = told
 
     def all(self) -> dict[Key, dict[str, Any]]:
-        """Every span in which something happened, or something waited."""
+        """The rows of every span with an event or a backlog."""
         for key, count in self.dead.items():
             if self._is_inside(key):
                 self.rows[key]["dead_lettered"] = count
@@ -125,7 +135,7 @@ class Figures:
         return max(self.start, self.whole.get(key[0], 0)) <= key[1] < self.end
 
     def _backlog(self) -> None:
-        """Sent before a span's end and not ended by then; spans in between have one too."""
+        """Add each span's backlog: messages sent and not ended before its end."""
         change: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for (queue, bucket), count in self.sent.items():
             change[queue][bucket] += count

@@ -1,4 +1,4 @@
-"""The part of a roll-up that Spark counts in a lake, on the columns that it needs."""
+"""Spark's part of a roll-up: counts in a lake, reading only the columns it needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from pyspark_pgqueue import lake_source
 from pyspark_pgqueue.rollup_figures import (
+    BUCKET,
     FIRST_LINE,
     LONGEST_LIST,
     PERCENTS,
     POISONOUS,
+    RETRIED,
     Figures,
     moment,
 )
@@ -31,13 +33,14 @@ _NEEDED = (
     "first_read_at",
     "last_read_at",
     "read_ct",
+    "attempts",
     "archived_at",
     "error",
 )
 
 
 def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
-    """Add what ended in a lake before the bucket ``until`` to the figures."""
+    """Count the messages that ended in the lake before the bucket ``until``."""
     days = moment(figures.start).date(), moment(until).date()
     rows = lake_source.read(spark, path, _NEEDED, days).where(
         f"archived_at >= timestamp'{moment(figures.start).isoformat()}' "
@@ -55,6 +58,7 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
         "state",
         "group_key",
         "read_ct",
+        f"{RETRIED} AS retried",
         f"substr(substring_index(ltrim(error), '\\n', 1), 1, {FIRST_LINE}) AS error",
         f"{_bucket('archived_at', figures.seconds)} AS bucket",
         f"{_bucket('enqueued_at', figures.seconds)} AS sent_bucket",
@@ -62,7 +66,7 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
         "unix_micros(greatest(enqueued_at, scheduled_at)), 0) / 1e6 AS wait",
         "greatest(unix_micros(archived_at) - unix_micros(last_read_at), 0) / 1e6 AS run",
     )
-    # A span is in one task, and its times are the only ones that the task holds.
+    # Each span is in one task, which holds the times of one span at a time.
     ended = ended.repartition("queue", "bucket").cache()
     ended.createOrReplaceTempView(_VIEW)
     try:
@@ -75,7 +79,7 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
 
 @contextmanager
 def _one_group_at_a_time(spark: Any) -> Iterator[None]:
-    """Spark sorts by group, on disk where it must, in place of lists of all groups in memory."""
+    """Make Spark sort by group, on disk if needed, instead of holding all lists in memory."""
     before = spark.conf.get(_IN_MEMORY)
     spark.conf.set(_IN_MEMORY, "false")
     try:
@@ -89,19 +93,19 @@ def _bucket(column: str, seconds: int) -> str:
 
 
 def _ended(spark: Any, figures: Figures) -> None:
-    """The messages that ended in a span, and how long they took."""
+    """The messages that ended in a span, with their durations."""
     percentiles = ", ".join(
         f"array({', '.join(_percentile(name, percent / 100) for percent in PERCENTS)}) AS {name}"
         for name in ("waits", "runs")
     )
     for row in spark.sql(
         f"""
-        SELECT queue, bucket, count, completed, failed, retried, busy_seconds, poison, {percentiles}
+        SELECT queue, bucket, count, completed, failed, retried, busy, poison, {percentiles}
         FROM (SELECT queue, bucket, count(*) AS count,
                      count_if(state = 'COMPLETED') AS completed,
                      count_if(state = 'FAILED') AS failed,
-                     count_if(read_ct > 1) AS retried,
-                     coalesce(sum(run), 0) AS busy_seconds,
+                     sum(retried) AS retried,
+                     coalesce(sum(run), 0) AS busy,
                      slice(sort_array(collect_list(CASE WHEN read_ct >= {POISONOUS}
                          THEN struct(-read_ct AS rank, id, state) END)), 1, {LONGEST_LIST})
                          AS poison,
@@ -119,9 +123,10 @@ def _ended(spark: Any, figures: Figures) -> None:
 
 
 def _counted(spark: Any, figures: Figures) -> None:
-    """How often each value comes, in one pass for all that is counted so. Histograms have quarters
-    of octaves: narrow enough for a chart, and they can be added up."""
-    place = "cast(floor(4 * log2(greatest({}, 1e-6))) AS string)"
+    """Frequencies of values, in one pass for all kinds. Histogram bins are quarters of octaves:
+    narrow enough for a chart, and additive.
+    """
+    place = f"cast({BUCKET.format('log2(greatest({}, 1e-6))')} AS string)"
     for queue, bucket, kind, number, found in spark.sql(
         f"""
         SELECT queue, bucket, kind, size(found) AS number,
@@ -152,7 +157,7 @@ def _counted(spark: Any, figures: Figures) -> None:
             told = {"groups": number, "group": group, "count": count}
             figures.add(queue, bucket, "top_group", told)
         else:
-            figures.add(queue, bucket, f"{kind}_histogram", counts)
+            figures.add(queue, bucket, f"{kind}s", counts)
 
 
 def _dead_letters(rows: Any, figures: Figures) -> None:
@@ -166,8 +171,9 @@ def _dead_letters(rows: Any, figures: Figures) -> None:
 
 
 def _percentile(values: str, part: float) -> str:
-    """As percentile_cont, of a sorted array. Spark's own counts each distinct value in a map, which
-    takes ten times as long."""
+    """percentile_cont of a sorted array. Spark's own function counts distinct values in a map,
+    which takes ten times as long.
+    """
     place = f"({part}D * (size({values}) - 1))"
     below = f"get({values}, cast(floor{place} AS int))"
     above = f"get({values}, cast(ceil{place} AS int))"

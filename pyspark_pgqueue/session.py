@@ -1,4 +1,4 @@
-"""A Spark session for the jobs: on this machine, or that of ``spark-submit`` or Spark Connect."""
+"""A Spark session for the jobs: local, or that of ``spark-submit`` or Spark Connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["local_session"]
 
 PER_SESSION = {
     "spark.sql.session.timeZone": "UTC",
-    # Bytes that Python's workers hold at once.
+    # Bytes that a Python worker holds at once.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
 }
 
@@ -27,15 +27,15 @@ def local_session(
     master: str | None = None,
     **conf: str,
 ) -> Any:
-    """A session with what the jobs need, on some cores of this machine.
+    """A session with the settings that the jobs need, on some cores of this machine.
 
-    Spark's own settings go in ``conf``, with ``__`` for the dots. Under ``spark-submit``, with
-    ``SPARK_REMOTE`` in the environment, and where a session runs already, that one is taken, with
-    its own settings.
+    ``conf`` holds more Spark settings, with ``__`` for dots. Under ``spark-submit``, with
+    ``SPARK_REMOTE`` set, or in a process with a session, the existing session is used with its own
+    settings.
 
     >>> spark = local_session(cores=2, spark__sql__shuffle__partitions="2")
 
-    Raises SparkMissing, and says what to install.
+    Raises SparkMissing, which says what to install.
     """
     remote = "SPARK_REMOTE" in os.environ
     if not remote:
@@ -46,11 +46,11 @@ def local_session(
         session = SparkSession.builder.appName(name).getOrCreate()
         for key, value in PER_SESSION.items():
             session.conf.set(key, value)
-        # Spark finds sources by the path of the driver's Python, and in no zip of --py-files.
+        # Spark finds sources on the path of the driver's Python, but not in a zip of --py-files.
         session.dataSource.register(pyspark_pgqueue.DefaultSource)
         return session
     cores = cores or os.cpu_count() or 1
-    # Workers must find this package too, as well where it is not installed.
+    # Workers must be able to import this package even if it is not installed.
     root = str(Path(__file__).resolve().parents[1])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:
@@ -62,7 +62,7 @@ def local_session(
         "spark.log.level": "ERROR",
         **PER_SESSION,
         "spark.sql.shuffle.partitions": str(2 * cores),
-        # Python's workers that wait for work.
+        # Idle Python workers that Spark keeps.
         "spark.python.factory.idleWorkerMaxPoolSize": str(cores),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
@@ -70,7 +70,7 @@ def local_session(
         **{key.replace("__", "."): value for key, value in conf.items()},
     }
     if master is None or master.startswith("local["):
-        # Executors elsewhere may not have it before the package is shipped to them.
+        # Local only: remote executors may lack the module until the package is shipped to them.
         settings.setdefault("spark.python.daemon.module", "pyspark_pgqueue.daemon")
     active = SparkSession.getActiveSession()
     if active is not None:

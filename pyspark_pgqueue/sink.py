@@ -1,17 +1,16 @@
-"""DataFrame → queue, each row once.
+"""Writes a DataFrame into queues, each row exactly once.
 
-A task stages its rows under a token of its own, as text that COPY takes, and tells the driver.
-The driver passes on what the tasks that counted have staged, in one COPY and one transaction: a
-second attempt, a speculative one or a replay of the whole batch with other partitions has other
-tokens, and is never sent. With ``txnAppId`` and ``txnVersion``, which a stream has of itself, a
-version that was written before is recognised and changes nothing.
+A task stages its rows under a unique token, in COPY's text format, and reports the token to the
+driver. The driver sends the staged rows of the successful tasks, in one COPY and one transaction. A
+second attempt, a speculative task or a replayed batch has other tokens, and its rows are never
+sent. With ``txnAppId`` and ``txnVersion``, which streams set by themselves, a version that was
+already written is skipped.
 
 >>> df.write.format("pgqueue").mode("append").option("queue", "orders").save()
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from django_pgqueue import ddl
+from django_pgqueue.bare import BareRunner, open_queues
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.send.sending import window
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.executors import Landing
@@ -35,16 +38,14 @@ from pyspark_pgqueue.options import Options
 
 __all__ = ["BatchWriter", "StreamWriter", "sweep"]
 
-#: Rows staged for longer belong to a job that is gone.
+#: Rows staged longer ago belong to a dead job.
 ORPHANED_AFTER = "1 day"
 
-#: Of queues that name none: the same as the engine's.
-DEDUP_WINDOW = dt.timedelta(minutes=5)
 
-#: Bytes of lines in one staged row, whatever the size of the messages.
+#: Bytes of lines in a staged row, whatever the size of a message.
 PIECE = 64 * 1024
 
-#: Bytes of a batch that are escaped at once.
+#: Bytes of a batch that are escaped at a time.
 SLICE = 1024 * 1024
 
 _TARGETS = {
@@ -57,7 +58,7 @@ _TARGETS = {
     "group_key": "group_key",
     "dedup_key": "dedup_key",
 }
-# Characters to which COPY's text format gives a meaning; the backslash first.
+# Special characters of COPY's text format. The backslash is escaped first.
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _TEXT = {"body", "queue", "headers", "group", "group_key", "dedup_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
@@ -66,7 +67,7 @@ _LONGEST_KEY = 255
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """The rows that one task has staged."""
+    """The staged rows of one task."""
 
     token: str
     rows: int
@@ -76,7 +77,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer(Landing):
-    """The part that the batch and the streaming writer share."""
+    """The common part of the batch and the streaming writer."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -92,7 +93,7 @@ class _Writer(Landing):
         context = TaskContext.get()
         token, rows, place = uuid.uuid4(), 0, 0
         used: set[int] = set()
-        # One transaction: a task that fails or dies has staged nothing.
+        # One transaction: a task that fails or dies leaves nothing staged.
         with psycopg.connect(self.options.url) as connection:
             known = _known_queues(connection)
             copying = "COPY pgqueue_staging (token, place, lines) FROM STDIN (FORMAT binary)"
@@ -123,14 +124,14 @@ class _Writer(Landing):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """One write is one transaction."""
+    """Publishes a write in one transaction."""
 
     def commit(self, messages: list[Any]) -> None:
         self._publish(messages, self.options.txn_app_id, self.options.txn_version)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """One micro-batch is one transaction; its query and number say whether it was written."""
+    """Publishes a micro-batch in one transaction. The query and the batch number identify it."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         app_id = self.options.txn_app_id or next(
@@ -139,11 +140,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, app_id, batchId)
 
 
-# In the tasks
+# Runs in the tasks
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of a batch that are small in bytes: escaping makes copies of what it is given."""
+    """Slices of a batch, limited in bytes since escaping copies its input."""
     rows = max(batch.num_rows * SLICE // max(batch.nbytes, 1), 1)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
@@ -155,12 +156,12 @@ def _known_queues(connection: psycopg.Connection[Any]) -> dict[str, int]:
 
 
 def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) -> pa.Array:
-    """The queue of each row, by number."""
+    """Each row's queue id."""
     if queue is not None:
         return pa.repeat(_found(known, queue), batch.num_rows)
     names = batch.column("queue").dictionary_encode()
     if names.null_count:
-        raise PipelineError("Nothing was sent: there is a row whose column queue is NULL.")
+        raise PipelineError("Nothing was sent: in some row the column queue is NULL.")
     return pa.array([_found(known, name) for name in names.dictionary.to_pylist()]).take(
         names.indices
     )
@@ -176,7 +177,7 @@ def _found(known: dict[str, int], name: str) -> int:
 
 
 def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
-    """The columns as text, in what the table itself does not check."""
+    """The columns as text, checked for what the table does not check itself."""
     for name in names:
         column = batch.column(name)
         if name == "priority":
@@ -184,18 +185,18 @@ def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
         if name == "headers":
             starts = pc.starts_with(pc.utf8_ltrim_whitespace(column), "{")
             if pc.all(starts).as_py() is False:
-                raise PipelineError("Nothing was sent: headers are a JSON object, or NULL.")
+                raise PipelineError("Nothing was sent: headers must be a JSON object or NULL.")
         if _TARGETS[name] in {"group_key", "dedup_key"}:
             lengths = pc.utf8_length(column)
             if pc.any(pc.or_(pc.less(lengths, 1), pc.greater(lengths, _LONGEST_KEY))).as_py():
                 raise PipelineError(
-                    f"Nothing was sent: column {name} has 1 to {_LONGEST_KEY} characters, or NULL."
+                    f"Nothing was sent: column {name} needs 1 to {_LONGEST_KEY} characters or NULL."
                 )
         yield column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 
 def _lines(columns: Iterable[pa.Array], queue_ids: pa.Array) -> memoryview:
-    """As COPY takes it, without a Python object for any row."""
+    """The rows as lines for COPY, created without a Python object per row."""
     texts = []
     for text in columns:
         for character, escaped in _ESCAPES:
@@ -203,12 +204,12 @@ def _lines(columns: Iterable[pa.Array], queue_ids: pa.Array) -> memoryview:
         texts.append(text.fill_null("\\N"))
     ends = pc.binary_join_element_wise(queue_ids.cast(pa.string()), "\n", "")
     lines = pc.binary_join_element_wise(*texts, ends, "\t")
-    # One after the other in memory already.
+    # The lines are contiguous in memory.
     length = pc.sum(pc.binary_length(lines)).as_py() or 0
     return memoryview(lines.buffers()[2])[:length]
 
 
-# On the driver
+# Runs on the driver
 
 
 def publish(
@@ -218,7 +219,7 @@ def publish(
     app_id: str | None,
     version: int | None,
 ) -> None:
-    """Send staged rows, all or none; none if this version was written before."""
+    """Send all staged rows, or none if this version was already written."""
     ordered = sorted(staged, key=lambda message: message.partition)
     tokens = [message.token for message in ordered]
     expected = sum(message.rows for message in ordered)
@@ -230,10 +231,12 @@ def publish(
                     connection.execute(ARRIVED)
                     _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
                     for queue in queues:
-                        connection.execute(SEND_ONCE.format_map(queue), queue)
+                        names = ddl.table_names(queue.id, unlogged=queue.unlogged)
+                        connection.execute(SEND_ONCE.format_map(names), window(queue))
                 elif queues:
-                    # The trigger of a queue's own table need not look for the queues in the rows.
-                    table = "pgqueue_message" + (f"_q{queues[0]['id']}" if len(queues) == 1 else "")
+                    # With one queue, copy into its own table, whose trigger need not look up the
+                    # rows' queues.
+                    table = queues[0].message_table if len(queues) == 1 else ddl.MESSAGE
                     _copy(url, connection, tokens, expected, table, columns)
             connection.execute("DELETE FROM pgqueue_staging WHERE token = ANY(%s)", [tokens])
         sweep(connection)
@@ -247,7 +250,7 @@ def _copy(
     table: str,
     columns: Sequence[str],
 ) -> None:
-    """The lines as they are: a COPY writes page by page, and an INSERT row by row."""
+    """Copy the staged lines unchanged. COPY writes page by page; INSERT would write row by row."""
     reading = "SELECT lines FROM pgqueue_staging WHERE token = %s ORDER BY place"
     with planning.connect(url) as reader, reader.transaction(), connection.cursor() as cursor:
         with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
@@ -272,22 +275,23 @@ CREATE TEMPORARY TABLE pgqueue_arrived (
 ) ON COMMIT DROP
 """
 
-# Rows whose key was sent before are left out, as by send_batch. The trigger of the queue's own
-# table makes the others readable and wakes consumers.
+# Skips rows with a known dedup key, as send_batch does. The trigger of the queue's own table makes
+# the others ready and wakes consumers.
 SEND_ONCE = """
 WITH arrived AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY place) AS place,
            delay, priority, group_key, dedup_key, headers, body
-    FROM pgqueue_arrived WHERE queue_id = {id}
+    FROM pgqueue_arrived WHERE queue_id = {queue_id}
 ),
 claimed AS MATERIALIZED (
     SELECT * FROM {claim_keys}(
-        {id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
+        {queue_id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
         %(window)s::interval)
 )
-INSERT INTO pgqueue_message_q{id}
+INSERT INTO {message}
     (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
-SELECT c.id, {id}, CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
+SELECT c.id, {queue_id},
+       CASE WHEN delay > 0 THEN statement_timestamp() + delay * interval '1 second' END,
        a.priority, a.group_key, a.dedup_key, a.headers, a.body
 FROM arrived a JOIN claimed c USING (place)
 WHERE c.is_new
@@ -313,26 +317,15 @@ def _is_new(
     )
 
 
-def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[dict[str, Any]]:
-    rows = connection.execute(
-        "SELECT id, unlogged, coalesce(dedup_window, %s) FROM pgqueue_queue "
-        "WHERE id = ANY(%s) ORDER BY id",
-        [DEDUP_WINDOW, list(ids)],
-    ).fetchall()
-    if len(rows) < len(ids):
-        raise PipelineError("Nothing was sent: a queue was dropped meanwhile.")
-    return [
-        {
-            "id": pk,
-            "claim_keys": f"pgqueue_claim_keys{'_unlogged' if unlogged else ''}",
-            "window": window,
-        }
-        for pk, unlogged, window in rows
-    ]
+def _still_there(connection: psycopg.Connection[Any], ids: set[int]) -> list[OpenQueue]:
+    found = open_queues(BareRunner(connection), "id = ANY(%(ids)s)", {"ids": list(ids)})
+    if len(found) < len(ids):
+        raise PipelineError("Nothing was sent: a queue was dropped during the write.")
+    return sorted(found, key=lambda queue: queue.id)
 
 
 def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER) -> int:
-    """Remove rows that a job staged and, dead since, will never send; returns how many."""
+    """Delete rows staged by dead jobs; returns how many."""
     return connection.execute(
         "DELETE FROM pgqueue_staging WHERE staged_at < statement_timestamp() - %s::interval",
         [older_than],

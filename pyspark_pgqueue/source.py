@@ -2,9 +2,8 @@
 
 >>> spark.read.format("pgqueue").option("url", url).option("subscribe", "orders").load()
 
-It reads the archive with its messages' bodies, or peeks at what is in the queue, as batches;
-streams the archive, or takes messages out of a queue as a stream; and writes into queues, each row
-once. See :mod:`.options` for the options.
+Batch reads return archived messages with their bodies, or peek at live ones. Streams read the
+archive, or consume a queue. Writes send each row exactly once. See :mod:`.options` for the options.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PUSHING_WORKER = "data_source_pushdown_filters.py"
 
 
 class PgQueueDataSource(Landing, DataSource):
-    """The source that Spark asks for readers and writers."""
+    """The class that Spark asks for readers and writers."""
 
     @classmethod
     def name(cls) -> str:
@@ -54,11 +53,11 @@ class PgQueueDataSource(Landing, DataSource):
         _check(schema, options)
         if options.consume:
             raise InvalidOption(
-                "A batch read cannot consume: nothing would tell when its messages are done. Use "
-                "readStream, with trigger(availableNow=True) for what is there now."
+                "A batch read cannot consume: it never learns when its messages are done. Use "
+                "readStream, with trigger(availableNow=True) to consume the present messages."
             )
-        # Spark refuses a reader that can push filters unless pushing is on, and says nowhere
-        # whether it is. It plans in a worker of its own when it is.
+        # Spark refuses a reader with pushFilters unless pushing is on, and no API tells whether it
+        # is. If it is, Spark plans in a special worker, which the caller's file name shows.
         caller = sys._getframe(1).f_code.co_filename
         pushes = caller.endswith(PUSHING_WORKER) if options.pushdown is None else options.pushdown
         return (PushingReader if pushes else Reader)(options, schema)
@@ -68,8 +67,8 @@ class PgQueueDataSource(Landing, DataSource):
         _check(schema, options)
         if options.source != "archive":
             raise InvalidOption(
-                f"source={options.source} is no stream. mode=consume takes messages out of the "
-                f"queue; without source, the archive is streamed."
+                f"source={options.source} cannot be streamed. Set mode=consume to consume the "
+                f"queue, or leave source out to stream the archive."
             )
         return QueueStream(options, schema) if options.consume else ArchiveStream(options, schema)
 
@@ -81,7 +80,7 @@ class PgQueueDataSource(Landing, DataSource):
 
 
 class Reader(Landing, DataSourceReader):
-    """A batch read of the archive, or a peek at live messages."""
+    """Batch reads of the archive, and peeks at live messages."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -102,7 +101,8 @@ class Reader(Landing, DataSourceReader):
                 raise InvalidOption("A batch read that starts at latest has nothing to read.")
             else:
                 chosen = planning.queues(connection, options, self.on_queue)
-                # The marks before the end: a removal in between shows in them.
+                # The purge marks are read before the end offset, so that a later removal changes
+                # them.
                 marks = planning.marks(connection, options, chosen)
                 server = planning.server(connection)
                 if options.fail_on_server_change:
@@ -122,7 +122,7 @@ class Reader(Landing, DataSourceReader):
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # Spark makes a partition without a value of an empty list.
+        # For an empty list of partitions, Spark passes one partition without a value.
         if partition is not None and partition.value is not None:
             options = self.options
             yield from arrow.read(
@@ -131,13 +131,13 @@ class Reader(Landing, DataSourceReader):
 
 
 class PushingReader(Reader):
-    """The same, with filters that PostgreSQL applies."""
+    """A reader with filters that PostgreSQL applies."""
 
     def pushFilters(self, filters_: list[Any]) -> Iterable[Any]:
         body = next((f.dataType for f in self.schema.fields if f.name == "body"), None)
         known = self.options.columns
         if self.options.source == "counts":
-            known = {"queue": known["queue"]}  # the others are made by counting
+            known = {"queue": known["queue"]}  # the other columns are aggregates
         pushed, left = filters.push(filters_, known, body)
         self.on_queue = [condition for name, condition in pushed if name == "queue"]
         self.conditions = [condition for name, condition in pushed if name != "queue"]
@@ -145,7 +145,7 @@ class PushingReader(Reader):
 
 
 def _check(schema: StructType, options: Options) -> None:
-    """Refuse columns that do not exist, and types that they cannot have."""
+    """Refuse unknown columns, and types that a column cannot have."""
     for field in schema.fields:
         if field.name == bodies.CORRUPT and "body" in schema.names:
             continue

@@ -1,11 +1,11 @@
-"""Where a lake is, a directory or an object store, and how files appear there.
+"""A lake's storage, a directory or an object store, and how files are published there.
 
-A file is written where no reader sees it, and appears when its run is published. S3 keeps the parts
-of an upload until it is completed, by any process: publishing completes it, and nothing is renamed
-or copied. Elsewhere a file is written below ``_staging`` and moved.
+A file is written where no reader sees it, and becomes visible when its run is published. S3 keeps
+the parts of an upload until any process completes it: publishing completes the upload, without a
+rename or a copy. In other stores a file is written below ``_staging`` and then moved.
 
-Credentials are those of the machine: the environment, a profile, or the role that it has. They are
-not in an address, since that is in the database, in logs and on the admin's pages.
+Credentials come from the machine: its environment, profile or role. An address never contains them,
+since it is stored in the database and shown in logs and in the admin.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 __all__ = ["STAGING", "File", "Sink", "Store", "address", "open_at"]
 
 STAGING = "_staging"
-#: Bytes of one part of an upload; S3 takes 5 MB at least, and 10,000 parts.
+#: Bytes in a part of an upload. S3's limits are 5 MB at least and 10,000 parts.
 PART = 8 * 1024 * 1024
 S3 = "s3"
 
-#: The description of a file that is not published: its place ``to``, and how it gets there.
+#: A file that is not published: its path ``to``, and what the store needs to publish it.
 File = dict[str, Any]
 
 
 class Sink(Protocol):
-    """A file that is being written."""
+    """A file being written."""
 
     closed: bool
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
 
 
 def address(path: str) -> str:
-    """One name for a place: ``s3://`` for Hadoop's ``s3a://``, and no slash at its end.
+    """Normalise an address: ``s3://`` for Hadoop's ``s3a://``, and no trailing slash.
 
     >>> address("s3a://bucket/lake/")
     's3://bucket/lake'
@@ -55,19 +55,19 @@ def address(path: str) -> str:
     scheme, _, rest = path.rstrip("/").partition("://")
     if scheme in {"s3a", "s3n"}:
         scheme = S3
-    # Not shown: it may have a password.
+    # The address is not shown, since it may contain a password.
     if urlsplit(path).password is not None or "?" in rest or (scheme == S3 and "@" in rest):
         raise InvalidOption(
-            "An address of a lake has no credentials and no settings in it, since it is in the "
-            "database and in logs. Put them into the environment of the driver and of the "
-            "executors, as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, or into "
+            "A lake's address must not contain credentials or settings, since it is stored in the "
+            "database and logged. Put them into the environment of the driver and of the "
+            "executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL), or into "
             "a profile, or give the machines a role."
         )
     return f"{scheme}://{rest}"
 
 
 def open_at(path: str) -> Store:
-    """The store of an address, and what is below it. Raises InvalidOption if there is none."""
+    """Return the store for an address. Raises InvalidOption if no store supports it."""
     path = address(path)
     if "://" not in path:
         return Store(fs.LocalFileSystem(), path)
@@ -85,36 +85,36 @@ def _by_fsspec(path: str, error: Exception) -> tuple[fs.FileSystem, str]:
         filesystem, root = fsspec.url_to_fs(path)
     except (ImportError, ValueError):
         raise InvalidOption(
-            f"The lake cannot be at {path}: a path, file://, s3://, gs://, abfs:// and hdfs:// are "
-            f"known to pyarrow, and others to fsspec with the package of the store. ({error})"
+            f"The lake cannot be at {path}: pyarrow supports paths, file://, s3://, gs://, abfs:// "
+            f"and hdfs://; fsspec supports other stores with their packages. ({error})"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root
 
 
 class Store:
-    """Files below a root, by their places there; new ones are moved to theirs."""
+    """Files below a root, named by relative paths. New files are written to staging and moved."""
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         self.filesystem, self.root = filesystem, root
 
     def create(self, place: str) -> Sink:
-        """A file that is not there yet."""
+        """Open a new file for writing."""
         staged = self.path(f"{STAGING}/{place}")
         self.filesystem.create_dir(staged.rpartition("/")[0], recursive=True)
         sink: Sink = self.filesystem.open_output_stream(staged)
         return sink
 
     def written(self, place: str, sink: Sink) -> File:
-        """The description, for publishing, of a file that was closed."""
+        """Describe a closed file, for publishing."""
         return {"to": place}
 
     def abandon(self, place: str, sink: Sink) -> None:
-        """Forget a file that was not published."""
+        """Delete an unpublished file."""
         sink.close()
         self.filesystem.delete_file(self.path(f"{STAGING}/{place}"))
 
     def publish(self, files: Iterable[File]) -> None:
-        """Make files appear; once more changes nothing."""
+        """Make files visible. Publishing them again changes nothing."""
         for file in files:
             source, target = self.path(f"{STAGING}/{file['to']}"), self.path(file["to"])
             if self.exists(source):
@@ -124,22 +124,22 @@ class Store:
                 raise _lost(source, target)
 
     def sweep(self, below: str) -> None:
-        """Forget what is written ``below`` a place and not published."""
+        """Delete unpublished files ``below`` a directory."""
         self.delete(f"{STAGING}/{below}")
 
     def delete(self, directory: str) -> None:
-        """Delete what is below a directory, if it is there."""
+        """Delete a directory's contents, if it exists."""
         if self.exists(self.path(directory)):
             self.filesystem.delete_dir(self.path(directory))
 
     def remove(self, places: Iterable[str]) -> None:
-        """Delete files that may be gone already."""
+        """Delete files, ignoring missing ones."""
         for place in places:
             if self.exists(self.path(place)):
                 self.filesystem.delete_file(self.path(place))
 
     def files(self, directory: str) -> dict[str, list[fs.FileInfo]]:
-        """The files that are published below a directory, by the directories it is in."""
+        """The published files below a directory, by subdirectory."""
         selector = fs.FileSelector(self.path(directory), recursive=True, allow_not_found=True)
         found: dict[str, list[fs.FileInfo]] = {}
         for info in sorted(self.filesystem.get_file_info(selector), key=lambda info: info.path):
@@ -148,7 +148,7 @@ class Store:
         return found
 
     def place(self, info: fs.FileInfo) -> str:
-        """Where a file is, from the root on."""
+        """A file's path relative to the root."""
         return str(info.path).removeprefix(f"{self.root}/")
 
     def path(self, place: str) -> str:
@@ -159,9 +159,9 @@ class Store:
 
 
 class Uploads(Store):
-    """S3, and what speaks its protocol: a file is an upload in parts, published as it is completed.
+    """S3 and compatible stores: a file is a multipart upload, and publishing completes the upload.
 
-    pyarrow reads; its own writer completes each upload as it closes it.
+    Reads use pyarrow. Its writer is not used, since closing a file completes the upload.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
@@ -212,12 +212,12 @@ class Uploads(Store):
         return f"{self.prefix}/{place}" if self.prefix else place
 
     def _abort(self, key: str, upload: str) -> None:
-        with suppress(self.client.exceptions.NoSuchUpload):  # another has done it
+        with suppress(self.client.exceptions.NoSuchUpload):  # another process completed it
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
 
 
 class Upload:
-    """An upload in parts, as a file that pyarrow writes."""
+    """A multipart upload, as a file object for pyarrow."""
 
     def __init__(self, client: Any, bucket: str, key: str) -> None:
         self.client = client
@@ -242,7 +242,7 @@ class Upload:
         return True
 
     def flush(self) -> None:
-        """Nothing to do: a part but the last has 5 MB at least."""
+        """Do nothing: every part but the last must have 5 MB at least."""
 
     def close(self) -> None:
         if not self.closed:

@@ -1,7 +1,7 @@
-"""The archive as a stream: what was archived since, with no gap and nothing twice.
+"""The archive as a stream: newly archived messages, without gaps or duplicates.
 
-An offset is a snapshot (see :mod:`.offsets`), so that a transaction which commits late is
-delivered late, and holds up no other.
+An offset is a snapshot (see :mod:`.offsets`). A transaction that commits late is therefore
+delivered late, and delays no other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ArchiveStream"]
 
 
 class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as the query; only ``read`` runs on executors."""
+    """Lives on the driver while the query runs; only ``read`` runs on executors."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -74,9 +74,9 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
             if last is not None or at.until is not None:
                 return Offset(until, system=server.system).as_dict()
             if at.since.running and at.since.settled_by(until):
-                # Forget transactions that are over: once, at the cost of an empty batch.
+                # Drop ended transactions from the offset, at the cost of one empty batch.
                 return Offset(Snapshot.below(until.xmin), system=server.system).as_dict()
-        # An offset that moves without a row would make an empty batch at every trigger.
+        # Keep the offset: a new one without rows would cause an empty batch at every trigger.
         return start
 
     def _last_of(
@@ -87,14 +87,14 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
         until: Snapshot,
         most: int | None,
     ) -> tuple[tuple[int, int] | None, bool]:
-        """The place where a step ends, and whether there is more behind it."""
+        """The last row of a step, and whether more rows follow it."""
         condition = planning.in_window(self.options, chosen, at, Offset(until))
         order, skip = ("ORDER BY a.archive_xid, a.id", most - 1) if most else ("", 0)
         rows = connection.execute(
             f"SELECT a.archive_xid, a.id FROM pgqueue_archive a WHERE {condition} "
             f"{order} OFFSET {skip} LIMIT 2"
         ).fetchall()
-        if not rows and most:  # fewer than a step may have
+        if not rows and most:  # the step's limit exceeds the rows left
             rows = connection.execute(
                 f"SELECT a.archive_xid, a.id FROM pgqueue_archive a WHERE {condition} LIMIT 1"
             ).fetchall()
@@ -105,12 +105,12 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _is_ready(
         self, connection: psycopg.Connection[Any], server: planning.Server, at: Offset
     ) -> bool:
-        """Whether to go on from here at all; a replica may have to catch up first."""
+        """Whether the stream may continue from here. False while a replica is behind the offset."""
         options = self.options
         if at.system and at.system != server.system and options.fail_on_server_change:
             raise ServerChanged(
                 f"The checkpoint was made with another server (system identifier {at.system}, "
-                f"this one has {server.system}), where transactions are numbered otherwise. Start "
+                f"this one has {server.system}), with other transaction numbers. Start "
                 f"from a new checkpoint, or set failOnServerChange=false after pg_upgrade."
             )
         reached = (at.until or at.since).xmax
@@ -121,7 +121,7 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
                 raise ServerChanged(
                     f"The checkpoint is ahead of the server (transaction {reached}, the server is "
                     f"at {server.now.xmax}): the server was restored to an earlier state. Start "
-                    f"from a new checkpoint, and expect what was archived since to come again."
+                    f"from a new checkpoint, and expect messages archived since to be repeated."
                 )
         self._check_purged(connection, at, planning.queues(connection, options))
         return True
@@ -143,10 +143,10 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
                 connection, options, columns.stored(self.schema.names), at, Offset.parse(end)
             )
             chosen = planning.queues(connection, options)
-            # A batch that comes again after a stop was not looked at by latestOffset.
+            # Checked here too: Spark repeats a batch after a restart without calling latestOffset.
             self._check_purged(connection, at, chosen)
         if options.fail_on_data_loss:
-            # Each task looks again: retention does not wait for streams.
+            # Each task checks again, since retention does not wait for streams.
             guard = planning.Guard(tuple(pk for pk, _ in chosen), at)
             tasks = [replace(task, guard=guard) for task in tasks]
         return [InputPartition(task) for task in tasks]
@@ -158,7 +158,7 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the archive keeps what was read."""
+        """Do nothing: the archive keeps delivered messages."""
 
     def reportLatestOffset(self) -> dict[str, Any]:
         with planning.connect(self.options.url) as connection:

@@ -1,4 +1,4 @@
-"""Whether lake and database agree: the same messages, by counts and checksums, run by run."""
+"""Checks that a lake has the same messages as the database, by counts and checksums per run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Finding", "verify"]
 
 Sums = dict[str, list[int]]
 
-# The same text on both sides, and the first 32 bits of its MD5, added up.
+# Both sides build the same text, and sum the first 32 bits of its MD5.
 _SPARK = """
 SELECT queue, count(*),
        coalesce(sum(cast(conv(substr(md5(concat_ws('|', cast(id AS string), state,
@@ -46,13 +46,13 @@ GROUP BY q.name
 
 @dataclass(frozen=True)
 class Finding:
-    """One queue in one run."""
+    """The comparison of one queue in one run."""
 
-    run: int | None  # None: all of them
+    run: int | None  # None compares all runs at once
     queue: str
     in_lake: int
     expected: int
-    compared_with: str  # database; what was left of it; or the table that the lake is
+    compared_with: str  # the database, the rest of it after a purge, or the Iceberg table
     agrees: bool
 
     def __str__(self) -> str:
@@ -72,11 +72,11 @@ def verify(
     every: bool = False,
     progress: Progress = quiet,
 ) -> list[Finding]:
-    """Compare each finished run that was not verified before (or every one).
+    """Compare each finished run that was not verified before, or every run.
 
-    A run whose messages are purged from the database is compared with the checksums of its last
-    verification, or else with the count that the export recorded. Of a lake that is an Iceberg
-    table, the table is compared with the files.
+    A run whose messages were purged from the database is compared with the checksums of its last
+    verification, or else with the count that the export recorded. If the lake is an Iceberg table,
+    the table is compared with the files.
 
     >>> all(finding.agrees for finding in verify(spark, url, "/lake"))
     True
@@ -142,7 +142,7 @@ def _in_lake(spark: Any, path: str, low: int, high: int) -> Sums:
 
 
 def _in_table(spark: Any, path: str, table: str) -> list[Finding]:
-    """Whether an Iceberg table has the messages that the lake's files have."""
+    """Whether an Iceberg table has the same messages as the lake's files."""
     kept: dict[str, int] = {}
     if lake.files_in(path):
         rows = lake_source.read(spark, path, ["id"]).groupBy("queue").count()
@@ -172,7 +172,7 @@ def _in_database(
 
 
 def _purged(connection: psycopg.Connection[Any], low: int) -> set[str]:
-    """Queues of which archived messages of that transaction or later were removed."""
+    """Queues from which archived messages of this transaction or later were removed."""
     rows = connection.execute(
         "SELECT q.name FROM pgqueue_purge_mark p JOIN pgqueue_queue q ON q.id = p.queue_id "
         "WHERE p.below_xid > %s",

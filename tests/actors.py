@@ -1,4 +1,4 @@
-"""Other processes that play a part in a test, one step at a time.
+"""Other processes that take part in a test, one step at a time.
 
     actor.do(begin)
     actor.do(call, "send", "orders", {"order": 7})     # waits for the result
@@ -26,6 +26,7 @@ __all__ = [
     "convert_until",
     "databases",
     "drive",
+    "engine",
     "execute",
     "manage",
     "rollback",
@@ -39,7 +40,7 @@ COPIED = ("NAME", "HOST", "PORT", "USER", "PASSWORD", "OPTIONS")
 
 
 class Actor:
-    """One process with Django set up and database connections of its own."""
+    """A process with Django set up, and with its own database connections."""
 
     def __init__(self, databases: dict[str, dict[str, Any]], **settings: Any) -> None:
         self._pool = ProcessPoolExecutor(
@@ -56,7 +57,7 @@ class Actor:
         return self.start(function, *args, **kwargs).result(timeout=SECONDS)
 
     def rest(self) -> None:
-        """Leave no transaction, connection or memory of a queue behind."""
+        """Reset the process: no open transaction, connection or cached queue."""
         self.do(_rest)
 
     def leave(self) -> None:
@@ -70,14 +71,14 @@ class Actor:
 
 
 def databases(**options: Any) -> dict[str, dict[str, Any]]:
-    """The databases of this process as another one can reach them."""
+    """This process's databases, as another process can connect to them."""
     from django.db import connections
 
     reachable = {}
     for connection in connections.all():
         known = connection.settings_dict
         if known["NAME"] != known["TEST"]["NAME"]:
-            continue  # none of the tests that run now needs it
+            continue  # no running test needs it
         connection.ensure_connection()
         reachable[connection.alias] = {
             "ENGINE": "django.db.backends.postgresql",
@@ -87,14 +88,14 @@ def databases(**options: Any) -> dict[str, dict[str, Any]]:
     return reachable
 
 
-# In the actor's process:
+# Called in the actor's process:
 
 _blocks: list[Any] = []
 
 
 def _enter(databases: dict[str, dict[str, Any]], changes: dict[str, Any]) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-    os.environ.setdefault("DATABASE_URL", "postgres:///unused")  # start no server
+    os.environ.setdefault("DATABASE_URL", "postgres:///unused")  # prevents that a server is started
     import django
     from django.conf import settings
 
@@ -135,17 +136,24 @@ def rollback() -> None:
 
 
 def call(operation: str, *args: Any, **kwargs: Any) -> Any:
-    """An operation of Message.objects."""
+    """Call an operation of Message.objects."""
     from django_pgqueue.models import Message
 
     return getattr(Message.objects, operation)(*args, **kwargs)
 
 
-def drive() -> None:
-    """Do the steps of operations until none is left."""
-    from django_pgqueue.models import Operation
+def engine(operation: Callable[..., Any], queue: str, *args: Any, **kwargs: Any) -> Any:
+    """Call an operation of the engine with an open queue."""
+    from django_pgqueue.models import Queue
 
-    while Operation.objects.drive(60, using="default") is not None:
+    return operation(Queue.objects.resolve(queue, None).opened, *args, **kwargs)
+
+
+def drive() -> None:
+    """Run all steps of all bulk actions."""
+    from django_pgqueue.models import BulkAction
+
+    while BulkAction.objects.drive(60, using="default") is not None:
         pass
 
 
@@ -158,7 +166,7 @@ def execute(statement: str, params: Any = None) -> list[tuple[Any, ...]]:
 
 
 def until_empty(queue: str, qty: int, vt: float) -> list[int]:
-    """Read until there is nothing left; the ids in the order in which they came."""
+    """Read until nothing is left; returns the ids in delivery order."""
     ids: list[int] = []
     while messages := call("read", queue, qty=qty, vt=vt):
         ids += [message.id for message in messages]
@@ -166,7 +174,7 @@ def until_empty(queue: str, qty: int, vt: float) -> list[int]:
 
 
 def convert_until(step: str, queue: str, interval: dt.timedelta | None) -> None:
-    """Convert a queue, and end right before a step of the conversion, as Ctrl-C does."""
+    """Convert a queue, and stop right before a step of the conversion, like Ctrl-C."""
     from unittest.mock import patch
 
     with patch(f"django_pgqueue.maintenance.conversion.{step}", side_effect=KeyboardInterrupt):
@@ -178,7 +186,7 @@ def convert_until(step: str, queue: str, interval: dt.timedelta | None) -> None:
 
 
 def save_and_send(queue: str) -> int:
-    """Save an order and send a message about it; its id."""
+    """Save an order and send a message about it; returns the order's id."""
     from tests.app.models import Order
 
     order = Order.objects.create(number="7")
@@ -187,17 +195,17 @@ def save_and_send(queue: str) -> int:
 
 
 def archive_each(queue: str, batches: list[list[int]]) -> list[int]:
-    """Archive batches of ids; what this process archived."""
+    """Archive batches of ids; returns the ids that this process archived."""
     return [pk for batch in batches for pk in call("archive", queue, batch)]
 
 
 def send_each(queue: str, count: int) -> list[int]:
-    """Send messages one by one; their ids."""
+    """Send messages one by one; returns their ids."""
     return [call("send", queue, number) for number in range(count)]
 
 
 def manage(command: str, *args: str, **options: Any) -> str:
-    """A management command; what it printed."""
+    """Run a management command; returns its output."""
     from io import StringIO
 
     from django.core.management import call_command

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from django_pgqueue import handlers, queue
+from django_pgqueue import handlers, queue, schedules
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.actors import Actor, databases, execute
 from tests.app import models as shop_models
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason said, what needs a program that this machine does not have."""
+    """Skip tests that need a program which this machine lacks, with the reason."""
     missing = {}
     if not DEBIAN_POSTGRES_15.exists():
         missing["pg15"] = "needs a PostgreSQL 15 installation (Debian's postgresql-15)"
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Escape lone surrogates in what a test printed: pytest-xdist cannot send them on."""
+    """Escape lone surrogates in a test's output: pytest-xdist cannot transmit them."""
     report = yield
     report.sections = [
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
@@ -74,14 +74,16 @@ def _commits(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty registry of handlers, until the end of the test."""
-    handlers.autodiscover()  # or it would register the others during the test
+    """Replace the registries of handlers and schedules by empty ones during the test."""
+    # Loaded before, since it would register the project's handlers during the test.
+    handlers.autodiscover()
     monkeypatch.setattr(handlers, "_handlers", {})
+    monkeypatch.setattr(schedules, "_declared", {})
 
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch, own_handlers: None, db: None) -> None:
-    """The project that the guides speak of: an app with orders, no queue, no consumer yet."""
+    """The project of the guides: an app with orders, and no queue or consumer yet."""
     app = ModuleType("shop")
     monkeypatch.setitem(sys.modules, "shop", app)
     monkeypatch.setitem(sys.modules, "shop.models", shop_models)
@@ -91,9 +93,10 @@ def shop(monkeypatch: pytest.MonkeyPatch, own_handlers: None, db: None) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_flush() -> Iterator[None]:
-    """Permissions and content types stay: to make them anew takes longer than a flush.
+    """Keep permissions and content types, since recreating them takes longer than a flush.
 
-    And most tests leave nothing to flush, which takes a tenth of the time to find out.
+    Skip the flush if there is nothing to flush, as after most tests: checking takes a tenth of the
+    time.
     """
     command = "django.core.management.commands.flush"
     with (
@@ -122,14 +125,16 @@ def _sql_flush(
 
 @pytest.fixture
 def orders(db: None) -> BoundQueue:
-    """A queue that is gone with the test's transaction."""
+    """A queue created in the test's transaction, and so rolled back."""
     Message.objects.create_queue("orders")
     return queue("orders")
 
 
 @pytest.fixture
 def committed(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[None]:
-    """For tests that commit: drops the queues they made, since a flush leaves their leaves."""
+    """For tests that commit: drops the queues that they created, since a flush leaves the
+    partitions.
+    """
     Queue.objects.forget_all()
     yield
     marker = request.node.get_closest_marker("django_db")
@@ -142,7 +147,7 @@ def committed(request: pytest.FixtureRequest, transactional_db: None) -> Iterato
 
 @pytest.fixture
 def committed_orders(committed: None) -> BoundQueue:
-    """A committed queue, which other processes see too."""
+    """A committed queue, visible to other processes."""
     Message.objects.create_queue("orders")
     return queue("orders")
 
@@ -151,7 +156,7 @@ def committed_orders(committed: None) -> BoundQueue:
 def reachable(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> dict[str, dict[str, Any]]:
-    """The tests' databases as another process can reach them."""
+    """The tests' databases, as another process can connect to them."""
     with django_db_blocker.unblock():
         return databases()
 
@@ -168,7 +173,7 @@ def _company(reachable: dict[str, dict[str, Any]]) -> Iterator[list[Actor]]:
 def actors(
     committed: None, reachable: dict[str, dict[str, Any]], _company: list[Actor]
 ) -> Iterator[Callable[[int], list[Actor]]]:
-    """Call it with a number to get that many processes, connected and ready to start together."""
+    """``actors(n)`` returns n processes with connections, ready to start together."""
 
     def call(number: int) -> list[Actor]:
         while len(_company) < number:
@@ -191,7 +196,7 @@ def actor(actors: Callable[[int], list[Actor]]) -> Actor:
 
 @pytest.fixture
 def pgqueue() -> Iterator[Callable[..., None]]:
-    """Change settings.PGQUEUE until the end of the test: ``pgqueue(COPY_THRESHOLD=3)``."""
+    """Change settings.PGQUEUE during the test: ``pgqueue(COPY_THRESHOLD=3)``."""
     with contextlib.ExitStack() as stack:
 
         def change(**values: Any) -> None:
@@ -203,7 +208,7 @@ def pgqueue() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def sql(db: None) -> Callable[..., list[tuple[Any, ...]]]:
-    """Run plain SQL and get its rows."""
+    """Run plain SQL; returns the rows."""
     return run_sql
 
 
@@ -214,7 +219,9 @@ def run_sql(statement: str, params: Any = None, using: str = "default") -> list[
 
 
 def send_untold(queue: BoundQueue, body: Any) -> int:
-    """Send as if another message, which another reader took, had been notified right now."""
+    """Send without a notification, as if one was sent just before and another reader got its
+    message.
+    """
     wake = Message.objects.resolve(queue.name).tables["wake"]
     soon = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint + 900"
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Objects for tests, with what a test does not care about filled in."""
+"""Factories for test objects, with defaults for what a test does not care about."""
 
 from __future__ import annotations
 

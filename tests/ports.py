@@ -1,4 +1,4 @@
-"""Ports for the servers of tests."""
+"""Free ports for the tests' servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["free_port"]
 
 
 def free_port() -> int:
-    """The first of two that are free, below those that systems give to any connection."""
+    """A free port whose successor is free too, below the range of ephemeral ports."""
     for port in random.sample(range(20_000, 32_000, 2), 100):
         with suppress(OSError), socket.socket() as first, socket.socket() as second:
             first.bind(("", port))

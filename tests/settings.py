@@ -26,7 +26,7 @@ INSTALLED_APPS = [
     "example_project.inbox",
 ]
 
-# The inbox's tables without its migrations, which create a queue that other tests would find.
+# The inbox's tables without its migrations: other tests would find the queue that these create.
 MIGRATION_MODULES = {"inbox": None}
 
 MIDDLEWARE = [
@@ -56,8 +56,9 @@ TEMPLATES = [
 if "DATABASE_URL" in env:
     server = env.db("DATABASE_URL")
 else:
-    # POSTGRES_BIN_DIR names another PostgreSQL's programs (`run.py test --postgres`), POSTGRES_DATA
-    # another directory for its data: two runs side by side need one each, as do tox's environments.
+    # POSTGRES_BIN_DIR names another PostgreSQL's programs (`run.py test --postgres`), and
+    # POSTGRES_DATA another data directory: concurrent runs need one each, and so do tox's
+    # environments.
     bin_dir = env.str("POSTGRES_BIN_DIR", default="")
     parts = [".pgdata", "other" if bin_dir else "", env.str("TOX_ENV_NAME", default="")]
     data = env.str("POSTGRES_DATA", default="-".join(filter(None, parts)))
@@ -66,7 +67,7 @@ else:
         "NAME": "queue",
         "EMBEDDED_DIRECTORY": BASE_DIR / data,
         "EMBEDDED_BIN_DIR": bin_dir,
-        # The tests' data is worth nothing after a power cut.
+        # The tests' data need not survive a power cut.
         "EMBEDDED_SETTINGS": {"fsync": "off", "full_page_writes": "off"},
     }
 
@@ -75,7 +76,8 @@ DATABASES = {
     "other": {**server, "NAME": f"{server['NAME']}_other", "TEST": {"NAME": "test_queue_other"}},
 }
 
-# Ours takes the options of the tests' tasks; tests of the queues' backend put that in its place.
+# Our immediate backend accepts the options of the tests' tasks; tests of the queues' backend
+# replace it.
 TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.ImmediateBackend"}}
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

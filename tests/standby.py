@@ -1,4 +1,4 @@
-"""A primary and its physical standby, two servers of a test's own."""
+"""A primary and its physical standby, as two servers for one test."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["copy", "two_servers"]
 def two_servers(
     settings: Mapping[str, str], bin_dir: str | None = None
 ) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
-    """Two servers, neither of them started; their files are removed afterwards."""
-    # Short, for the sake of the sockets' paths.
+    """Two servers that are not started yet; their files are removed afterwards."""
+    # A short path, since the paths of sockets are limited.
     folder = Path(tempfile.mkdtemp(prefix="pgqueue-pair-"))
     folder.chmod(0o755)
     pair = tuple(EmbeddedServer(folder / name, settings=settings, bin_dir=bin_dir) for name in "ab")
@@ -33,9 +33,9 @@ def two_servers(
 
 
 def copy(primary: EmbeddedServer, standby: EmbeddedServer) -> None:
-    """Make the other server a standby of one that runs; it is to be started afterwards."""
+    """Make the other server a standby of a running one. Start it afterwards."""
     standby.home.mkdir()
-    standby.home.chmod(0o777)  # as root, the server's user makes the copy
+    standby.home.chmod(0o777)  # for root, the server's user makes the copy
     program = primary.bin_dir / "pg_basebackup"
     options = ["-R", "-X", "stream", "-c", "fast", "-d", primary.url()]
     command = [program, *options, "-D", str(standby.data)]

@@ -1,4 +1,4 @@
-"""The outcome of a message after its handler, decided without a database."""
+"""The outcome of a message after its handler, computed without a database."""
 
 from __future__ import annotations
 
@@ -88,6 +88,17 @@ def test_a_delay_must_be_one(make: Any, delay: Any) -> None:
 
 def test_a_delay_may_be_a_timedelta() -> None:
     assert Nack(dt.timedelta(minutes=1)).delay == 60  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [Nack, Retry])
+def test_the_words_for_an_outcome_are_its_reason(make: Any) -> None:
+    assert make(5, reason="the bank is closed").reason == "the bank is closed"
+    assert Reject(reason="no such order").reason == "no such order"
+
+
+@pytest.mark.parametrize("make", [Nack, Retry])
+def test_a_reason_can_be_stored(make: Any) -> None:
+    assert make(5, "a\x00b\ud800").reason == "a\\0b\\ud800"
 
 
 def test_an_error_is_described_by_its_last_line_and_its_traceback() -> None:

@@ -1,19 +1,21 @@
-"""Arguments of callers: taken, or refused without doing anything by half."""
+"""Arguments of public operations: accepted, or refused without a partial effect."""
 
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
+from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_pgqueue import arguments
+from django_pgqueue.encoding import encode
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Receipt
@@ -60,7 +62,7 @@ not_json = pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
 
 @pytest.fixture
 def refuse(orders: BoundQueue) -> Callable[..., None]:
-    """Check that a call is refused, in the caller's transaction, which goes on unharmed."""
+    """Check that a call is refused and the caller's transaction can continue."""
     orders.send("before")
 
     def refuse(operation: Callable[[], Any], error: type[Exception], match: str) -> None:
@@ -236,7 +238,7 @@ def sending(orders: BoundQueue, count: int, **options: Any) -> Callable[[], Any]
     return lambda: orders.send_batch([1] * count, **options)
 
 
-# Without a database
+# Tests without a database
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 63])
@@ -290,5 +292,28 @@ def test_a_receipt_of_something_else_than_numbers_is_refused(receipt: Any) -> No
         arguments.targets(receipt)
 
 
-def test_decimals_are_written_as_django_does() -> None:
-    assert arguments.json_text(decimal.Decimal("1.10")) == '"1.10"'
+def written(value: Any, by: Callable[[Any], str]) -> Any:
+    """The value as a reader gets it, or the error."""
+    try:
+        return json.loads(by(value))
+    except (TypeError, ValueError) as error:
+        return str(error)
+
+
+ZONES = st.none() | st.sampled_from(
+    [dt.timezone.utc, dt.timezone(dt.timedelta(hours=2)), dt.timezone(dt.timedelta(seconds=-30))]
+)
+
+
+@given(
+    st.datetimes(timezones=ZONES)
+    | st.dates()
+    | st.times(timezones=ZONES)
+    | st.timedeltas(min_value=dt.timedelta(days=-(10**6)))
+    | st.decimals()
+    | st.uuids()
+    | st.text().map(lambda text: gettext_lazy(text or "a"))
+    | st.just({1, 2})
+)
+def test_values_beyond_json_are_written_as_django_does(value: Any) -> None:
+    assert written(value, encode) == written(value, DjangoJSONEncoder().encode)

@@ -1,8 +1,10 @@
-"""Each check, by its id: silent when all is well, and what it says when it is not."""
+"""Each system check, by its id: no message without a problem, and its message with one."""
 
 from __future__ import annotations
 
+import ast
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +18,10 @@ from django.db.migrations.recorder import MigrationRecorder
 
 import tests.app
 from django_pgqueue import consumer
+from django_pgqueue.conf import DEFAULTS
 from django_pgqueue.conf import settings as ours
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.retries import Constant
+from django_pgqueue.retries import Constant, Exponential
 from django_pgqueue.worker import listener
 from tests.acceptance.test_transactions import pgbouncer
 from tests.conftest import run_sql
@@ -29,14 +32,14 @@ ROUTER = "django_pgqueue.routers.QueueRouter"
 
 
 class ElsewhereRouter:
-    """A router of another app, which keeps our models in the default database."""
+    """A router that keeps our models in the default database."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str:
         return "default"
 
 
 def found(*, databases: list[str] | None = None) -> list[str]:
-    """The ids of what our checks say."""
+    """The ids of our checks' messages."""
     ours = [
         check
         for check in checks.registry.registry.get_checks()
@@ -62,7 +65,7 @@ def said(check_id: str, *, databases: list[str] | None = None) -> checks.CheckMe
 def consumers_module(
     own_handlers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[str], Path]:
-    """Write the consumers.py of an installed app."""
+    """Write an installed app's consumers.py."""
 
     def write(text: str) -> Path:
         path = tmp_path / "consumers.py"
@@ -195,7 +198,7 @@ def test_w001_has_nothing_against_the_default_database(settings: Any) -> None:
     assert found() == []
 
 
-# The values of PGQUEUE
+# Values of PGQUEUE
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,15 @@ def test_e006_says_what_a_value_must_be(settings: Any, value: Any, says: str) ->
     settings.PGQUEUE = value
 
     assert says in said("E006").msg
+
+
+def test_e006_points_to_an_installed_file_that_explains_every_key(settings: Any) -> None:
+    settings.PGQUEUE = {"LOCK_SECONDS": "long"}
+
+    [path] = re.findall(r"^(\S+\.py) ", said("E006").hint)
+
+    docstring = ast.get_docstring(ast.parse(Path(path).read_text())) or ""
+    assert [key for key in DEFAULTS if f"\n{key} " not in docstring] == []
 
 
 def test_a_wrong_value_is_refused_where_it_is_used_too(settings: Any) -> None:
@@ -253,6 +265,20 @@ def test_e007_names_an_option_that_does_not_exist(
     consumers_module("@consumer('orders', max_worker=3)\ndef charge(message): ...\n")
 
     assert "max_worker" in said("E007").msg
+
+
+def test_e011_names_a_schedule_without_a_queue(consumers_module: Callable[[str], Path]) -> None:
+    consumers_module(
+        "from django_pgqueue import schedule\n"
+        "@schedule(every=60)\n@consumer('orders')\ndef charge(message): ...\n"
+        "@schedule(every=60)\ndef report(message): ...\n"
+    )
+
+    message = said("E011")
+
+    assert message.msg == "The schedule tests.app.consumers.report has no queue."
+    assert message.hint == "Add @consumer or @task to tests.app.consumers.report."
+    assert message.is_serious()
 
 
 def test_e007_names_two_handlers_of_one_queue(consumers_module: Callable[[str], Path]) -> None:
@@ -353,7 +379,7 @@ def test_w004_warns_of_a_pooler_in_transaction_mode(
     assert "--no-listen" in (message.hint or "")
 
 
-# Objects of the database
+# Database objects
 
 
 @pytest.fixture
@@ -485,3 +511,24 @@ def test_w003_compares_deliveries_with_attempts(own_handlers: None) -> None:
 
     assert "10 attempts" in message.msg
     assert "5 times at most" in message.msg
+
+
+@pytest.mark.django_db
+def test_w003_names_a_strategy_without_a_limit(own_handlers: None) -> None:
+    for name in ("orders", "mails", "hooks"):
+        Message.objects.create_queue(name, max_deliveries=20)
+
+    @consumer("orders", retry=Exponential(first=1))
+    def charge(message: Any) -> None: ...
+
+    @consumer("mails", retry=Exponential(first=1, max_total_delay=600))
+    def post(message: Any) -> None: ...
+
+    @consumer("hooks")
+    def call(message: Any) -> None: ...
+
+    message = said("W003", databases=["default"])
+
+    assert "charge tries a message without a limit" in message.msg
+    assert "20 times at most" in message.msg
+    assert "max_attempts=10, jitter=True" in (message.hint or "")

@@ -1,4 +1,4 @@
-"""The supported versions, in each of the places that name them."""
+"""The supported versions agree wherever they are named."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ def classified(prefix: str) -> set[str]:
 
 def test_the_workflow_has_the_matrix_of_tox() -> None:
     assert of_workflow() == of_tox()
+
+
+def test_the_environments_of_django_52_have_its_tasks() -> None:
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+
+    assert config["testenv"]["extras"].split() == ["django52:", "tasks"]
+    assert [*PROJECT["optional-dependencies"]["tasks"]] == ["django-tasks>=0.12"]
 
 
 def test_the_matrix_is_what_the_classifiers_promise() -> None:

@@ -1,4 +1,4 @@
-"""JSON is decoded to the values of json.loads, with msgspec and without it."""
+"""Decoded JSON equals the result of json.loads, with and without msgspec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Decode = Callable[[str], Any]
 
 digits = st.text("0123456789", min_size=1)
 whole = digits.map(lambda text: text.lstrip("0") or "0")
-# jsonb prints numbers digit by digit, however large or small they are.
+# Numbers as jsonb prints them: digit by digit, however large or small.
 numbers = st.one_of(
     st.builds("{}{}".format, st.sampled_from(["", "-"]), whole),
     st.builds("{}{}.{}".format, st.sampled_from(["", "-"]), whole, digits),
@@ -43,7 +43,7 @@ documents = st.recursive(
     max_leaves=50,
 )
 
-# Texts that jsonb takes, in forms in which it may return them.
+# JSON texts that jsonb accepts, in forms in which it may return them.
 STORED = [
     "0",
     "-0",
@@ -66,7 +66,7 @@ STORED = [
 
 @pytest.fixture(params=["msgspec", "without msgspec"])
 def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decode:
-    """The decoder of messages."""
+    """The decoder used for messages."""
     chosen: Decode = decoding.by_json
     if request.param == "msgspec":
         pytest.importorskip("msgspec")
@@ -82,11 +82,11 @@ def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
 def test_msgspec_decodes_as_json_does(text: str) -> None:
     pytest.importorskip("msgspec")
 
-    # repr tells 1, 1.0 and True apart, and the order of names.
+    # repr distinguishes 1, 1.0 and True, and the order of names.
     assert repr(decoding.by_msgspec()(text)) == repr(json.loads(text))
 
 
-# PostgreSQL, as it comes, takes some 16,000 levels.
+# PostgreSQL's default stack allows some 16,000 levels.
 @pytest.mark.parametrize("depth", [500, 2000, 5000, 8000, 16_000, 1_000_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_msgspec_decodes_what_json_decodes_however_deep(

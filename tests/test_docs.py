@@ -1,7 +1,7 @@
-"""The documentation shows the truth: its Python compiles, and the guides run as written.
+"""The documentation is correct: its Python compiles, and the guides run as written.
 
-A block that starts with ``>>>`` is a session, checked against the output it shows; any other is
-code. The blocks of a page share their names, as if typed one after the other.
+A block that starts with ``>>>`` is a session, checked against its output. Any other block is code.
+The blocks of a page share their names, as if typed one after another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tools.diagrams import FOLDER, digest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-#: Other pages run in tests/acceptance/test_packages.py, from the wheel.
+#: tests/acceptance/test_packages.py runs the other pages, with the wheel.
 RUN = ["docs/operations.md", "docs/limits.md", "docs/tenants.md", "docs/capacity.md"]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -39,6 +39,8 @@ PURE_MODULES = [
     "django_pgqueue.ddl.locks",
     "django_pgqueue.ddl.names",
     "django_pgqueue.ddl.times",
+    "django_pgqueue.history.histograms",
+    "django_pgqueue.history.recent",
     "django_pgqueue.maintenance.bounds",
     "django_pgqueue.maintenance.partitions",
     "django_pgqueue.management.base",
@@ -60,7 +62,7 @@ PURE_MODULES = [
 
 
 class Block(NamedTuple):
-    """Python between two fences, and the line it starts at."""
+    """Python code between two fences, with its first line's number."""
 
     page: Path
     line: int
@@ -81,7 +83,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def compiled(block: Block) -> CodeType:
-    # Blank lines before, so that an error names the line of the page.
+    # Preceded by blank lines, so that an error shows the page's line number.
     source = "\n" * (block.line - 1) + block.text
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     return compile(source, str(block.page), "exec", flags=flags, dont_inherit=True)
@@ -95,7 +97,7 @@ def session(block: Block, names: dict[str, Any]) -> doctest.DocTest:
 def run(block: Block, names: dict[str, Any]) -> None:
     if block.is_session:
         test = session(block, names)
-        test.globs = names  # DocTest copies them
+        test.globs = names  # DocTest's constructor copies them
         said: list[str] = []
         failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(
             test, out=said.append, clear_globs=False
@@ -159,8 +161,21 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_rows_of_a_table_have_its_columns(page: Path) -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
+        head, *rows = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
+        assert rows == [head] * len(rows), table.splitlines()[0]
+
+
+def test_the_packages_name_no_page_which_a_wheel_lacks() -> None:
+    modules = [*ROOT.glob("django_pgqueue/**/*.py"), *ROOT.glob("pyspark_pgqueue/**/*.py")]
+
+    assert [each for each in modules if re.search(r"docs/\w+\.md", each.read_text())] == []
+
+
 def headings(page: Path) -> set[str]:
-    """The headings of a page, as links name them."""
+    """The anchors of a page's headings."""
     found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-") for text in found}
 

@@ -1,4 +1,4 @@
-"""The tree of errors."""
+"""The hierarchy of errors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django_pgqueue.types import Receipt
 
 EVERY_ERROR = [
     errors.QueueNotFound("orders", "default"),
+    errors.TablesMissing("relation does not exist", "default"),
     errors.QueueMismatch("orders", "unlogged", True, False),
     errors.QueueBusy("orders", 30),
     errors.QueueConverting("orders"),

@@ -1,4 +1,4 @@
-"""The names that the package promises."""
+"""The public names of the package."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import django
 import jedi
 import pytest
 
 import django_pgqueue
+from tests.tasks.framework import HAS_TASKS
 from tools.public_names import PUBLIC
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,8 +47,8 @@ def test_the_decorator_is_not_hidden_by_a_module_of_its_name() -> None:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_are_exported_and_documented(module: str) -> None:
-    if module == "django_pgqueue.tasks" and django.VERSION < (6, 0):
-        pytest.skip("Django's Tasks came with 6.0")
+    if module == "django_pgqueue.tasks" and not HAS_TASKS:
+        pytest.skip("Django 5.2 has tasks by django-tasks")
     found = import_module(module)
 
     for name in PUBLIC[module]:
@@ -64,6 +64,22 @@ def test_the_page_on_stability_lists_the_public_names() -> None:
     rows = re.findall(r"^\| `(django_pgqueue[\w.]*)` \| (.*) \|$", page, re.MULTILINE)
 
     assert {module: re.findall(r"`(\w+)`", names) for module, names in rows} == PUBLIC
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "batch_size: int=100",
+        "ack_policy: AckPolicy | AckPolicyName=AckPolicy.NACK_ON_ERROR",
+        "retry: RetryStrategy=Exponential(first=1, longest=300, max_attempts=10, jitter=True)",
+    ],
+)
+def test_an_editor_shows_the_defaults_of_the_decorator(shown: str) -> None:
+    call = "from django_pgqueue import consumer\nconsumer("
+
+    [signature] = jedi.Script(call, project=jedi.Project(ROOT)).get_signatures()
+
+    assert shown in [parameter.to_string() for parameter in signature.params]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Hostile values for every public argument: an error of ours that advises, or a result.
+"""Hostile values for every public argument: the result is a value, or an error with advice.
 
     FUZZ_EXAMPLES=2000 pytest tests/test_fuzz.py     # long; 20 by default
 
-An operation gets a call that works, in which one to three arguments are replaced. It may succeed;
-otherwise it raises PgQueueError or TypeError, with a text, and sends nothing by half. A database
-error, or any other exception, is a fault.
+Each example takes a working call and replaces one to three arguments. The call may succeed;
+otherwise it raises PgQueueError or TypeError with a text, and sends nothing. A database error, or
+any other exception, is a fault.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ scalars = st.one_of(
     st.text(max_size=20),
     st.sampled_from(["", "\x00", "a\x00b", "\ud800", "\\u0000", "'; --", "%s", "{}", "x" * 256]),
     st.binary(max_size=8),
-    st.decimals().filter(lambda value: not value.is_snan()),  # it has no hash
+    st.decimals().filter(lambda value: not value.is_snan()),  # unhashable
     st.sampled_from(
         [
             dt.datetime(2026, 1, 1),
@@ -113,12 +113,12 @@ def is_a_wait(value: Any) -> bool:
 
 
 def is_a_rate(value: Any) -> bool:
-    """A rate at which three messages take long."""
+    """Whether a value is a rate so low that three messages take long."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1000
 
 
 def given_receipt(message: Message) -> dict[str, Any]:
-    """Arguments that work, by their names, for a message that was read."""
+    """Working arguments, by name, for a message that was read."""
     receipt = message.receipt
     return {
         "body": {"n": 1},
@@ -146,10 +146,7 @@ OPERATIONS = [
     "complete",
     "delete",
     "drained",
-    "erase",
     "fail",
-    "follow",
-    "lease",
     "metrics",
     "next_due",
     "peek",
@@ -166,16 +163,15 @@ OPERATIONS = [
     "redrive",
     "release",
     "replay",
-    "rescue",
     "retry",
     "send",
     "send_batch",
     "set_vt",
     "settle",
 ]
-#: They do not run in the transaction of a test, or wait as long as they are told to.
+#: Cannot run in a test's transaction, or wait as long as their argument says.
 LEFT_OUT = {"maintain", "repartition", "result"}
-#: Arguments without a check: they are called, or given to the caller's code.
+#: Arguments without a check: callables, or values passed to the caller's code.
 ANYTHING = {"progress"}
 
 
@@ -185,7 +181,7 @@ def parameters(operation: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """A result, or an error that is one of ours and says something."""
+    """Call it; returns the result, or an error of ours with a text."""
     try:
         return call(), None
     except (PgQueueError, TypeError) as error:
@@ -202,7 +198,7 @@ def stored() -> int:
 def fuzz(test: Callable[..., None]) -> Callable[..., None]:
     return settings(
         max_examples=EXAMPLES,
-        # The short form asks the same each time; the long one looks further.
+        # The short form is repeatable; the long one searches further.
         derandomize="FUZZ_EXAMPLES" not in os.environ,
         deadline=None,
         database=None,
@@ -210,7 +206,7 @@ def fuzz(test: Callable[..., None]) -> Callable[..., None]:
     )(given(data=st.data())(test))
 
 
-#: Operations of ``Message.objects`` alone, with arguments that work.
+#: Operations of ``Message.objects`` only, with working arguments.
 OF_ALL: dict[str, dict[str, Any]] = {
     "bind": {"pattern": "a.*", "queue": "orders"},
     "drop_queue": {"name": "other"},
@@ -220,14 +216,15 @@ OF_ALL: dict[str, dict[str, Any]] = {
     "test_routing": {"key": "a.b"},
     "unbind": {"pattern": "a.b", "queue": "orders"},
 }
-#: Without arguments, or not in the transaction of a test. create_queue has a test of its own.
+#: Operations without arguments, or that cannot run in a test's transaction. create_queue has its
+#: own test.
 OF_ALL_LEFT_OUT = {"create_queue", "list_queues", "maintain_all", "metrics_all"}
-#: Django's, with arguments of its own.
+#: Django's methods, with their own arguments.
 DJANGO = {name for name, _ in inspect.getmembers(Manager, callable)}
 
 
 def public(where: type) -> set[str]:
-    """The operations that a class has: all have an async twin."""
+    """The public operations of a class, without their async twins."""
     return {
         name
         for name, value in inspect.getmembers(where, callable)
@@ -267,9 +264,9 @@ def test_hostile_arguments_raise_our_errors_only(
 
     if name.startswith("send"):
         sent = 0 if error else len(set(result)) if isinstance(result, list) else 1
-        # A dedup key may name a message that an earlier example sent.
+        # A random dedup key may be that of an earlier example's message.
         assert stored() - before == sent or (not error and "dedup_key" in arguments)
-    # The transaction goes on: nothing was left broken.
+    # The transaction can continue: nothing is broken.
     assert orders.send(1) > 0
 
 

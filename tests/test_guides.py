@@ -1,7 +1,7 @@
-"""The pages on tasks, schedules, tests, results, poolers, triage and observation run as written.
+"""The guides on tasks, schedules, tests, results, poolers, triage and observation run as written.
 
-The blocks of a page share their names, as in one module of a project. What a page says of them is
-then tried.
+The blocks of a page share their names, like one module of a project. The tests then check what the
+page says about them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import Any
 
 import django
 import pytest
+import yaml
 from django.apps import AppConfig
 from django.db import connections
 from django.test import Client, TestCase
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_pgqueue import consumer, queue, schedules, signals
+from django_pgqueue import consumer, queue, retries, schedules, signals
 from django_pgqueue.checks import check_pools
 from django_pgqueue.conf import problem
+from django_pgqueue.handlers import Handler
 from django_pgqueue.management import diagnosis
-from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.management.commands.runconsumer import Command as RunConsumer
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue, Schedule
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.testing import assert_enqueued, drain, eager, travel
 from django_pgqueue.worker.listener import can_listen
@@ -40,7 +43,7 @@ Play = Callable[[str], dict[str, Any]]
 
 @pytest.fixture
 def play(db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Run the Python of a page; its names, and the settings that it gives."""
+    """Run a page's Python; returns its names and the settings it shows."""
     module = ModuleType("guide")
     monkeypatch.setitem(sys.modules, "guide", module)
     monkeypatch.setattr(schedules, "_declared", {})
@@ -58,7 +61,7 @@ def play(db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> Play:
     return play
 
 
-needs_tasks = pytest.mark.skipif(django.VERSION < (6, 1), reason="needs tasks with options")
+needs_tasks = pytest.mark.skipif(django.VERSION < (6, 0), reason="Django's Tasks came with 6.0")
 TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend", "QUEUES": []}}
 
 
@@ -174,6 +177,53 @@ def test_results(
     assert said.startswith("1 ")
 
 
+def test_index(play: Play, shop: None, orders: BoundQueue) -> None:
+    names = play("index.md")
+
+    order = names["place"]("A-7")
+    drain("orders")
+
+    order.refresh_from_db()
+    assert order.note == "charged"
+
+
+def test_retries(play: Play, orders: BoundQueue) -> None:
+    mails = make_queue("mails")
+    play("retries.md")
+
+    ids = orders.send_batch([{"card": "unknown"}, {"card": "7"}])
+    drain("orders", policies=True)
+    ids += mails.send_batch([{"to": ""}, {"to": "ann@example.com"}])
+    drain("mails", policies=True)
+
+    ended = [ArchivedMessage.objects.get(pk=pk) for pk in ids]
+    assert [(each.state, each.attempts) for each in ended] == [
+        ("FAILED", 1),
+        ("COMPLETED", 2),
+        ("FAILED", 1),
+        ("COMPLETED", 3),
+    ]
+    page = (ROOT / "docs" / "retries.md").read_text()
+    [told] = re.findall(r"handler of `@consumer` gets `(.*)`\.", page)
+    assert eval(told, vars(retries)) == Handler.retry
+
+
+def test_docker() -> None:
+    page = (ROOT / "docs" / "docker.md").read_text()
+    compose, kubernetes = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    service, spec = compose["services"]["consumer"], kubernetes["spec"]
+    [container] = spec["containers"]
+
+    for command, grace in (
+        (service["command"].split(), int(service["stop_grace_period"].rstrip("s"))),
+        (container["command"] + container["args"], spec["terminationGracePeriodSeconds"]),
+    ):
+        assert command[:3] == ["python", "manage.py", "runconsumer"]
+        parsed = RunConsumer().create_parser("manage.py", "runconsumer").parse_args(command[3:])
+        assert grace > parsed.graceful_timeout
+        assert parsed.health_port == 8080
+
+
 def test_cancel(play: Play, orders: BoundQueue, capsys: pytest.CaptureFixture[str]) -> None:
     names = play("cancel.md")
     queue("imports").create()
@@ -198,7 +248,7 @@ def test_poolers(
     [told] = re.findall(r"^```ini\n.*?^\[pgbouncer\]\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
     def there(database: dict[str, Any], name: str, **more: Any) -> Actor:
-        """A process with the settings of the page, and this address in its environment."""
+        """A process with the page's settings, and the server's address in its environment."""
         monkeypatch.setenv("DATABASE_HOST", database["HOST"] or server["OPTIONS"].get("host", ""))
         monkeypatch.setenv("DATABASE_PORT", str(database["PORT"] or ""))
         [settings] = play("poolers.md")["settings"]

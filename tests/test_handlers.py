@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import inspect
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from django_pgqueue.retries import NoRetry
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Any, Handler]]:
-    """An empty registry, for the test alone."""
+    """An empty registry for the test."""
     empty: dict[Any, Handler] = {}
     monkeypatch.setattr(handlers, "_handlers", empty)
     return empty
@@ -37,6 +38,24 @@ async def ahandle(message: Any) -> None:
 
 def test_the_function_stays_a_function() -> None:
     assert consumer("orders")(handle) is handle
+
+
+def test_the_defaults_of_the_decorator_are_those_of_a_handler() -> None:
+    shown = inspect.signature(consumer).parameters
+    defaults = {each.name: each.default for each in dataclasses.fields(Handler)}
+
+    assert {name: shown[name].default for name in shown if name not in ("queue", "unknown")} == {
+        name: default
+        for name, default in defaults.items()
+        if name not in ("queue", "function", "call")
+    }
+
+
+def test_type_checkers_and_editors_know_the_names_of_the_policies() -> None:
+    hints = typing.get_type_hints(consumer)["ack_policy"]
+
+    names = [name for part in typing.get_args(hints) for name in typing.get_args(part)]
+    assert names == [policy.name for policy in AckPolicy]
 
 
 def test_a_decorated_function_is_found_by_queue_whatever_its_case() -> None:
@@ -79,9 +98,9 @@ def test_a_function_without_decorator_is_no_handler() -> None:
 
 def test_a_queue_has_one_consumer() -> None:
     consumer("orders")(handle)
-    consumer("orders")(handle)  # a module imported twice
+    consumer("orders")(handle)  # simulates a module imported twice
 
-    with pytest.raises(InvalidArgument, match=r"consumed by .*handle already"):
+    with pytest.raises(InvalidArgument, match=r"already consumed by .*handle"):
         consumer("ORDERS")(ahandle)
 
 
@@ -175,7 +194,7 @@ def test_discover_returns_the_mistakes_of_every_module(
         mistakes = handlers.discover()
 
     [mistake] = map(str, mistakes)
-    assert "consumed by shop.consumers.handle already, and stock.consumers.handle" in mistake
+    assert "already consumed by shop.consumers.handle, so stock.consumers.handle" in mistake
     assert [handler.queue for handler in handlers.handlers()] == ["orders", "letters"]
 
 

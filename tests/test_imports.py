@@ -1,7 +1,7 @@
-"""Imports point inward, without cycles and without hiding in functions.
+"""Imports follow the layers, without cycles and without imports inside functions.
 
-The layers and the contracts are in pyproject.toml and checked by import-linter. Hidden imports it
-cannot see as such, so they are found here.
+The layers and contracts are in pyproject.toml and checked by import-linter. It cannot recognise
+imports inside functions, so this module finds them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_pgqueue"
 SPARK = "pyspark_pgqueue"
-# Packages that the contracts name.
-# The modules that the contracts name must be there.
+# Modules that must exist because the contracts name them, or packages that they name.
 ALWAYS = dict.fromkeys(
     [
         "__init__.py",
+        "bare.py",
         "handlers.py",
         "models/__init__.py",
         "prometheus/process.py",
@@ -32,7 +32,7 @@ ALWAYS = dict.fromkeys(
     ],
     "",
 )
-# The two places where Django and Python ask for an import that comes late.
+# The two functions in which Django and Python require late imports.
 MAY_IMPORT_LATE = {"__getattr__": "__init__.py", "ready": "apps.py"}
 
 
@@ -74,7 +74,7 @@ def is_import_of_ours(node: ast.AST) -> bool:
 
 
 def made_up_package(folder: Path, modules: dict[str, str]) -> Path:
-    """Both packages, with empty modules where nothing else is given."""
+    """Create both packages, with empty modules unless ``modules`` gives their code."""
     package = folder / PACKAGE
     for name, code in {**ALWAYS, **modules}.items():
         path = folder / name if name.startswith(f"{SPARK}/") else package / name
@@ -140,8 +140,12 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
         ),
         pytest.param({"surprise.py": ""}, id="module-without-a-layer"),
         pytest.param(
-            {"models/queue.py": "", "engine/session.py": "from django_pgqueue.models import queue"},
+            {"models/queue.py": "", "engine/queue.py": "from django_pgqueue.models import queue"},
             id="model-in-the-engine",
+        ),
+        pytest.param(
+            {"wake.py": "import django", "engine/queue.py": "from django_pgqueue import wake"},
+            id="django-behind-the-engine",
         ),
         pytest.param(
             {
@@ -154,8 +158,11 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
             {"pyspark_pgqueue/source.py": "from django.db import models"}, id="django-in-spark"
         ),
         pytest.param(
-            {"errors.py": "", "pyspark_pgqueue/source.py": "from django_pgqueue import errors"},
-            id="our-other-package-in-spark",
+            {
+                "models/queue.py": "import django",
+                "pyspark_pgqueue/source.py": "from django_pgqueue.models import queue",
+            },
+            id="models-in-spark",
         ),
         pytest.param(
             {"pyspark_pgqueue/cli.py": "", "admin/pages.py": "from pyspark_pgqueue import cli"},

@@ -1,4 +1,4 @@
-"""Mistakes of a first day, and the message that each gives: what is wrong, and what to do."""
+"""Typical first mistakes, and each one's error message: what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 
 from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Nack, Retry
@@ -26,12 +26,13 @@ from django_pgqueue.errors import (
 )
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import AlterQueue, CreateQueue
+from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 from django_pgqueue.testing import drain
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
 
-# Each takes the queue "orders", which exists and is empty unless it says otherwise.
+# Each function uses the queue "orders", which exists and is empty unless the test says otherwise.
 
 
 def read_in_a_transaction() -> None:
@@ -167,6 +168,33 @@ MISTAKES = [
         id="a keyword misspelt",
     ),
     pytest.param(
+        lambda: Message.objects.create_queue("mails", visibility=3),  # type: ignore[call-arg]
+        (TypeError, InvalidArgument),
+        ["create_queue() has no argument 'visibility'", "did you mean visibility_timeout?"],
+        id="a setting of a queue misspelt",
+    ),
+    pytest.param(
+        lambda: queue("mails").create(max_delivery=3),  # type: ignore[call-arg]
+        (TypeError, InvalidArgument),
+        ["max_delivery", "did you mean max_deliveries?"],
+        id="a setting of queue().create() misspelt",
+    ),
+    *(
+        pytest.param(
+            create,
+            InvalidArgument,
+            ['queue("orders").send(body)', 'Message.objects.create_queue("orders")'],
+            id=f"Message.objects.create {number}",
+        )
+        for number, create in enumerate(
+            (
+                lambda: Message.objects.create("orders", {"order": 7}),
+                lambda: Message.objects.create(queue="orders", body={"order": 7}),
+                lambda: Message.objects.create(body={"order": 7}),
+            )
+        )
+    ),
+    pytest.param(
         lambda: queue("orders").read(vt=-5),
         InvalidArgument,
         ["vt must be zero seconds or more, not -5"],
@@ -220,7 +248,7 @@ MISTAKES = [
     pytest.param(
         dead_letters_in_a_circle,
         InvalidArgument,
-        ["would go round: orders -> orders", "Leave one of these queues without"],
+        ["would form a cycle: orders -> orders", "Leave one of these queues without"],
         id="dead letters that go round",
     ),
     pytest.param(
@@ -250,7 +278,7 @@ MISTAKES = [
     pytest.param(
         two_handlers_of_a_queue,
         InvalidArgument,
-        ["consumed by", "route to a second queue"],
+        ["consumed by", "Give the second one its own queue"],
         id="two handlers of a queue",
     ),
     pytest.param(
@@ -307,12 +335,6 @@ MISTAKES = [
         ["no queue 'ded'"],
         id="a command on a queue that does not exist",
     ),
-    pytest.param(
-        lambda: call("runconsumer", "mails", "--drain"),
-        CommandError,
-        ["no @consumer('mails') in any consumers.py"],
-        id="runconsumer of a queue without a handler",
-    ),
 ]
 
 
@@ -329,6 +351,50 @@ def test_a_mistake_is_explained(
 
     for each in words:
         assert each.lower() in str(raised.value).lower()
+
+
+@pytest.mark.parametrize("options", [["--drain"], [], ["--processes", "2"]], ids=" ".join)
+def test_runconsumer_in_a_test_case_names_drain(
+    orders: Any, own_handlers: None, options: list[str]
+) -> None:
+    consumer("orders")(lambda message: None)
+
+    with pytest.raises(CommandError, match=r"django_pgqueue\.testing\.drain\(\)"):
+        call("runconsumer", "orders", *options)
+
+
+def test_runconsumer_of_a_queue_without_a_handler_is_explained(
+    committed_orders: Any, own_handlers: None
+) -> None:
+    with pytest.raises(CommandError, match=r"no @consumer\('mails'\) in any consumers.py"):
+        call("runconsumer", "mails", "--drain")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: queue("unknown").send({"order": 7}),
+        lambda: queue("unknown").read(),
+        lambda: Message.objects.create_queue("unknown"),
+        lambda: Message.objects.list_queues(),
+        lambda: Message.objects.publish("orders.new", 1),
+    ],
+)
+def test_missing_tables_are_explained(sql: Any, act: Callable[[], Any]) -> None:
+    sql("SET LOCAL search_path = pg_catalog")
+
+    with pytest.raises(PgQueueError, match=r"migrate --database default") as raised:
+        act()
+
+    # Still catchable as the database's own error.
+    assert isinstance(raised.value, ProgrammingError)
+    assert sqlstate(raised.value) == UNDEFINED_TABLE
+
+
+def test_a_message_may_be_created_by_the_orm(orders: Any) -> None:
+    made = Message.objects.create(queue=Queue.objects.get(), body={"order": 7})
+
+    assert [message.id for message in orders.read()] == [made.pk]
 
 
 @pytest.mark.parametrize(

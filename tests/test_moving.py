@@ -1,4 +1,4 @@
-"""The pages on moving from another queue: their scripts, on tables as the other makes them."""
+"""The guides on moving from other queues: their scripts run on the other queues' own tables."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import BoundQueue, LiveMessage, Message
 from django_pgqueue.testing import drain
 from tests.conftest import run_sql
+from tests.tasks.framework import needs_tasks
 from tests.test_docs import ROOT, blocks, run
 
 PGMQ = """
@@ -82,7 +83,7 @@ CREATE TABLE django_tasks_database_dbtaskresult (
 
 
 def page(name: str, part: str = "", names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The names that the Python of a page defines, or that of its blocks with some text."""
+    """The names defined by a page's Python, or by its blocks that contain ``part``."""
     names = {"__name__": "guide"} if names is None else names
     for block in blocks(ROOT / "docs" / f"moving_from_{name}.md"):
         if part in block.text:
@@ -164,7 +165,7 @@ def test_the_consumer_that_replaces_a_task_of_celery_runs(shop: None) -> None:
     assert order.note == "charged"
 
 
-@pytest.mark.skipif(django.VERSION < (6, 1), reason="needs tasks with options")
+@needs_tasks
 @override_settings(TASKS={"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}})
 def test_the_task_that_replaces_a_task_of_celery_runs(
     shop: None, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +174,7 @@ def test_the_task_that_replaces_a_task_of_celery_runs(
 
     queue("default").create()
     running.register()
-    guide = ModuleType("guide")  # a task is found by its module
+    guide = ModuleType("guide")  # a task is looked up by its module
     monkeypatch.setitem(sys.modules, "guide", guide)
     names = page("celery", "@task(", vars(guide))
 

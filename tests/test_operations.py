@@ -1,4 +1,4 @@
-"""Queues made by a project's own migrations."""
+"""Migration operations that create queues in a project."""
 
 from __future__ import annotations
 

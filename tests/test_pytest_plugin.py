@@ -1,4 +1,4 @@
-"""The pytest plugin, in a project of its own: its fixtures, pytest-xdist, and --no-migrations."""
+"""The pytest plugin in a separate project: fixtures, pytest-xdist, and --no-migrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a message that failed is tried again."""
+"""Retry strategies: when a failed message is retried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import Constant, Exponential, Linear, NoRetry, wants_retry
 
 
@@ -39,6 +40,8 @@ def test_jitter_draws_between_nothing_and_the_delay() -> None:
 
 def test_ten_thousand_attempts_overflow_nothing() -> None:
     assert Exponential(longest=60).delay(10_000, 0.0) == 60
+    assert Exponential(factor=1e100, longest=60).delay(10_000, 0.0) == 60
+    assert Exponential(first=0).delay(10_000, 0.0) == 0
 
 
 @pytest.mark.parametrize("strategy", [Constant, Linear, Exponential])
@@ -47,11 +50,6 @@ def test_max_attempts_counts_the_first_run_too(strategy: Any) -> None:
 
     assert limited.delay(2, 0.0) is not None
     assert limited.delay(3, 0.0) is None
-
-
-def test_max_attempts_of_zero_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Constant(max_attempts=0)
 
 
 def test_no_try_is_planned_beyond_max_total_delay() -> None:
@@ -84,3 +82,59 @@ def test_a_strategy_of_ones_own_needs_no_types() -> None:
 
     assert wants_retry(Own(), ValueError())
     assert wants_retry(NoRetry(), ValueError())
+
+
+@pytest.mark.parametrize("strategy", [Constant, Linear, Exponential])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_attempts": 0}, "max_attempts must be a whole number, at least 1, or None"),
+        ({"max_attempts": 2.5}, "max_attempts must be a whole number"),
+        ({"max_attempts": True}, "max_attempts must be a whole number"),
+        ({"max_total_delay": -1}, "max_total_delay of .* at least 0, or None for no limit, not -1"),
+        ({"max_total_delay": "1h"}, "max_total_delay of .* number of seconds"),
+        ({"retry_on": "ValueError"}, "retry_on must be exception types"),
+        ({"reject_on": (ValueError, 7)}, "reject_on must be exception types"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(
+    strategy: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        strategy(**options)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        (Constant, "seconds"),
+        (Linear, "first"),
+        (Linear, "step"),
+        (Linear, "longest"),
+        (Exponential, "first"),
+        (Exponential, "factor"),
+        (Exponential, "longest"),
+    ],
+)
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "5", None, True])
+def test_waits_that_make_no_sense_are_refused(strategy: Any, name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} of {strategy.__name__} must be a number"):
+        strategy(**{name: value})
+
+
+def test_a_factor_below_one_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"factor of Exponential .* at least 1, not 0\.5"):
+        Exponential(factor=0.5)
+
+
+def test_the_first_wait_may_be_given_by_position() -> None:
+    assert Constant(1) == Constant(seconds=1)
+    assert Linear(2, step=3) == Linear(first=2, step=3)
+    assert Exponential(2, max_attempts=5) == Exponential(first=2, max_attempts=5)
+
+
+def test_exception_types_may_be_one_type_or_a_list() -> None:
+    assert (
+        Constant(retry_on=OSError) == Constant(retry_on=[OSError]) == Constant(retry_on=(OSError,))
+    )
+    assert not wants_retry(Constant(reject_on=[KeyError, OSError]), ConnectionError())

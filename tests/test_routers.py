@@ -1,4 +1,4 @@
-"""Several databases: who says which one an operation, a model or a migration works on."""
+"""Several databases: which one an operation, a model or a migration uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 @pytest.fixture
 def in_other(settings: Any) -> None:
-    """The queues live in the second database."""
+    """Puts the queues into the second database."""
     settings.PGQUEUE = {"DATABASE": "other"}
     settings.DATABASE_ROUTERS = ["django_pgqueue.routers.QueueRouter"]
 

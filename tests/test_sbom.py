@@ -1,4 +1,4 @@
-"""The software bill of materials of a release."""
+"""A release's software bill of materials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The helpers for users' own tests."""
+"""The helpers for users' tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import django
 import pytest
 from django.apps import apps
 from django.core.management import call_command
@@ -22,6 +21,7 @@ from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.testing import drain, eager, factories, make_queues, make_tables
 from tests.app.models import Order
+from tests.tasks.framework import needs_tasks
 
 
 def place(message: Message) -> None:
@@ -29,7 +29,7 @@ def place(message: Message) -> None:
 
 
 class InATestCase(TestCase):
-    """Where everything happens in one transaction that is rolled back."""
+    """A TestCase: one transaction, rolled back."""
 
     @classmethod
     def setUpTestData(cls) -> None:
@@ -59,7 +59,7 @@ class InATestCase(TestCase):
 
 
 class InATransactionTestCase(TransactionTestCase):
-    """Where everything is committed, and the tables are emptied after each test."""
+    """A TransactionTestCase: commits, and empties the tables after each test."""
 
     def test_retries_are_run_with_policies(self) -> None:
         def fail_once(message: Message) -> None:
@@ -466,7 +466,7 @@ def failed() -> list[int]:
     return list(ArchivedMessage.objects.filter(state="FAILED").values_list("pk", flat=True))
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+@needs_tasks
 def test_in_eager_mode_tasks_run_when_they_are_enqueued(
     db: None, own_handlers: None, settings: Any
 ) -> None:
@@ -512,12 +512,12 @@ def test_without_factory_boy_the_factories_say_what_to_install(
         importlib.import_module("django_pgqueue.testing.factories")
 
 
-# Databases made without migrations
+# Databases created without migrations
 
 
 @pytest.fixture
 def plain_tables(transactional_db: None, django_db_blocker: Any) -> Iterator[None]:
-    """The second database as Django makes it with --no-migrations."""
+    """The second database, as created by Django with --no-migrations."""
     connection = connections["other"]
     models = [m for m in apps.get_app_config("django_pgqueue").get_models() if m._meta.managed]
     call_command("migrate", "django_pgqueue", "zero", database="other", verbosity=0)
@@ -530,7 +530,7 @@ def plain_tables(transactional_db: None, django_db_blocker: Any) -> Iterator[Non
 
 
 class DisableMigrations:
-    """How pytest-django switches all migrations off."""
+    """pytest-django's way to disable all migrations."""
 
     def __contains__(self, app_label: str) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Helpers that look at what was sent, and let time pass."""
+"""Helpers that inspect sent messages, and helpers that let time pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-import django
 import pytest
 from django.db import transaction
 
@@ -20,6 +19,7 @@ from django_pgqueue.testing.messages import (
     captured_messages,
 )
 from django_pgqueue.testing.travelling import travel
+from tests.tasks.framework import needs_tasks
 
 HOUR = dt.timedelta(hours=1)
 
@@ -89,11 +89,11 @@ def test_an_unknown_queue_is_an_error_of_its_own(db: None) -> None:
 
 
 def test_arguments_are_a_tasks(orders: BoundQueue) -> None:
-    with pytest.raises(TypeError, match="give the task"):
+    with pytest.raises(TypeError, match="pass the task"):
         assert_enqueued("orders", args=[1])
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+@needs_tasks
 def test_a_task_is_found_by_its_arguments(db: None, settings: Any) -> None:
     from tests.tasks.sample import add, noop
 
@@ -220,5 +220,5 @@ def test_schedules_send_what_became_due(orders: BoundQueue, own_handlers: None) 
 
 
 def test_no_queue_goes_back(orders: BoundQueue) -> None:
-    with pytest.raises(InvalidArgument, match="no queue goes back"):
+    with pytest.raises(InvalidArgument, match="time cannot go back"):
         travel(-1)

@@ -1,4 +1,4 @@
-"""Topic patterns match as AMQP says."""
+"""Topic patterns match as in AMQP."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_patterns_that_mean_the_same_all_match() -> None:
 
 
 def by_definition(pattern: list[str], key: list[str]) -> bool:
-    """AMQP's rule, word for word."""
+    """AMQP's definition, implemented literally."""
 
     @cache
     def fits(p: int, k: int) -> bool:

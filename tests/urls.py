@@ -1,4 +1,4 @@
-"""The admin, for its tests."""
+"""The admin's URLs, for its tests."""
 
 from __future__ import annotations
 

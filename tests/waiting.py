@@ -1,4 +1,4 @@
-"""Wait for a condition, not for a clock."""
+"""Waits for conditions, not for a clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
-    """Wait until something is so, and return it. Raises AssertionError when it takes too long."""
+    """Wait until ``condition()`` is true, and return its result. Raises AssertionError after a
+    timeout.
+    """
     deadline = time.monotonic() + seconds
     pause = 0.002
     while not (found := condition()):

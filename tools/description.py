@@ -1,6 +1,6 @@
-"""The description of the packages: README.md without its picture, which an index cannot show.
+"""The packages' description: README.md without its picture, which a package index cannot show.
 
-Hatchling calls it; see ``tool.hatch.metadata.hooks`` in ``pyproject.toml``.
+Called by Hatchling; see ``tool.hatch.metadata.hooks`` in ``pyproject.toml``.
 """
 
 from __future__ import annotations

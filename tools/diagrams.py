@@ -1,9 +1,9 @@
-"""Draw docs/diagrams/*.dot as the SVG files beside them, by Graphviz.
+"""Draw docs/diagrams/*.dot as SVG files next to them, with Graphviz.
 
     python -m tools.diagrams
 
-The text is the source; the pictures are committed, so that a forge shows them. Each names the text
-that it was drawn from, and a test compares.
+The .dot files are the source. The pictures are committed, so that a forge shows them. Each picture
+contains a hash of its source, which a test compares.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "diagrams"
 
 INK, PAPER = "#24292f", "#fffffe"
-#: By the class of a node: the filling in light, and in dark.
+#: Fill colours by the class of a node: light mode, dark mode.
 FILLINGS = {
     "": ("#f6f8fa", "#22272e"),
     "hot": ("#fff1d6", "#4a3610"),
@@ -61,7 +61,7 @@ def digest(source: Path) -> str:
 
 
 def css() -> str:
-    """The colours: of nodes by their class, and all again for a dark page."""
+    """The style sheet: colours by class, in light and in dark mode."""
     light = [
         f".{name} path, .{name} polygon {{ fill: {colours[0]} }}"
         for name, colours in FILLINGS.items()

@@ -1,9 +1,9 @@
-"""Write constraints.txt: what pip resolves today, on every supported Python found here.
+"""Write constraints.txt: the versions that pip resolves today, on each given Python.
 
     python3 tools/pin.py python3.10 python3.11 python3.12 python3.13
 
-Resolves the project with its test, lint and Spark requirements on each given interpreter and
-merges the answers into one file with markers. Honours pip's configuration; writes no index.
+Resolves the project with its test, lint and Spark requirements on each interpreter, and merges the
+results into one file with markers. Respects pip's configuration; writes no index into the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADER = """\
 
 
 def resolve(python: str, folder: Path) -> tuple[str, dict[str, str]]:
-    """Return the interpreter's version, as 3.12, and the versions pip chooses on it."""
+    """Return an interpreter's version, as 3.12, and the versions that pip resolves on it."""
     venv = folder / python.replace("/", "_")
     subprocess.run([python, "-m", "venv", venv], check=True)
     pip = [str(venv / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -40,7 +40,7 @@ def resolve(python: str, folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def merge(resolved: dict[str, dict[str, str]]) -> list[str]:
-    """One line a package, or one for each run of Pythons that got the same version."""
+    """Merge into one line per package, or per range of Pythons with the same version."""
     pythons = sorted(resolved, key=lambda version: int(version.partition(".")[2]))
     lines = []
     for name in sorted({name for versions in resolved.values() for name in versions}):

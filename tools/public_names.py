@@ -1,4 +1,4 @@
-"""The public names: the one list, which docs/stability.md shows and tests hold.
+"""The list of public names, which docs/stability.md shows and tests check.
 
     python -m tools.public_names    # ends with 1 when a public name has no known type
 
@@ -23,12 +23,34 @@ PUBLIC: dict[str, list[str]] = {
     "django_pgqueue.acks": [
         "Ack",
         "AckPolicy",
+        "AckPolicyName",
         "Discard",
         "Failure",
         "Nack",
         "Outcome",
         "Reject",
         "Retry",
+    ],
+    "django_pgqueue.bare": [
+        "Deliveries",
+        "Delivery",
+        "OpenQueue",
+        "archive",
+        "cancel",
+        "delete",
+        "fail",
+        "open_queue",
+        "peek",
+        "pop",
+        "read",
+        "read_grouped",
+        "read_grouped_rr",
+        "read_with_poll",
+        "release",
+        "retry",
+        "send",
+        "send_batch",
+        "set_vt",
     ],
     "django_pgqueue.errors": [
         "HandlerTimeout",
@@ -48,7 +70,9 @@ PUBLIC: dict[str, list[str]] = {
         "QueueMismatch",
         "QueueNotFound",
         "ResultNotReady",
+        "TablesMissing",
         "TransactionRefused",
+        "UntrustedSource",
     ],
     "django_pgqueue.handlers": ["consumer"],
     "django_pgqueue.models": [
@@ -78,6 +102,7 @@ PUBLIC: dict[str, list[str]] = {
     "django_pgqueue.routers": ["QueueRouter"],
     "django_pgqueue.schedules": ["schedule"],
     "django_pgqueue.signals": [
+        "bulk_action_ended",
         "consumer_started",
         "consumer_stopped",
         "consumer_stopping",
@@ -89,21 +114,30 @@ PUBLIC: dict[str, list[str]] = {
         "maintenance_failed",
         "message_finished",
         "message_started",
+        "messages_cancelled",
         "messages_completed",
         "messages_discarded",
         "messages_exhausted",
         "messages_failed",
         "messages_fetched",
+        "messages_interrupted",
         "messages_released",
         "messages_retried",
         "messages_sending",
         "messages_sent",
-        "operation_ended",
         "pool_too_small",
         "queue_maintained",
         "retention_due",
+        "schedule_ended",
+        "schedule_failed",
     ],
-    "django_pgqueue.tasks": ["DummyBackend", "ImmediateBackend", "PgQueueBackend", "PgQueueTask"],
+    "django_pgqueue.tasks": [
+        "DummyBackend",
+        "ImmediateBackend",
+        "PgQueueBackend",
+        "PgQueueTask",
+        "task",
+    ],
     "django_pgqueue.testing": [
         "assert_enqueued",
         "assert_not_enqueued",
@@ -129,7 +163,7 @@ def main() -> int:
 
 
 def unknown() -> Iterator[str]:
-    """The public names whose types pyright does not know, by ``--verifytypes``."""
+    """The public names whose types pyright does not know, according to ``--verifytypes``."""
     homes = tuple(home for module in PUBLIC for home in homes_of(module))
     for symbol in verified("django_pgqueue")["symbols"]:
         name = symbol["name"]
@@ -141,7 +175,7 @@ def unknown() -> Iterator[str]:
 
 
 def homes_of(module: str) -> Iterator[str]:
-    """The names under which pyright reports those of a public module."""
+    """The names under which pyright reports a public module's names."""
     found = import_module(module)
     for name in PUBLIC[module]:
         value: Any = getattr(found, name)
@@ -151,7 +185,7 @@ def homes_of(module: str) -> Iterator[str]:
 
 
 def verified(package: str) -> dict[str, Any]:
-    # It resolves imports by the Python that is first on the path.
+    # pyright resolves imports with the first Python on the PATH.
     python = Path(sys.executable)
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(

@@ -1,10 +1,10 @@
-"""Write the software bill of materials of a release: CycloneDX, in JSON.
+"""Write a release's software bill of materials: CycloneDX, in JSON.
 
     python3 tools/sbom.py dist/sbom.json
     python3 tools/sbom.py dist/sbom-spark.json --extra spark
 
-Lists the package and all that an installation of it brings, in the versions of constraints.txt,
-with the hash of each. Needs cyclonedx-bom, and asks pip's index what it would install.
+Lists the package and everything installed with it, in the versions of constraints.txt, each with
+its hash. Needs cyclonedx-bom, and asks pip's index what it would install.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """A line for each package of an installation: its version and the hash of its file."""
+    """A requirement with version and hash for each package of an installation."""
     project = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +41,7 @@ def write(output: Path, extras: list[str]) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-m", "cyclonedx_py", "requirements", "-"]
     options = ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "library"]
-    # The same input gives the same file.
+    # Reproducible: the same input gives the same file.
     options += ["--output-reproducible", "--output-format", "JSON", "--validate"]
     subprocess.run(
         [*program, *options, "--output-file", str(output)],

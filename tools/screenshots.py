@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--unfold", action="store_true", help="under the theme django-unfold")
     options = parser.parse_args()
-    # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
+    # Playwright runs an event loop in this thread, in which Django would refuse database queries.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _disconnect() -> None:
-    """A request that was cut off may have left its connection open."""
+    """Close connections that cut-off requests have left open."""
     from django.db import connections
 
     for connection in connections.all():
@@ -103,11 +103,11 @@ def _take(directory: Path, scheme: str, *, unfold: bool) -> None:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Every page's name and path, with the objects of the scene."""
+    """The name and path of every page, using the scene's objects."""
     from django.urls import reverse
 
     from django_pgqueue.admin.failures import fingerprint
-    from django_pgqueue.models import ArchivedMessage, Message, Operation, Queue
+    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Queue
 
     def path(name: str, *args: object, **query: str) -> str:
         return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
@@ -131,8 +131,8 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "message-resend", path("message_resend", failed.pk)
     yield "failures", path("message_failures")
     yield "failure", path("message_failure", fingerprint(failed.error or ""))
-    yield "operations", path("operation_changelist")
-    yield "operation", path("operation_change", Operation.objects.latest("pk").pk)
+    yield "bulk-actions", path("bulkaction_changelist")
+    yield "bulk-action", path("bulkaction_change", BulkAction.objects.latest("pk").pk)
     yield "charts", path("rollup_charts")
     yield "charts-queue", path("rollup_charts", queue="payments")
     yield "rollups", path("rollup_changelist")

@@ -1,4 +1,4 @@
-"""Write the signatures of all operations out, for type checkers and editors.
+"""Write out the signatures of all operations, for type checkers and editors.
 
     python -m tools.signatures            # writes django_pgqueue/models/methods.pyi
     python -m tools.signatures --check    # ends with 1 when that file is not up to date
@@ -64,7 +64,7 @@ def stub() -> str:
 
 
 def methods_of(owner: type) -> list[str]:
-    """The public methods in the order in which they are written, own ones first."""
+    """The public methods in source order, the class's own first."""
     return [
         name
         for each in owner.__mro__
@@ -80,7 +80,7 @@ def written(owner: type, name: str, function: Callable[..., Any]) -> str:
         signature = inspect.signature(getattr(owner, name[1:]))
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     shown = ", ".join(parts(signature))
-    # Where ours differs from Django's it says so to type checkers, at the end of its first line.
+    # Copies the first line's "type: ignore": it marks a signature that differs from Django's.
     ignored = re.search(r"  # type: ignore.*", inspect.getsource(function).partition("\n")[0])
     opening = f"    {word} {name}({shown}) -> {signature.return_annotation}:"
     return f'{opening}{ignored[0] if ignored else ""}\n        """{summary(function)}"""\n'
@@ -91,7 +91,7 @@ def summary(documented: Any) -> str:
 
 
 def parts(signature: inspect.Signature) -> Iterator[str]:
-    """The parameters as source text; ``str(signature)`` puts annotations into quotes."""
+    """The parameters as source text; ``str(signature)`` would quote annotations."""
     starred = False
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
@@ -103,7 +103,7 @@ def parts(signature: inspect.Signature) -> Iterator[str]:
 
 
 def imports_of(function: Callable[..., Any]) -> Iterator[str]:
-    """The imports that the annotations of a function need."""
+    """The imports needed by a function's annotations."""
     act = inspect.unwrap(function)
     for annotation in inspect.get_annotations(act).values():
         for node in ast.walk(ast.parse(str(annotation))):
@@ -116,7 +116,7 @@ def import_of(name: str, value: Any, module: str) -> str:
         return f"import {value.__name__} as {name}"
     home = getattr(value, "__module__", None)
     if home in {None, "types", "typing"} and name not in vars(sys.modules["typing"]):
-        # An alias: its home is the module that has it among its own names.
+        # An alias is imported from the module that defines it.
         homes = [
             each
             for each, found in sys.modules.items()

@@ -1,4 +1,4 @@
-"""Which queues a request may see: one hook, which everything in the admin asks."""
+"""Which queues a request may see. Every page of the admin asks this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["allowed", "queues_for"]
 
 
 def queues_for(request: HttpRequest) -> QuerySet[Queue]:
-    """The queues that the request may see: all, or those that ``QUEUES_FOR`` names.
+    """The queues that the request may see: all, or those that the ``QUEUES_FOR`` hook returns.
 
     >>> PGQUEUE = {"QUEUES_FOR": "shop.access.queues_for"}
     """
@@ -23,7 +23,7 @@ def queues_for(request: HttpRequest) -> QuerySet[Queue]:
 
 
 def allowed(request: HttpRequest) -> dict[int, str] | None:
-    """The names of these queues by their ids, None for all of them; asked once a request."""
+    """The names of the visible queues by id, or None for all queues. Cached on the request."""
     if settings.QUEUES_FOR is None:
         return None
     known = getattr(request, "pgqueue_allowed", None)

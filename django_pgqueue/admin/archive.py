@@ -1,4 +1,4 @@
-"""The archive has no pages of its own: its messages are in the list of all, and on their pages."""
+"""The admin of archived messages. It has no pages: it redirects to those of messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["ArchivedMessageAdmin"]
 
 @admin.register(ArchivedMessage)
 class ArchivedMessageAdmin(ReadOnlyAdmin):
-    """Leads to the list of messages and to their pages."""
+    """Redirects to the list of messages, and to a message's page."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("django_pgqueue.view_message")
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        return {}  # the index has the list of messages
+        return {}  # hidden on the index, which lists Messages
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Charts of roll-ups: where everything stands. The templates draw it, as SVG without a script."""
+"""The coordinates of charts. Templates draw them as SVG, without JavaScript."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values = Sequence["float | None"]
 
 @dataclass(frozen=True)
 class Line:
-    """One series: its name, its values span by span, and the class that gives it its look."""
+    """One series: its name, a value for each span, and its CSS class (``look``)."""
 
     name: str
     values: Values
@@ -31,16 +31,16 @@ class Line:
 
 @dataclass
 class Chart:
-    """One chart, and the same as a table."""
+    """One chart; the template also shows its values as a table."""
 
     title: str
     about: str
     moments: Sequence[dt.datetime]
     seconds: int
     lines: Sequence[Line]
-    form: Callable[[float], str]  # words a value
-    whole: bool = False  # there are no parts of it
-    running: bool = False  # the last span was not over when it was counted
+    form: Callable[[float], str]  # formats a value
+    whole: bool = False  # values are whole numbers
+    running: bool = False  # the last span is not over yet
 
     def __post_init__(self) -> None:
         self.width, self.height = WIDTH, HEIGHT
@@ -52,7 +52,7 @@ class Chart:
         self.step = (self.right - self.left) / max(len(self.moments), 1)
 
     def x(self, place: int) -> float:
-        """The middle of a span."""
+        """The x coordinate of the middle of a span."""
         return round(self.left + (place + 0.5) * self.step, 1)
 
     def y(self, value: float) -> float:
@@ -79,7 +79,7 @@ class Chart:
                 "M" + "L".join(f"{self.x(place)} {y}" for place, y in run) for run in runs
             )
             alone = [(self.x(run[0][0]), run[0][1]) for run in runs if len(run) == 1]
-            # A count has a value in each span, so the ground below it has no gaps.
+            # A filled series is a count: it has a value in each span, so its area has no gaps.
             area = f"{path}V{self.bottom}H{self.x(0)}Z" if "filled" in line.look else ""
             found.append({"line": line, "path": path, "area": area, "alone": alone})
         return found
@@ -90,7 +90,7 @@ class Chart:
 
     @property
     def labels(self) -> list[tuple[float, str]]:
-        """Moments below the chart: the time, or the day where the chart is about days."""
+        """Labels of the x axis: times, or days if the chart is longer than a day."""
         local = [localtime(at) if is_aware(at) else at for at in self.moments]
         every = max(-(-len(local) // LABELS), 1)
         if len(local) * self.seconds > 86_400:
@@ -104,7 +104,7 @@ class Chart:
 
     @property
     def columns(self) -> list[dict[str, Any]]:
-        """Each span: where it stands, when it began, and what it says to who points at it."""
+        """For each span its position, its start, and the text of its tooltip."""
         found = []
         for place, moment in enumerate(self.moments):
             values = [line.values[place] for line in self.lines]
@@ -126,7 +126,7 @@ class Chart:
 
 
 def _runs(values: Values) -> list[list[tuple[int, float]]]:
-    """The runs of places and values without a gap."""
+    """The series as (index, value) pairs, split where values are missing."""
     runs: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:
@@ -137,7 +137,7 @@ def _runs(values: Values) -> list[list[tuple[int, float]]]:
 
 
 def spark_path(values: Sequence[float], width: int = 120, height: int = 24, most: float = 0) -> str:
-    """A line without axes, for a cell of a table; ``most``, or the largest value, is on top."""
+    """The SVG path of a sparkline for a table cell; ``most`` or the largest value is the top."""
     most, step = most or max(values, default=0) or 1, width / max(len(values) - 1, 1)
     points = (
         f"{place * step:.1f} {height - 1 - value / most * (height - 2):.1f}"
@@ -168,7 +168,7 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
 
 
 def count_of(value: float) -> str:
-    """A number that fits beside an axis.
+    """A number in a few characters, for an axis label.
 
     >>> count_of(950), count_of(1500), count_of(2_000_000), count_of(0.25)
     ('950', '1.5k', '2M', '0.25')
@@ -180,7 +180,7 @@ def count_of(value: float) -> str:
 
 
 def seconds_of(value: float) -> str:
-    """A time that fits beside an axis.
+    """A duration in a few characters, for an axis label.
 
     >>> seconds_of(0), seconds_of(0.25), seconds_of(5), seconds_of(90), seconds_of(7200)
     ('0', '250 ms', '5 s', '1.5 min', '2 h')

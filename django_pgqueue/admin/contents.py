@@ -1,4 +1,4 @@
-"""Body and headers on a page: of a very large body only the beginning, and no secrets."""
+"""Body and headers of a message on a page. Large bodies are cut, and secrets masked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Contents(NamedTuple):
 
     @classmethod
     def of(cls, pk: int, queue_id: int, *, using: str | None) -> Contents:
-        """Read it, however large it is, without bringing all of it here."""
+        """Read the headers, and at most the first ``LONGEST`` characters of the body."""
         text = Cast("body", TextField())
         found = (
             Message.objects.using(using)
@@ -37,10 +37,10 @@ class Contents(NamedTuple):
 
     @property
     def body(self) -> str:
-        """The body, as text of its own in the page."""
+        """The body as a ``<pre>`` block."""
         if self.text is None:
             return EMPTY
         if self.length <= LONGEST:
-            with suppress(RecursionError):  # as deep as hardly a body is, and then shown as it is
+            with suppress(RecursionError):  # nested too deeply: show it unformatted
                 return pretty_json(json.loads(self.text))
         return preformatted(mask_text(self.text), self.length)

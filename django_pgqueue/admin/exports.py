@@ -1,4 +1,4 @@
-"""Lakes, and the runs that filled them."""
+"""The admin of lakes and of export runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ExportRunAdmin", "LakeAdmin"]
 
 
 def _lakes_for(request: HttpRequest) -> list[int]:
-    """The lakes of which all queues may be seen."""
+    """Ids of the lakes whose queues the user may all see."""
     seen = allowed(request)
     names = None if seen is None else {name.lower() for name in seen.values()}
     return [
@@ -53,7 +53,7 @@ class LakeForm(generic.ModelForm):
 
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
-    """Where the archive is exported to. An export makes it; here it gets its settings."""
+    """The lakes that the archive is exported to. An export creates them; users edit settings."""
 
     form = LakeForm
 

@@ -1,4 +1,4 @@
-"""Failures by error: failed messages and dead letters with the same fingerprint, as one row."""
+"""The failures pages: failed messages and dead letters, grouped by similar errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import queues_for
-from django_pgqueue.admin.operations import Job, may, perform
+from django_pgqueue.admin.bulk_actions import Job, may, perform
 from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.search import LARGE, LOOK, Extent
 from django_pgqueue.admin.wording import counted, moment, visible
@@ -35,12 +35,12 @@ WINDOWS = {
     "7d": (dt.timedelta(days=7), gettext_lazy("7 days")),
 }
 USUAL = "24h"
-#: Characters of an error's first line that tell it from others, and how many lines are told apart.
+#: Characters of an error's first line that are compared, and how many distinct lines are read.
 LENGTH, KINDS = 200, 5000
 #: How many groups a page shows.
 SHOWN = 100
 
-# By action: what becomes of dead letters, and of failed messages in the archive.
+# For each action the kind for dead letters, and the kind for failed messages in the archive.
 ACTIONS = {
     "retry": (Kind.REDRIVE, Kind.REPLAY),
     "redrive": (Kind.REDRIVE, Kind.REPLAY),
@@ -48,13 +48,13 @@ ACTIONS = {
 }
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”|<[^<>]*>")
-# Words with a digit: numbers, ids, times, and hexadecimal ones in parts.
+# Words with a digit: numbers, times, and ids with hexadecimal parts.
 _NUMBER = re.compile(r"[0-9a-fA-F]*\d[\w]*(?:[-.:,/][0-9a-fA-F]*\d[\w]*)*")
 
 
 @lru_cache(maxsize=4096)
 def normal(error: str) -> str:
-    """The first line of an error without what differs from message to message.
+    """The first line of an error, with numbers, ids and quoted text replaced.
 
     >>> normal("KeyError: 'ann' of order 4711 (3f2a-77b1), 0.3 s")
     'KeyError: … of order # (#), # s'
@@ -64,7 +64,7 @@ def normal(error: str) -> str:
 
 
 def fingerprint(error: str) -> str:
-    """A short name for all errors like this one.
+    """A hash that is equal for errors with the same :func:`normal` text.
 
     >>> fingerprint("no order 7") == fingerprint("no order 12\\nTraceback")
     True
@@ -72,15 +72,14 @@ def fingerprint(error: str) -> str:
     return hashlib.blake2s(normal(error).encode(), digest_size=8).hexdigest()
 
 
-# The header of a sender may have any text.
+# Senders can set the header to any text, so it must be checked.
 _ID = re.compile(r"[0-9]{1,18}")
 
-# The first line of an error, with digits as zeros: so most that differ in numbers only are one row.
-# The server cuts it, so that a page never carries whole errors.
+# The first line of an error with all digits set to 0, so that most errors that differ only in
+# numbers become one row. The server cuts the text, so that a page never reads whole errors.
 _TEXT = f"translate(split_part(left(%s, {LENGTH}), E'\\n', 1), '123456789', '000000000')"
 
-# Bounded by the newest messages, whatever their age. The OFFSET keeps the planner from reading all
-# of the archive for a join.
+# Only the newest messages are read. OFFSET 0 keeps the planner from joining the whole archive.
 _FAILED = f"""
     SELECT a.id, a.queue_id, a.archived_at AS at, false AS dead,
            a.id = ANY(%(again)s::bigint[]) AS again,
@@ -104,7 +103,7 @@ _DEAD = f"""
                       AND a.enqueued_at = m.enqueued_at OFFSET 0)"""
 
 
-# Of the newest messages those that were sent again, by the ids that they had.
+# The original ids of the newest messages that are replays.
 _AGAIN = f"""
     SELECT m.headers ->> 'x-replay-of'
     FROM (SELECT enqueued_at, headers FROM pgqueue_message ORDER BY id DESC
@@ -124,7 +123,7 @@ class Group:
     first: dt.datetime | None = None
     last: dt.datetime | None = None
     queues: set[int] = field(default_factory=set)
-    example: tuple[int, int] = (0, 0)  # its id and its queue
+    example: tuple[int, int] = (0, 0)  # id and queue id of one message
     dead: int = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
@@ -141,7 +140,7 @@ class Failures(NamedTuple):
     """Failures of some queues within a window."""
 
     queues: list[int]
-    dead_letters: list[int]  # those of them that take dead letters
+    dead_letters: list[int]  # ids of the queues that take dead letters
     window: dt.timedelta
     using: str
 
@@ -149,14 +148,14 @@ class Failures(NamedTuple):
     def of(cls, request: HttpRequest, window: dt.timedelta) -> Failures:
         known = list(queues_for(request).values_list("pk", "dead_letter_queue_id"))
         own = {pk for pk, _dead in known}
-        # Of a queue that may be seen also where its sources may not.
+        # Dead-letter queues count as such even if the user may not see their sources.
         using = Queue.objects.database()
         dead = Queue.objects.using(using).filter(dead_letter_queue__in=own)
         into = set(dead.values_list("dead_letter_queue_id", flat=True))
         return cls(sorted(own), sorted(into), window, using)
 
     def groups(self) -> tuple[list[Group], int]:
-        """The groups, the largest first, and how many messages were sent again since."""
+        """The groups, the largest first, and the number of failed messages that were replayed."""
         sql = (
             "SELECT text, dead, again, count(*), min(at), max(at), array_agg(DISTINCT queue_id), "
             f"max(ARRAY[id, queue_id::bigint]) FROM ({_FAILED} UNION ALL {_DEAD}) f "
@@ -176,7 +175,7 @@ class Failures(NamedTuple):
     def rows(
         self, name: str, *, dead: bool, asked_at: dt.datetime | None = None
     ) -> Iterable[tuple[int, int]]:
-        """The queue and the id of each message of a group, in the order of ids."""
+        """(queue id, message id) of the group's messages, ordered by message id."""
         source = _DEAD if dead else _FAILED
         sql = f"SELECT queue_id, id, text FROM ({source}) f WHERE NOT again ORDER BY id"
         again = [] if dead else self._sent_again()
@@ -185,9 +184,9 @@ class Failures(NamedTuple):
                 yield queue_id, pk
 
     def _sent_again(self) -> list[int]:
-        """The ids of messages that were sent again lately.
+        """The ids of messages that were replayed lately.
 
-        Not a join: PostgreSQL hashes a list of constants, and plans nothing badly.
+        They are passed as a list, not joined: PostgreSQL hashes a list, and may plan a join badly.
         """
         return [int(text) for (text,) in self._fetch(_AGAIN) if text and _ID.fullmatch(text)]
 
@@ -208,7 +207,7 @@ class Failures(NamedTuple):
 
 @dataclass(frozen=True)
 class Members:
-    """The dead letters of a group, or its failed messages in the archive: for an action."""
+    """The targets of an action: a group's dead letters, or its failed messages in the archive."""
 
     failures: Failures
     name: str
@@ -256,7 +255,7 @@ def overview(page: PageAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def group(page: PageAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """The page of one group; a POST asks about an action on it, and does it."""
+    """The page of one group. A POST asks for confirmation of an action, then does it."""
     if not page.has_view_or_change_permission(request):
         raise PermissionDenied
     window_name, (window, _label) = _window(request)

@@ -1,4 +1,4 @@
-"""Classes of Django that are generic to a type checker only."""
+"""Django classes that take type parameters in stubs, but not at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead rows of the queues' tables, and the sessions that keep the database from removing them."""
+"""Queries of the health page: dead rows, sessions that keep them from removal, retention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_pgqueue.wording import age, amount, length_text
 
 __all__ = ["holders", "retention", "server", "tables"]
 
-#: A table with more dead rows than this, and more for each live one, needs a vacuum.
+#: A table needs a vacuum if it has more dead rows than this, and more per live row than this.
 DEAD_ROWS, DEAD_SHARE = 10_000, 2.0
 
 KINDS = {
@@ -62,7 +62,7 @@ _SERVER = """
 
 
 class Holder(NamedTuple):
-    """Sessions and slots that keep the database from removing dead rows, longest first."""
+    """A transaction or replication slot that keeps dead rows from being removed."""
 
     what: str
     who: str
@@ -85,7 +85,7 @@ class Table(NamedTuple):
 
 
 def holders(alias: str) -> list[Holder]:
-    """The oldest transactions, prepared ones and replication slots, without their statements."""
+    """The oldest transactions, prepared transactions and replication slots. Omits their SQL."""
     return [
         Holder(
             f"{KINDS[kind]} {number}".strip(),
@@ -100,7 +100,7 @@ def holders(alias: str) -> list[Holder]:
 
 
 def tables(alias: str) -> list[Table]:
-    """Live and dead rows of the hot tables, as the statistics know them."""
+    """Live and dead rows of the hot tables, from PostgreSQL's statistics."""
     return [
         Table(
             name,
@@ -116,7 +116,7 @@ def tables(alias: str) -> list[Table]:
 
 
 def server(alias: str) -> list[tuple[str, str, bool]]:
-    """The server's version and how full it is: a name, its value, and whether that is bad."""
+    """The server's version and usage as (name, value, is bad)."""
     [(version, notifications, sessions, most, size)] = _rows(alias, _SERVER)
     return [
         ("PostgreSQL", version, False),
@@ -131,7 +131,7 @@ def server(alias: str) -> list[tuple[str, str, bool]]:
 
 
 def retention(queues: QuerySet[Queue]) -> list[dict[str, Any]]:
-    """The retention of each queue that has one, and its last removal."""
+    """Retention and last removal of each queue with a retention."""
     kept = list(queues.filter(retention__isnull=False).order_by("name"))
     marks = {
         mark.queue_id: mark for mark in PurgeMark.objects.filter(queue_id__in=[q.pk for q in kept])

@@ -1,6 +1,6 @@
-"""The names of the models' fields in the language of a page: the models have them in English only.
+"""Translations of field names and help texts. The models have them in English only.
 
-They are not in the models, where each would be in a migration, too.
+A translated name in a model would also end up in its migrations.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from django.utils.translation import gettext_lazy, gettext_noop
 
 from django_pgqueue.models import (
+    BulkAction,
     ExportRun,
     Lake,
     Message,
-    Operation,
     Queue,
     Rollup,
     RollupRun,
@@ -20,8 +20,7 @@ from django_pgqueue.models import (
 
 __all__ = ["translate_fields"]
 
-# For the catalogue: makemessages finds literals only. What fields are called, and what they say of
-# themselves in forms.
+# Names and help texts of the models' fields, listed for makemessages, which finds literals only.
 _KNOWN = (
     gettext_noop("id"),
     gettext_noop("name"),
@@ -46,6 +45,7 @@ _KNOWN = (
     gettext_noop("body"),
     gettext_noop("error"),
     gettext_noop("last run at"),
+    gettext_noop("ended at"),
     gettext_noop("path"),
     gettext_noop("holds retention"),
     gettext_noop("exported below"),
@@ -76,6 +76,7 @@ _KNOWN = (
     gettext_noop("Of the cron expression."),
     gettext_noop("Nothing is sent meanwhile."),
     gettext_noop("The last tick that a message was sent for."),
+    gettext_noop("Since then no running consumer declares it, and it sends nothing."),
     gettext_noop("Send one message for all of them"),
     gettext_noop("Send a message for each"),
     gettext_noop("Send none that is more than a minute late"),
@@ -86,8 +87,8 @@ _KNOWN = (
 
 
 def translate_fields() -> None:
-    """Let the fields say their names and help in the language of the page."""
-    for model in (ExportRun, Lake, Message, Operation, Queue, Rollup, RollupRun, Schedule):
+    """Replace the fields' names and help texts by lazy translations."""
+    for model in (ExportRun, Lake, Message, BulkAction, Queue, Rollup, RollupRun, Schedule):
         for field in model._meta.concrete_fields:
             if str(field.verbose_name) in _KNOWN:
                 field.verbose_name = gettext_lazy(str(field.verbose_name))

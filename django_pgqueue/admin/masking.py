@@ -1,4 +1,4 @@
-"""Values that a page must not show: those under keys that look like a secret's."""
+"""Masks values whose keys look like those of secrets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["MASK", "mask", "mask_text", "unmasked"]
 
 MASK = "•••"
 
-# A key of JSON text with what follows it, as far as that is one value or the start of a longer one.
+# A key in JSON text, and its value: a whole scalar, or the opening bracket of a list or object.
 _PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*("(?:[^"\\]|\\.)*(?:"|$)|[^\s"{\[,}\]]+|[{\[])')
 
 
 def mask(value: Any) -> Any:
-    """The same JSON, without the values under keys that MASKED_KEYS names.
+    """A copy of the JSON with a mask for each value whose key MASKED_KEYS names.
 
     >>> mask({"user": "ann", "db": {"Password": "x"}})
     {'user': 'ann', 'db': {'Password': '•••'}}
@@ -29,7 +29,7 @@ def mask(value: Any) -> Any:
 
 
 def unmasked(edited: Any, original: Any) -> Any:
-    """The same JSON with the original's values where the edited one still has the mask.
+    """A copy of the edited JSON with the original's values in place of masks.
 
     >>> unmasked({"user": "bob", "password": "•••"}, {"user": "ann", "password": "x"})
     {'user': 'bob', 'password': 'x'}
@@ -50,7 +50,7 @@ def unmasked(edited: Any, original: Any) -> Any:
 
 
 def mask_text(text: str) -> str:
-    """The same for the beginning of JSON text; it ends where a masked value is a longer one.
+    """Mask the beginning of a JSON text. Ends the text at a masked list or object.
 
     >>> mask_text('{"token": "abc", "n": 1')
     '{"token": •••, "n": 1'

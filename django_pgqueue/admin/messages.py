@@ -1,4 +1,4 @@
-"""Messages, in the queue and in the archive: to find, to read, and to settle by hand."""
+"""The admin of messages, queued and archived: the list, a message's page, and actions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import failures, places
 from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.bulk_actions import HELD, WORDS, Job, may, perform
 from django_pgqueue.admin.masking import mask, mask_text
-from django_pgqueue.admin.operations import HELD, WORDS, Job, may, perform
 from django_pgqueue.admin.pages import CAP, ReadOnlyAdmin
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.admin.places import LIVE, Place
@@ -57,9 +57,9 @@ __all__ = ["MessageAdmin"]
 
 PREVIEW = 80
 FIRST_LINE = 300
-#: Bodies that take more bytes in the database are not read for a list, nor for an export.
+#: Larger bodies, in bytes on disk, are not read for the list (``SMALL``) or exports (``EXPORTED``).
 SMALL, EXPORTED = 8192, 100_000
-#: How many messages an export has at most, and how many are read at a time.
+#: Limit of an export in messages, and messages per query.
 MOST_EXPORTED, CHUNK = 10_000, 200
 
 ACTIONS = {
@@ -115,7 +115,7 @@ class MessageAdmin(ReadOnlyAdmin):
     ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Without what the message does not have."""
+        """Leave out the fields that are empty for this message."""
         if obj is None:
             return self.fieldsets
         failed = obj.died or getattr(obj.outcome, "error", None) or obj.failed
@@ -134,7 +134,7 @@ class MessageAdmin(ReadOnlyAdmin):
         ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        # Bodies can be large: a list shows their beginnings, asked for once it is known which.
+        # Bodies can be large. _add_previews reads only the beginnings for the rows of a page.
         return super().get_queryset(request).defer("body", "headers")
 
     # The list
@@ -143,11 +143,11 @@ class MessageAdmin(ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Messages that a search finds, a page at a time, in the order in which they are read."""
+        """The messages that a search finds, a page at a time, in read order."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         if set(request.GET) - FILTERS or "\x00" in "".join(request.GET.dict().values()):
-            raise SuspiciousOperation("an address with filters that the list does not have")
+            raise SuspiciousOperation("the address has filters that the list does not know")
         if request.method == "POST":
             return self._act(request)
         using = Queue.objects.database()
@@ -192,7 +192,7 @@ class MessageAdmin(ReadOnlyAdmin):
         )
 
     def _address(self, request: HttpRequest, **changed: str) -> str:
-        """This list, without its page, and with something changed."""
+        """The URL of this list's first page, with changed filters."""
         given = {k: v for k, v in request.GET.dict().items() if v and k not in ("after", "export")}
         return f"?{urlencode({k: v for k, v in {**given, **changed}.items() if v})}"
 
@@ -241,7 +241,7 @@ class MessageAdmin(ReadOnlyAdmin):
         return cells
 
     def _export(self, found: Sequence[Found], using: str) -> StreamingHttpResponse:
-        """As JSON lines, read a part at a time, without secrets and without very large bodies."""
+        """Stream the messages as JSON lines. Masks secrets, and leaves out large bodies."""
 
         def lines() -> Iterator[str]:
             for first in range(0, len(found), CHUNK):
@@ -276,7 +276,7 @@ class MessageAdmin(ReadOnlyAdmin):
     # Actions
 
     def _actions(self, request: HttpRequest, search: Search) -> list[tuple[str, str]]:
-        """Those that the user may, and that messages in this state may need."""
+        """The actions that the user may take, and that fit the state of the listed messages."""
         of_archive = search.archived or search.place in places.ENDED
         return [
             (name, WORDS[kind].title)
@@ -286,7 +286,7 @@ class MessageAdmin(ReadOnlyAdmin):
         ]
 
     def _act(self, request: HttpRequest) -> HttpResponse:
-        """An action on the chosen messages, or on all that the list finds."""
+        """Perform an action on the chosen messages, or on all that the search finds."""
         back = request.get_full_path()
         kind = ACTIONS.get(request.POST.get("action", ""))
         if kind is None:
@@ -314,9 +314,9 @@ class MessageAdmin(ReadOnlyAdmin):
         )
 
     def prepare(self, rows: Sequence[Message]) -> None:
-        """Where each message stands, and its outcome.
+        """Attach each message's place in the queue and its outcome.
 
-        Places in the queue before outcomes: a message that moves on in between is found.
+        Places are read before outcomes, so that a message archived in between is found.
         """
         if not rows:
             return
@@ -337,7 +337,7 @@ class MessageAdmin(ReadOnlyAdmin):
     # One message
 
     def look_up(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """In the queue that the address names, if it still is there; else in all of them."""
+        """Find a message in the queue that the address names, or else in all queues."""
         named = Search.of({"queue": request.GET.get("queue", "")}, None).queues
         if named:
             with suppress(Message.DoesNotExist, ValueError):
@@ -368,7 +368,7 @@ class MessageAdmin(ReadOnlyAdmin):
         return super().render_change_form(request, {**offers, **context}, *args, **kwargs)
 
     def _offers(self, request: HttpRequest, message: Any) -> dict[str, Any]:
-        """The actions that this message may need, and the failures like its own."""
+        """Template context: actions for this message, and a link to similar failures."""
         live = message.standing is not None
         kinds = [
             (name, kind)
@@ -412,7 +412,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("in its group"))
     def around(self, message: Any) -> str:
-        """The messages of its group before and after it."""
+        """Links to the previous and next message of its group."""
         if message.group_key is None or message.standing is None:
             return EMPTY
         found = places.neighbours(message)
@@ -469,7 +469,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("error"))
     def error(self, message: Any) -> str:
-        """Why it failed: of a dead letter as its headers tell, else as the archive does."""
+        """The last error: from the archive, or for a dead letter from its headers."""
         if message.outcome is not None and message.outcome.error:
             return preformatted(message.outcome.error)
         return preformatted(message.died.error if message.died else None)
@@ -503,7 +503,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("failed attempts"))
     def failed_attempts(self, message: Any) -> str:
-        """A row each: the worker that ran it, the error, the traceback. The last one is open."""
+        """A row per failed attempt: worker, error, traceback. The last row is expanded."""
         last = message.failed[-1] if message.failed else None
         rows = format_html_join(
             "",
@@ -531,7 +531,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("log"))
     def log(self, message: Any) -> str:
-        """Actions of people on it."""
+        """The log of users' actions on this message."""
         return format_html(
             '<ul class="pgqueue-log">{}</ul>',
             format_html_join(
@@ -597,15 +597,15 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @patiently
     def failure(self, request: HttpRequest, fingerprint: str) -> HttpResponse:
-        """The messages of one error, and what may be done with all of them."""
+        """The messages of one group of failures, with actions on all of them."""
         return failures.group(self, request, fingerprint)
 
 
 def _add_previews(rows: Sequence[Any]) -> None:
-    """Put on the rows of a list how each body begins, and the first line of the last error."""
+    """Attach the beginning of the body and the last error's first line to each row."""
     if not rows:
         return
-    # A large body is not decompressed, let alone written as text, for its first characters.
+    # Large bodies are left out: reading the first characters would decompress the whole body.
     size = _size_of("body")
     beginning = Case(
         When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
@@ -632,7 +632,7 @@ def _add_previews(rows: Sequence[Any]) -> None:
 
 
 def _size_of(column: str) -> Func:
-    """The bytes that a column takes in the database, without reading it."""
+    """SQL for the bytes of a value on disk. Does not read the value."""
     return Func(F(column), function="pg_column_size", output_field=IntegerField())
 
 

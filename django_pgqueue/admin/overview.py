@@ -1,4 +1,4 @@
-"""Every queue at a glance: what needs attention first, then a row a queue, the worst first."""
+"""The overview of all queues: alerts, then a row per queue, the worst first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from django.utils.translation import gettext
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.wording import counted
-from django_pgqueue.engine.history.reading import Counts, Recent, Times, recent, times
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
+from django_pgqueue.history.recent import Counts, Recent, Times, recent, times
 from django_pgqueue.models import ArchivedMessage, Process, Queue
+from django_pgqueue.runner import runner
 from django_pgqueue.types import Metrics
 from django_pgqueue.wording import age
 from django_pgqueue.worker import Options
@@ -40,27 +41,27 @@ __all__ = [
 
 #: Seconds that a transaction may stay open.
 LONG_TRANSACTION = 300.0
-#: Seconds without a heartbeat after which a consumer is taken for dead.
+#: Seconds without a heartbeat after which a consumer counts as dead.
 DEAD_AFTER = Options.dead_after
 
-#: From how many failed attempts on, and which share of all, a queue counts as failing: in an hour,
-#: and in the last two minutes, in the midst of which it may have begun.
+#: A queue is failing from this many failed attempts, and from this share of all attempts: in the
+#: last hour (``SHARE``), and in the last two minutes (``SHARE_NOW``).
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
-#: How many of the newest outcomes tell which queues fail, where no consumer keeps their history.
+#: How many of the newest outcomes are read for queues without history from a consumer.
 OUTCOMES = 2000
-#: A list of queues has only their partitions planned, but each partition is compared with all of
-#: it: 36 s for a list of 6,000 queues. So a longer one is a subquery.
+#: Maximum number of queue ids in a query's list; more become a subquery. With a list PostgreSQL
+#: plans only these queues' partitions, but compares each with the whole list: 36 s for 6,000 ids.
 LISTED = 100
 RECENT = 3600.0
 
 UNKNOWN = Times()
 
-#: How bad each kind of finding is.
+#: Levels of an alert.
 BAD, WARNING = 2, 1
 
 
 def standing_in(backlog: Metrics) -> dict[Place, int]:
-    """How many messages stand in each place: together, the length of the queue."""
+    """The number of messages in each place. The sum is the length of the queue."""
     return {
         Place.READY: backlog.ready,
         Place.DUE: backlog.visible - backlog.ready,
@@ -72,7 +73,7 @@ def standing_in(backlog: Metrics) -> dict[Place, int]:
 
 @dataclass(frozen=True)
 class Alert:
-    """A problem to look at: ``about`` names the page that tells more."""
+    """A problem. ``about`` names the page with details."""
 
     level: int
     text: str
@@ -87,13 +88,13 @@ class Alert:
 
 @dataclass
 class Row:
-    """One queue at this moment."""
+    """One row of the overview: a queue and its figures."""
 
     queue: Queue
     counts: dict[Place, int]
     length: int
     exact: bool
-    oldest: float | None  # seconds for which the oldest readable message could have been read
+    oldest: float | None  # seconds since the oldest readable message became readable
     consumers: int
     recent: Recent  # the last hour
     rates: tuple[float, float]  # messages in and out a minute
@@ -108,7 +109,7 @@ class Row:
         return (level, self.oldest or 0.0, self.length)
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON has it."""
+        """The row as JSON values."""
         hour = self.recent.hour
         return {
             "queue": self.queue.name,
@@ -136,7 +137,7 @@ class Overview:
 
     rows: list[Row]
     alerts: list[Alert]
-    processes: list[Process]  # that take any of the queues
+    processes: list[Process]  # consumers of any of the queues
     at: dt.datetime
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,18 +154,18 @@ class Overview:
 def look(
     queues: Sequence[Queue], *, by_name: bool = False, seen: Container[str] | None = None
 ) -> Overview:
-    """Measure these queues, all in the same few statements, and say what is wrong with them.
+    """Measure all queues in a few statements, and find their problems.
 
-    The rows lack their times, for which see :func:`add_times`.
+    Wait and run times are not filled in: see :func:`add_times`.
 
     Arguments:
-        seen: the names of queues that may be told; None: all.
+        seen: the names of the queues that the user may see; None: all.
     """
     if not queues:
         return Overview([], [], [], now())
     using = queues[0].alias
     ids = [queue.pk for queue in queues]
-    measured = metrics_of_all(using, [queue.unlogged for queue in queues])
+    measured = metrics_of_all(runner(using), [queue.unlogged for queue in queues])
     found = judged(
         queues,
         {each.queue_name: each for each in measured},
@@ -187,12 +188,12 @@ def judged(
     *,
     sources: Mapping[int, list[str]],
 ) -> Overview:
-    """The rows of these queues, the worst first, and what is wrong with them.
+    """Rows with alerts for these queues, the worst first.
 
     Arguments:
-        measured: what the queues hold, by name; one that is not there was dropped just now.
-        history: what happened to them in the last hour, by id.
-        sources: the names of the queues whose dead letters come to them, by id.
+        measured: metrics by queue name. A missing queue was dropped meanwhile.
+        history: counts of the last hour, by queue id.
+        sources: names of the queues that dead-letter into a queue, by its id.
     """
     using, names = queues[0].alias, {queue.name for queue in queues}
     oldest = places.oldest_readable([queue.pk for queue in queues], using=using)
@@ -235,7 +236,7 @@ def judged(
     alerts += [
         Alert(
             WARNING,
-            gettext("Consumer %(consumer)s has given no sign of life for %(age)s")
+            gettext("Consumer %(consumer)s has sent no heartbeat for %(age)s")
             % {"consumer": process, "age": age(seconds_since(process.heartbeat_at))},
             "consumers",
         )
@@ -246,7 +247,7 @@ def judged(
 
 
 def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:
-    """The names of the queues whose dead letters come to these, by their ids."""
+    """For each queue's id the names of the queues that dead-letter into it."""
     found: dict[int, list[str]] = defaultdict(list)
     every = (
         queues
@@ -260,12 +261,12 @@ def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, 
 
 
 def name_of(queue: Queue, seen: Container[str] | None) -> str:
-    """The name, if it may be seen: that there is such a queue is no secret."""
+    """The queue's name, or "another queue" if the user may not see it."""
     return queue.name if seen is None or queue.name in seen else gettext("another queue")
 
 
 def add_times(rows: Sequence[Row]) -> None:
-    """Put on these rows how long messages waited and ran lately."""
+    """Fill in the rows' recent wait and run times."""
     if rows:
         found = times(rows[0].queue.alias, [row.queue.pk for row in rows])
         for row in rows:
@@ -273,7 +274,7 @@ def add_times(rows: Sequence[Row]) -> None:
 
 
 def _alerts(row: Row) -> Iterator[Alert]:
-    """The problems of a queue."""
+    """The alerts for a queue."""
     queue = row.queue
     readable = row.counts[Place.READY] + row.counts[Place.DUE]
     told: dict[str, Any] = {"queue": queue, "messages": counted(row.length)}
@@ -300,7 +301,7 @@ def _alerts(row: Row) -> Iterator[Alert]:
 
 
 def _failing(queue: Queue, recent: Recent) -> Iterator[Alert]:
-    """That many attempts fail: bad while it does not get better."""
+    """The alert for many failed attempts: BAD while attempts still fail, then WARNING."""
     present, hour = recent.now, recent.hour
     fails_now = present.bad >= FAILURES and present.share >= SHARE_NOW
     if not fails_now and not (hour.bad >= FAILURES and hour.share >= SHARE):
@@ -323,7 +324,7 @@ def _failing(queue: Queue, recent: Recent) -> Iterator[Alert]:
 
 
 def _outcomes(queues: Collection[int], using: str) -> dict[int, Recent]:
-    """How the newest messages ended in the last hour, of queues that no consumer tells of."""
+    """Outcomes of the last hour from the archive, for queues without history from a consumer."""
     if not queues:
         return {}
     chosen: Any = queues
@@ -340,7 +341,7 @@ def _outcomes(queues: Collection[int], using: str) -> dict[int, Recent]:
 
 
 def oldest_transaction(using: str) -> float | None:
-    """For how many seconds the oldest transaction has kept rows from being removed."""
+    """Seconds since the start of the oldest transaction that keeps dead rows from removal."""
     with connections[using].cursor() as cursor:
         cursor.execute(
             "SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float "

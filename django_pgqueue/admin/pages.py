@@ -1,4 +1,4 @@
-"""Lists that stay fast however many rows there are."""
+"""Base classes of our model admins. Their lists stay fast with any number of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.models import Message, Operation, Process, Queue, Rollup
+from django_pgqueue.models import BulkAction, Message, Process, Queue, Rollup
 
 __all__ = [
     "CAP",
@@ -34,17 +34,17 @@ __all__ = [
     "RecordAdmin",
 ]
 
-#: How many rows a list counts, pages through and acts on at most.
+#: Maximum number of rows that a list counts, pages through and acts on.
 CAP = 10_000
 
-#: How the admin's own templates write the way back.
+#: Whether the admin's own templates write breadcrumbs as a list.
 CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
-#: Whether the block of a page's buttons is within that of its content.
+#: Whether the template block of a page's buttons is inside the content block.
 TOOLS_ARE_CONTENT = django.VERSION < (6, 1)
 
 
 class CappedPaginator(generic.Paginator):
-    """Counts no further than CAP: a count of everything would read everything."""
+    """Counts at most CAP rows, since an exact count would read the whole table."""
 
     @cached_property
     def count(self) -> int:
@@ -53,7 +53,7 @@ class CappedPaginator(generic.Paginator):
 
 
 class PageList(ChangeList):
-    """A list that knows the rows of its page before the cells are asked one by one."""
+    """A change list that calls ``prepare`` with all rows of the page before it renders cells."""
 
     model_admin: PageAdmin
 
@@ -63,7 +63,7 @@ class PageList(ChangeList):
 
 
 class PageAdmin(generic.ModelAdmin):
-    """Shows a page at a time, and asks the database per page, not per cell."""
+    """Queries the database once per page, not once per cell."""
 
     paginator = CappedPaginator
     change_list_template = "admin/django_pgqueue/list.html"
@@ -76,7 +76,7 @@ class PageAdmin(generic.ModelAdmin):
         css = {"all": ["django_pgqueue/admin.css"]}
 
     def prepare(self, rows: Sequence[Any]) -> None:
-        """Put on the rows of a page, or the one of a form, what their cells show besides."""
+        """Attach the computed values that the cells show, to a page's rows or a form's object."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return PageList
@@ -86,7 +86,9 @@ class PageAdmin(generic.ModelAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         if any("\x00" in text for values in request.GET.lists() for text in values[1]):
-            raise SuspiciousOperation("an address with NUL, which no text in PostgreSQL holds")
+            raise SuspiciousOperation(
+                "the address has a NUL character: PostgreSQL has no such text"
+            )
         return super().changelist_view(request, self.with_nav(request, extra_context))
 
     @patiently
@@ -108,12 +110,12 @@ class PageAdmin(generic.ModelAdmin):
     def with_nav(
         self, request: HttpRequest, context: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The context with the ways to our pages, of those that this user may see."""
+        """The template context with navigation links to our pages that this user may see."""
         pages = [
             (_("Queues"), Queue, "queue_changelist"),
             (_("Messages"), Message, "message_changelist"),
             (_("Failures"), Message, "message_failures"),
-            (_("Operations"), Operation, "operation_changelist"),
+            (_("Bulk actions"), BulkAction, "bulkaction_changelist"),
             (_("Consumers"), Process, "process_changelist"),
             (_("Charts"), Rollup, "rollup_charts"),
             (_("Database"), Process, "health"),
@@ -134,7 +136,7 @@ class PageAdmin(generic.ModelAdmin):
         return {"pgqueue_nav": nav, **(context or {})}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Only what a filter of this list offers: anything else may read all there is."""
+        """Allow only this list's own filters: other lookups could read the whole table."""
         offered = set()
         for each in self.get_list_filter(request):
             if isinstance(each, type) and issubclass(each, admin.SimpleListFilter):
@@ -152,16 +154,16 @@ class PageAdmin(generic.ModelAdmin):
         return found
 
     def look_up(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """The object of a page, as Django finds it."""
+        """Find the object of a page. Subclasses override how."""
         return super().get_object(request, object_id, from_field)
 
     def url(self, name: str, /, *args: object, **query: object) -> str:
-        """The address of one of our pages on this site; ``query`` follows its question mark."""
+        """The URL of one of our pages on this site, with ``query`` as its query string."""
         route = f"admin:django_pgqueue_{name}"
         return reverse(route, args=args, query=query, current_app=self.admin_site.name)
 
     def own_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
-        """One of our pages on this site, for who may enter it; ``url(name)`` leads there."""
+        """The URL pattern of one page, behind the admin's permission check. See :meth:`url`."""
         return path(route, self.admin_site.admin_view(view), name=f"django_pgqueue_{name}")
 
     def render_page(
@@ -186,25 +188,25 @@ class PageAdmin(generic.ModelAdmin):
     def render_live(
         self, request: HttpRequest, name: str, context: dict[str, Any]
     ) -> TemplateResponse:
-        """A page that refreshes itself: all of it, or its live part for refresh.js."""
-        # All of it would use up Django's messages.
+        """A page that refreshes itself: the whole page, or for refresh.js only its live part."""
+        # A refresh that rendered the whole page would consume Django's pending messages.
         live = request.headers.get("X-Requested-With") == "pgqueue"
         template = f"admin/django_pgqueue/{name}{'_live' if live else ''}.html"
         return self.render_page(request, template, {"is_list": True, "refreshed": True, **context})
 
     def link(self, model: type[models.Model], pk: object, text: object, **query: object) -> str:
-        """A link to the page of an object, or the plain text on a site that has no such page."""
+        """A link to an object's page, or plain text if its model is not registered."""
         if pk is None or not self.admin_site.is_registered(model):
             return str(text)
         url = self.url(f"{model._meta.model_name}_change", pk, **query)
         return format_html('<a href="{}">{}</a>', url, text)
 
     def message_link(self, pk: int, queue_id: int) -> str:
-        """A link to a message that names its queue: by its id alone all tables are asked for it."""
+        """A link to a message. It names the queue: a look-up by id alone asks all partitions."""
         return self.link(Message, pk, pk, queue=queue_id)
 
     def listed(self, model: type[models.Model], text: object, **query: str | int) -> str:
-        """A link to a list, narrowed by its filters, or the plain text where there is no list."""
+        """A link to a filtered list, or plain text if its model is not registered."""
         if not self.admin_site.is_registered(model):
             return str(text)
         url = self.url(f"{model._meta.model_name}_changelist", **query)
@@ -212,7 +214,7 @@ class PageAdmin(generic.ModelAdmin):
 
 
 class RecordAdmin(PageAdmin):
-    """Rows that processes and jobs write: to look at."""
+    """A read-only admin of rows that processes and jobs write."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -225,13 +227,13 @@ class RecordAdmin(PageAdmin):
 
 
 class ReadOnlyAdmin(RecordAdmin):
-    """Messages and their outcomes, of the queues that may be seen."""
+    """A read-only admin of messages and outcomes, limited to the visible queues."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.may(request, "view")
 
     def may(self, request: HttpRequest, action: str) -> bool:
-        """Whether the user has Django's permission of that name: what actions ask for."""
+        """Whether the user has the model permission for this action, such as ``view``."""
         return request.user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}")
 
     def get_object(
@@ -243,7 +245,7 @@ class ReadOnlyAdmin(RecordAdmin):
         return found
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
-        # Not by a join: the planner might sort everything behind it.
+        # No join: with one, the planner might sort the whole table.
         rows = super().get_queryset(request).prefetch_related("queue")
         seen = allowed(request)
         return rows if seen is None else rows.filter(queue_id__in=list(seen))

@@ -1,4 +1,4 @@
-"""No page keeps the database busy for long: it is told to stop, and the page says so."""
+"""A statement timeout for the admin's pages, and the page that is shown after a timeout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 
 __all__ = ["SECONDS", "patiently"]
 
-#: How long each statement of a page may take.
+#: The statement timeout of a page, in seconds.
 SECONDS = 10.0
 
 
 def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A view of a page admin whose statements end after SECONDS when it only shows something."""
+    """Decorate a view of a PageAdmin: statements of a GET request time out after SECONDS."""
 
     @wraps(view)
     def shown(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -56,5 +56,5 @@ def _limited(alias: str, seconds: float) -> Iterator[None]:
         )
         usual, _ = cursor.fetchone()
         yield
-        if nested:  # the transaction around this one goes on
+        if nested:  # the outer transaction continues: restore its timeout
             cursor.execute("SELECT set_config('statement_timeout', %s, true)", [usual])

@@ -1,4 +1,4 @@
-"""Consumers, with what they have in hand; and whether the database is well."""
+"""The pages of consumer processes and of the database's health."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from django_pgqueue.wording import age
 
 __all__ = ["ProcessAdmin"]
 
-#: How many messages in hand are looked up, of all consumers together.
+#: Maximum number of running messages that are looked up, over all consumers.
 IN_HAND = 500
 
 
 @dataclass
 class Held:
-    """A message that a consumer has in hand."""
+    """A message that a consumer works on."""
 
     pk: int
     link: str
@@ -53,7 +53,7 @@ class Consumer:
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
-    """Consumer processes: their rows go when they stop, or soon after they died."""
+    """Consumer processes. A row is deleted when its process stops, or soon after it dies."""
 
     def has_health_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("django_pgqueue.view_health")
@@ -75,7 +75,7 @@ class ProcessAdmin(RecordAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The consumers, those first that give no sign of life."""
+        """The list of consumers, those with the oldest heartbeat first."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         processes = list(self.get_queryset(request).order_by("heartbeat_at"))
@@ -91,7 +91,7 @@ class ProcessAdmin(RecordAdmin):
         silent = seconds_since(process.heartbeat_at)
         look, status = "", _("running")
         if silent > DEAD_AFTER:
-            look, status = "bad", _("no sign of life")
+            look, status = "bad", _("no heartbeat")
         elif process.stopping:
             look, status = "quiet", _("stopping")
         names = set(seen.values()) if seen is not None else set(process.queues)
@@ -126,7 +126,7 @@ class ProcessAdmin(RecordAdmin):
         found = {}
         for message in messages:
             stands = standing.get(message.pk)
-            if stands is None:  # done at this very moment
+            if stands is None:  # settled meanwhile
                 continue
             read_at = stands.last_read_at
             found[message.pk] = Held(
@@ -139,7 +139,7 @@ class ProcessAdmin(RecordAdmin):
 
     @patiently
     def health(self, request: HttpRequest) -> HttpResponse:
-        """The tables' dead rows, the sessions that hold them, and retention."""
+        """The health page: dead rows, the sessions that keep them from removal, and retention."""
         if not self.has_health_permission(request):
             raise PermissionDenied
         alias = Queue.objects.database()
@@ -157,7 +157,7 @@ class ProcessAdmin(RecordAdmin):
 
 
 def _ids(process: Process) -> list[int]:
-    """The ids in what a process says that it works on."""
+    """The message ids in a process's ``working_on``, which may be malformed."""
     told = process.working_on
     lists = told.values() if isinstance(told, dict) else []
     return [pk for ids in lists if isinstance(ids, list) for pk in ids if isinstance(pk, int)]

@@ -1,4 +1,4 @@
-"""One queue: what happened to it, who consumes it, what failed, and what it takes up."""
+"""The data of a queue's page: history charts, errors, groups and storage."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of
 from django_pgqueue.admin.spans import SpanField
 from django_pgqueue.admin.wording import moment
-from django_pgqueue.engine.history.reading import Counts, Recent, Times
-from django_pgqueue.histograms import quantile
+from django_pgqueue.history.histograms import quantile
+from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
 from django_pgqueue.models import Attempt, History, Queue
 from django_pgqueue.wording import amount, length_text
 
 __all__ = ["RANGES", "Happened", "Range", "SendForm", "errors_of", "room_of"]
 
-#: How many errors and groups are shown, and how many waiting messages are looked at for groups.
+#: How many errors and groups are shown, and how many waiting messages are read to find groups.
 LONGEST_LIST = 10
 WAITING = 20_000
-#: Seconds over which times are told, and the part of messages that took no longer.
-LATELY, SHOWN_SHARE = 600, 0.95
 
 _COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
 
@@ -58,7 +56,7 @@ class SendForm(forms.Form):
 
 @dataclass(frozen=True)
 class Range:
-    """How far back the charts go: ``spans`` of ``seconds`` each."""
+    """The range of the charts: ``spans`` spans of ``seconds`` each."""
 
     label: Any
     seconds: int
@@ -75,7 +73,7 @@ RANGES = {
 
 @dataclass
 class Span:
-    """The history of one span, of all processes together."""
+    """The counts and times of one span, summed over all processes."""
 
     counts: Counter[str] = field(default_factory=Counter)
     times: dict[str, Counter[str]] = field(
@@ -94,7 +92,7 @@ class Span:
 
 
 class Happened:
-    """The history of a queue over a range, which ends with the present span."""
+    """The history of a queue over a range that ends with the current span."""
 
     def __init__(self, queue: Queue, chosen: Range) -> None:
         self._seconds = chosen.seconds
@@ -115,9 +113,7 @@ class Happened:
             span = self._spans.get(at // chosen.seconds * chosen.seconds)
             if span is not None:
                 span.add(row)
-        self.times = Times(
-            *(quantile(lately.times[kind], SHOWN_SHARE) for kind in ("waits", "runs"))
-        )
+        self.times = Times.of(lately.times)
 
     def charts(self) -> list[Chart]:
         return _drawn(list(self._spans.values()), self._starts, self._seconds)
@@ -156,13 +152,13 @@ def _drawn(spans: Sequence[Span], starts: Sequence[int], seconds: int) -> list[C
         ),
         chart(
             gettext("Depth"),
-            gettext("The most messages found in the queue."),
+            gettext("The largest number of messages in the queue."),
             [Line(gettext("depth"), depth, "first")],
             whole=True,
         ),
         chart(
             gettext("Failures"),
-            gettext("Attempts that failed in %s. The last to be drawn is on top.") % length,
+            gettext("Attempts that failed in %s. Later lines are drawn on top.") % length,
             [
                 counts(gettext("retried"), "first", "retried"),
                 counts(gettext("dead-lettered"), "second", "dead_lettered"),
@@ -172,7 +168,7 @@ def _drawn(spans: Sequence[Span], starts: Sequence[int], seconds: int) -> list[C
         ),
         chart(
             gettext("Waiting"),
-            gettext("From when a message could be read to its first delivery."),
+            gettext("The time from readable to the first delivery."),
             percentiles("waits"),
             seconds_of,
         ),
@@ -181,13 +177,13 @@ def _drawn(spans: Sequence[Span], starts: Sequence[int], seconds: int) -> list[C
         ),
         chart(
             gettext("Oldest message"),
-            gettext("The longest wait found of a message in the queue."),
+            gettext("The longest wait of a message in the queue."),
             [Line(gettext("oldest"), oldest, "first")],
             seconds_of,
         ),
         chart(
             gettext("Busy workers"),
-            gettext("Handlers that ran, on average."),
+            gettext("Handlers running at the same time, on average."),
             [Line(gettext("busy"), busy, "first filled")],
         ),
     ]
@@ -200,8 +196,10 @@ def errors_of(queue: Queue) -> list[Attempt]:
 
 
 def room_of(queue: Queue) -> tuple[list[tuple[str, str]], bool, list[tuple[str, str]]]:
-    """The FIFO groups with most messages behind their head, whether all that wait were looked at,
-    and what the queue takes up."""
+    """The largest FIFO groups, whether all waiting messages were read, and the storage used.
+
+    Groups are sorted by the number of messages behind their head.
+    """
     sql = """
         WITH waiting AS (
             SELECT group_key FROM {waiting} WHERE queue_id = {queue_id}

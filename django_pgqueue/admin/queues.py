@@ -1,4 +1,4 @@
-"""Queues: their backlog, their settings, making and dropping them."""
+"""The admin of queues: the overview, a queue's page, its settings, and actions on it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.bulk_actions import NOT_TYPED, Job, may, perform
 from django_pgqueue.admin.charts import count_of, seconds_of, spark_path
-from django_pgqueue.admin.operations import NOT_TYPED, Job, may, perform
 from django_pgqueue.admin.overview import (
     DEAD_AFTER,
     Alert,
@@ -57,17 +57,17 @@ from django_pgqueue.admin.queue_page import (
 from django_pgqueue.admin.search import Backlog
 from django_pgqueue.admin.spans import SpanField
 from django_pgqueue.admin.wording import EMPTY, cut, moment
-from django_pgqueue.arguments import validate_queue_name
 from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, QueueBusy, QueueNotFound
 from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, Message, Process, PurgeMark, Queue
 from django_pgqueue.models.bulk import Kind
+from django_pgqueue.validators import validate_queue_name
 from django_pgqueue.wording import age, amount, length_text
 
 __all__ = ["QueueAdmin"]
 
-#: How many queues a page of the overview shows, and how many it looks at.
+#: How many queues a page of the overview shows, and how many it measures at most.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
 
 #: How many characters of an error a list shows.
@@ -78,7 +78,7 @@ STORAGE = ["kept", "interval", "partitions", "last_removed", "made_at"]
 
 
 class QueueForm(generic.ModelForm):
-    """The settings of a queue, held to what ``create_queue`` allows."""
+    """The settings of a queue, with the same limits as in ``create_queue``."""
 
     retention = SpanField(
         required=False,
@@ -116,11 +116,13 @@ class QueueForm(generic.ModelForm):
         name: str = self.cleaned_data["name"]
         validate_queue_name(name)
         if Queue.objects.using(self.instance.alias).named(name).exists():
-            raise forms.ValidationError(_("There is a queue of that name, whatever its case."))
+            raise forms.ValidationError(
+                _("There is a queue of that name; upper and lower case count as equal.")
+            )
         return name
 
     def clean_dead_letter_queue(self) -> Queue | None:
-        """Dead letters must come to rest: the chain of queues may not lead back to this one."""
+        """Refuse a cycle of dead-letter queues."""
         target: Queue | None = self.cleaned_data["dead_letter_queue"]
         passed: list[Queue] = []
         following = target
@@ -130,14 +132,14 @@ class QueueForm(generic.ModelForm):
                 raise forms.ValidationError(
                     gettext("A queue cannot be its own dead-letter queue.")
                     if len(passed) == 1
-                    else gettext("Dead letters would go round: %s")
+                    else gettext("The dead-letter queues would form a cycle: %s")
                     % " -> ".join(map(self._named, [self.instance, *passed]))
                 )
             following = following.dead_letter_queue
         return target
 
     def _named(self, queue: Queue) -> str:
-        """The name, if it is one of a queue that this form offers, or its own."""
+        """The queue's name, or "another queue" if the form does not offer it."""
         offered: Any = self.fields["dead_letter_queue"]
         seen = queue == self.instance or offered.queryset.filter(pk=queue.pk).exists()
         return queue.name if seen else gettext("another queue")
@@ -157,7 +159,7 @@ class QueueForm(generic.ModelForm):
 
 @admin.register(Queue)
 class QueueAdmin(PageAdmin):
-    """Queues with what they hold at this moment."""
+    """Queues and their current backlog."""
 
     form = QueueForm
     change_form_template = "admin/django_pgqueue/queue_form.html"
@@ -168,7 +170,7 @@ class QueueAdmin(PageAdmin):
         return self.queues(request)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        # A queue that is new is none of those that are allowed.
+        # A user who may see only some queues could not see a new one.
         return allowed(request) is None and super().has_add_permission(request)
 
     def change_view(
@@ -218,7 +220,7 @@ class QueueAdmin(PageAdmin):
             return fieldsets
         seen = allowed(request)
         if seen is not None and obj.dead_letter_queue_id not in {None, *seen}:
-            # Not to be seen, and not to be lost by saving the rest.
+            # The user may not see this queue's name. Without the field, saving keeps the value.
             fieldsets[1][1]["fields"].remove("dead_letter_queue")
         backlog = (_("Backlog"), {"fields": BACKLOG})
         storage = (_("Storage"), {"fields": STORAGE})
@@ -229,7 +231,7 @@ class QueueAdmin(PageAdmin):
         return [*self.readonly_fields, *(["name"] if obj else [])]
 
     def prepare(self, rows: Sequence[Any]) -> None:
-        """The backlog of each; None for a queue that was dropped at this very moment."""
+        """Attach each queue's backlog; None for a queue that was dropped meanwhile."""
         for queue in rows:
             queue.backlog = None
             with suppress(QueueNotFound):
@@ -306,7 +308,7 @@ class QueueAdmin(PageAdmin):
         return EMPTY if mark is None else moment(mark.purged_at)
 
     def _messages(self, queue: Any, place: Place) -> str:
-        """A count, linked to the messages that it counts."""
+        """The number of messages in a place, as a link to their list."""
         if queue.backlog is None:
             return EMPTY
         number = amount(standing_in(queue.backlog)[place], exact=queue.backlog.exact)
@@ -317,7 +319,7 @@ class QueueAdmin(PageAdmin):
     def get_deleted_objects(
         self, objs: Iterable[Queue], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """The counts of rows deleted with the queues: Django would list every object."""
+        """The counts of rows deleted with the queues. Django would list every object."""
         queues = list(objs)
         self.prepare(queues)
         going: list[Any] = []
@@ -397,7 +399,7 @@ class QueueAdmin(PageAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The overview: what is wrong, and a row a queue."""
+        """The overview: alerts, and a row per queue."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         by_name = request.GET.get("by") == "name"
@@ -424,7 +426,7 @@ class QueueAdmin(PageAdmin):
         )
 
     def overview_json(self, request: HttpRequest) -> HttpResponse:
-        """The same for programs, which may show a token in place of a session."""
+        """The overview as JSON. Takes the token of ``OVERVIEW_TOKEN`` in place of a session."""
         given = request.headers.get("Authorization", "")
         token = settings.OVERVIEW_TOKEN
         if token and constant_time_compare(given, f"Bearer {token}"):
@@ -460,7 +462,7 @@ class QueueAdmin(PageAdmin):
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         seen = self._seen(request)
-        # With it the queues whose dead letters come to it.
+        # The queue, and the queues that dead-letter into it.
         both = Queue.objects.filter(Q(pk=pk) | Q(dead_letter_queue=pk)).order_by("name")
         sources = list(both)
         queue: Any = next((each for each in sources if each.pk == pk), None)
@@ -512,7 +514,7 @@ class QueueAdmin(PageAdmin):
         )
 
     def _consumers(self, queue: Queue, processes: Iterable[Process]) -> list[dict[str, Any]]:
-        """The processes that take the queue, and what they hold of it."""
+        """The consumers of the queue, and the messages of it that each works on."""
         rows = []
         for process in processes:
             silent = seconds_since(process.heartbeat_at)
@@ -531,7 +533,7 @@ class QueueAdmin(PageAdmin):
     def _links(
         self, request: HttpRequest, queue: Queue, rows: Sequence[Row]
     ) -> list[tuple[str, str]]:
-        """The actions on the queue that this user may take: the words and the address."""
+        """Label and URL of each action that this user may take on the queue."""
         links = []
         if self.admin_site.is_registered(Message):
             links.append((gettext("Messages"), self.url("message_changelist", queue=queue.pk)))
@@ -576,8 +578,8 @@ class QueueAdmin(PageAdmin):
         return self.render_page(request, "admin/django_pgqueue/send.html", context)
 
     def cells(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """The values that the pages show of these rows."""
-        # Once: to find an address takes longer than all else of a cell.
+        """The template values of these rows."""
+        # URLs are resolved once: that takes longer than the rest of a cell.
         has_pages = self.admin_site.is_registered(Message)
         messages = self.url("message_changelist") if has_pages else None
         failures = self.url("message_failures") if has_pages else None
@@ -628,7 +630,7 @@ class QueueAdmin(PageAdmin):
         }
 
     def alert_url(self, alert: Alert) -> str | None:
-        """Where the page that tells more is; None on a site that does not have it."""
+        """The URL of the page with details of an alert; None if the site lacks that page."""
         queue, about = alert.queue, alert.about
         if queue is not None and about == "failures":
             # Messages that failed for good are in the archive, or in the dead-letter queue.
@@ -676,7 +678,7 @@ class QueueAdmin(PageAdmin):
 
     @staticmethod
     def _back(request: HttpRequest) -> str | None:
-        """The page of this site that the button was on, if it says so."""
+        """The URL to return to: the posted ``back``, if it is on this site."""
         back = request.POST.get("back", "")
         safe = url_has_allowed_host_and_scheme(
             back, allowed_hosts={request.get_host()}, require_https=request.is_secure()
@@ -689,7 +691,7 @@ class QueueAdmin(PageAdmin):
         return request.user.has_perm("django_pgqueue.purge_queue")
 
     def purge(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask, then delete the messages in the queue."""
+        """Ask for confirmation, then delete the messages in the queue."""
         if not self.has_purge_permission(request):
             raise PermissionDenied
         queue = get_object_or_404(self.get_queryset(request), pk=pk)
@@ -705,7 +707,7 @@ class QueueAdmin(PageAdmin):
     # Redriving
 
     def redrive(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask, then send the dead letters in the queue back to where they came from."""
+        """Ask for confirmation, then redrive the dead letters in the queue."""
         queue = get_object_or_404(self.get_queryset(request), pk=pk)
         return perform(
             self,

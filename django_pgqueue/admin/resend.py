@@ -1,4 +1,4 @@
-"""A message's body and headers as text to edit, and sent as a new one."""
+"""The form that edits a message's body and headers, and sends them as a new message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ResendForm"]
 
 
 class JSONText(forms.CharField):
-    """JSON that keeps the order of what is typed, and says where it is wrong."""
+    """A JSON field that keeps the order of keys, and shows where the JSON is invalid."""
 
     widget = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "pgqueue-edit"})
 
@@ -35,7 +35,7 @@ class JSONText(forms.CharField):
 
 
 class ResendForm(forms.Form):
-    """A copy of a message; values that are masked go along as they were."""
+    """Edit a copy of a message. Masked values are sent unchanged."""
 
     queue = forms.ModelChoiceField(Queue.objects.none(), label=gettext_lazy("Queue"))
     body = JSONText(required=False, strip=False, label=gettext_lazy("Body"))
@@ -71,7 +71,7 @@ class ResendForm(forms.Form):
         return self.cleaned_data
 
     def send(self) -> int:
-        """The id of the new message."""
+        """Send the copy. Returns the id of the new message."""
         given = self.cleaned_data
         headers = unmasked(given["headers"], self.headers_were)
         return Message.objects.send(

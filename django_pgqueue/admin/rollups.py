@@ -1,4 +1,4 @@
-"""Roll-ups as charts and as a plain list, and when they were computed."""
+"""The admin of roll-ups (charts and a list) and of roll-up runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from django_pgqueue.wording import amount
 
 __all__ = ["RollupAdmin", "RollupRunAdmin"]
 
-#: How many spans a chart may show; a day, three, a week and two of them, by the hour.
+#: How many spans a chart can show. In hours: a day, three days, a week, two weeks.
 SPANS = (24, 72, 168, 336)
 LONGEST_LIST = 10
 
 
 @admin.register(Rollup)
 class RollupAdmin(RecordAdmin):
-    """The events of each queue and span of time."""
+    """Roll-ups: the counts and times of each queue and span."""
 
     change_list_template = "admin/django_pgqueue/rollup_list.html"
     list_display = [
@@ -112,7 +112,7 @@ class RollupAdmin(RecordAdmin):
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
-    """A number of the address, if it is one of those there are."""
+    """A number from the query string if it is in ``known``, else ``usual`` or the first known."""
     given = request.GET.get(name, "")
     if given.isdecimal() and int(given) in known:
         return int(given)
@@ -122,7 +122,7 @@ def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | 
 def _one(
     found: dict[dt.datetime, Rollup], moments: Sequence[dt.datetime], seconds: int
 ) -> dict[str, Any]:
-    """The charts and lists of one queue. A span without a row is one in which nothing happened."""
+    """The charts and lists of one queue. In a span without a row nothing happened."""
     rows = [found.get(moment) for moment in moments]
 
     def counts(name: str, field: str, look: str) -> Line:
@@ -146,13 +146,12 @@ def _one(
 
     span = seconds_of(seconds)
     ended = [counts(_("sent"), "sent", "first"), counts(_("completed"), "completed", "second")]
-    # The last one is drawn on top: what failed shows where as many were retried.
     bad = [
         counts(_("retried"), "retried", "first"),
         counts(_("dead-lettered"), "dead_lettered", "second"),
         counts(_("failed"), "failed", "bad"),
     ]
-    waiting = _("From when a message could be read to its first delivery.")
+    waiting = _("The time from readable to the first delivery.")
     running = _("From the last delivery to the end.")
     return {
         "charts": [
@@ -173,7 +172,10 @@ def _one(
                 [counts(_("busy"), "utilisation", "first filled")],
             ),
             chart(
-                _("Trouble"), _("Messages that ended badly or late in %s.") % span, bad, whole=True
+                _("Failures"),
+                _("Attempts that failed in %s. The last to be drawn is on top.") % span,
+                bad,
+                whole=True,
             ),
         ],
         "errors": _most((e["error"], e["count"]) for row in found.values() for e in row.top_errors),
@@ -197,14 +199,14 @@ def _most(counted: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
 
 
 def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
-    """A line of a table for each queue."""
+    """A table row for each queue."""
     fields = (
         "sent",
         "completed",
         "failed",
         "dead_lettered",
         "backlog",
-        "busy_seconds",
+        "busy",
         "wait_p95",
         "run_p95",
     )
@@ -235,7 +237,7 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
                 "wait": seconds_of(max(waits)) if waits else "-",
                 "run": seconds_of(max(runs)) if runs else "-",
                 "busy": count_of(
-                    sum(row["busy_seconds"] for row in told) / told[0]["seconds"] / len(moments)
+                    sum(row["busy"] for row in told) / told[0]["seconds"] / len(moments)
                 ),
                 "sent_path": spark_path([spans[m]["sent"] if m in spans else 0 for m in moments]),
                 "backlog_path": spark_path(backlog),
@@ -246,7 +248,7 @@ def _all(rows: Any, moments: Sequence[dt.datetime]) -> list[dict[str, Any]]:
 
 @admin.register(RollupRun)
 class RollupRunAdmin(RecordAdmin):
-    """Which spans were computed, and when."""
+    """The runs of the roll-up job: the spans each computed, and when."""
 
     list_display = ["id", "seconds", "began", "ended", "buckets", "removed", "finished"]
 

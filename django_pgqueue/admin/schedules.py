@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -21,17 +21,29 @@ __all__ = ["ScheduleAdmin"]
 class ScheduleAdmin(PageAdmin):
     """Those that the code declares stand here as well; what is changed here wins until then."""
 
-    list_display = ["name", "queue", "when", "next_run", "last_run_at", "paused", "error"]
+    list_display = [
+        "name",
+        "queue",
+        "when",
+        "next_run",
+        "last_run_at",
+        "paused",
+        "ended_at",
+        "error",
+    ]
     list_select_related = ["queue"]
-    list_filter = ["paused"]
+    list_filter = ["paused", ("ended_at", admin.EmptyFieldListFilter)]
     search_fields = ["name"]
     actions = ["pause", "go_on"]
-    readonly_fields = ["next_run", "last_run_at", "error", "is_declared"]
+    readonly_fields = ["next_run", "last_run_at", "error", "is_declared", "ended_at"]
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
         (gettext_lazy("Message"), {"fields": ["body", "priority"]}),
-        (gettext_lazy("Runs"), {"fields": ["next_run", "last_run_at", "error", "is_declared"]}),
+        (
+            gettext_lazy("Runs"),
+            {"fields": ["next_run", "last_run_at", "error", "is_declared", "ended_at"]},
+        ),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
@@ -52,7 +64,7 @@ class ScheduleAdmin(PageAdmin):
 
     @admin.display(description=gettext_lazy("next run"), ordering="next_run_at")
     def next_run(self, schedule: Schedule) -> Any:
-        return None if schedule.paused else schedule.next_run_at
+        return None if schedule.paused or schedule.ended_at else schedule.next_run_at
 
     @admin.display(description=gettext_lazy("declared in code"), boolean=True)
     def is_declared(self, schedule: Schedule) -> bool:
@@ -70,8 +82,12 @@ class ScheduleAdmin(PageAdmin):
         self, request: HttpRequest, schedules: QuerySet[Schedule], paused: bool
     ) -> None:
         changed = 0
-        for schedule in schedules.filter(paused=not paused):
+        others = Q(paused=not paused)
+        for schedule in schedules.filter(others if paused else others | ~Q(ended_at=None)):
             schedule.paused = paused
+            if schedule.ended_at is not None and not paused:
+                # The admin's from now on: a consumer would end a declared one again.
+                schedule.ended_at = schedule.declared = None
             schedule.save()
             changed += 1
         if paused:

@@ -1,7 +1,7 @@
-"""Finding messages, in the queue and in the archive, for lists, counts, exports and actions.
+"""Searches of messages, queued and archived, for lists, counts, exports and actions.
 
-Each search goes along an index, from where the page before ended, and only so far: it costs the
-same however many messages there are.
+Each search follows an index from the end of the previous page, and reads a limited number of rows.
+So its cost does not grow with the number of messages.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from django_pgqueue import ddl
-from django_pgqueue.admin.places import ENDED, LIVE, Place, source_of
+from django_pgqueue.admin.places import ENDED, LIVE, Place, listed
 from django_pgqueue.admin.spans import span_of
 
 __all__ = ["ARCHIVED", "LARGE", "LOOK", "MOST", "Backlog", "Extent", "Found", "Search", "Term"]
 
-#: The state of every archived message, in an address.
+#: The value of ``state`` in an address for all archived messages.
 ARCHIVED = "archived"
-#: How many messages are looked at for those that a filter asks for, where no index serves.
+#: Maximum number of messages tested against a filter without an index.
 LOOK = 100_000
-#: How many rows a place is looked through for those in the asked state.
+#: Maximum number of rows of a place that are tested for the wanted state.
 SCAN = 10_000
-#: How many messages an action takes at most.
+#: Maximum number of messages of one action.
 MOST = 1_000_000
 #: Bodies and headers that take more bytes in the database are not searched.
 LARGE = 100_000
@@ -39,7 +38,7 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 class Found(NamedTuple):
-    """A message that a search found, and its place in the order of the search."""
+    """A message that a search found, and its sort key."""
 
     queue_id: int
     key: str
@@ -50,7 +49,7 @@ class Found(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> Found | None:
-        """The place that a page before ended at; None for anything else."""
+        """Parse the position at which the previous page ended; None if the text is invalid."""
         queue_id, _, rest = text.partition(":")
         pk, _, key = rest.partition(":")
         if not _is_number(queue_id, 2**31) or not _is_number(pk.removeprefix("-"), 2**63):
@@ -59,7 +58,7 @@ class Found(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How many messages of a queue a search finds, and the highest of their ids."""
+    """The number of a queue's messages that a search finds, and their highest id."""
 
     number: int
     highest: int
@@ -81,7 +80,7 @@ class Term(NamedTuple):
         return cls(column, tuple(path), value)
 
     def condition(self, number: int) -> tuple[str, dict[str, Any]]:
-        """As SQL on a message ``m``; the value as the JSON that it may be, and as text."""
+        """SQL for message ``m``. Compares the value as JSON, if it parses, and as text."""
         values = [json.dumps(self.value)]
         with suppress(ValueError):
             values.append(json.dumps(json.loads(self.value)))
@@ -95,7 +94,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """The filters of a list. ``queues`` are ids, None means all."""
+    """The filters of a list. ``queues`` holds ids; None means all queues."""
 
     place: Place | None = None
     queues: tuple[int, ...] | None = None
@@ -105,16 +104,16 @@ class Search:
     newer: dt.timedelta | None = None
     terms: tuple[Term, ...] = ()
     ids: tuple[int, ...] | None = None
-    #: Archived messages, however they ended.
+    #: Archived messages, with any outcome.
     archived: bool = False
-    #: Only what was there then.
+    #: Only messages that existed at this time.
     asked_at: dt.datetime | None = None
-    #: The words of the address that could not be understood.
+    #: Errors for the filters in the address that could not be parsed.
     wrong: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, query: Mapping[str, str], seen: Iterable[int] | None) -> Search:
-        """The search of an address, among the queues that may be seen."""
+        """The search of an address's parameters, limited to the queues in ``seen``."""
         wrong: list[str] = []
         queues = None if seen is None else tuple(seen)
         if query.get("queue"):
@@ -143,7 +142,7 @@ class Search:
                     _("Search for ids, body.customer:7 or headers.trace:abc, not “%s”.") % word
                 )
         if wrong:
-            queues = ()  # a filter that was not understood must not find everything
+            queues = ()  # an invalid filter finds nothing, rather than everything
         return cls(
             place=places[0] if places else None,
             archived=query.get("state") == ARCHIVED,
@@ -158,40 +157,40 @@ class Search:
 
     @classmethod
     def from_text(cls, text: str, seen: Iterable[int] | None) -> Search:
-        """The search of a query string, as :meth:`of`."""
+        """The search of a query string. See :meth:`of`."""
         return cls.of(QueryDict(text).dict(), seen)
 
     @property
     def is_filtered(self) -> bool:
-        """Whether no index leads to what is asked for."""
+        """Whether the search has filters that no index serves."""
         return bool(self.group or self.attempts or self.older or self.newer or self.terms)
 
     def find(self, limit: int, after: Found | None = None, *, using: str) -> list[Found]:
-        """The first messages, in the order of the list."""
+        """The first ``limit`` messages after ``after``, in list order."""
         sql, params = self._sql(limit, after)
         rows = _fetch(f"SELECT queue_id, key::text, id FROM ({sql}) f", params, using)
         return [Found(queue_id, key or "", pk) for queue_id, key, pk in rows]
 
     def count(self, limit: int, *, using: str) -> int:
-        """How many there are, counted up to a limit."""
+        """The number of messages, at most ``limit``."""
         sql, params = self._sql(limit, None, ordered=False)
         [(count,)] = _fetch(f"SELECT count(*) FROM ({sql}) f", params, using)
         return int(count)
 
     def extents(self, *, using: str) -> dict[int, Extent]:
-        """By queue how many there are, and up to which id."""
+        """The number of messages and the highest id, by queue."""
         sql, params = self._sql(MOST, None, ordered=False)
         text = f"SELECT queue_id, count(*), max(id) FROM ({sql}) f GROUP BY 1 ORDER BY 1"
         return {pk: Extent(*rest) for pk, *rest in _fetch(text, params, using)}
 
     def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        """The ids of all that were there then, by queue."""
+        """The ids of the messages that existed at ``asked_at``, by queue."""
         sql, params = replace(self, asked_at=asked_at)._sql(MOST, None, ordered=False)
         text = f"SELECT queue_id, array_agg(id ORDER BY id) FROM ({sql}) f GROUP BY 1"
         return dict(_fetch(text, params, using))
 
     def as_query(self) -> dict[str, str]:
-        """The address of the list that has these messages."""
+        """The query parameters of the list with this search."""
         words = [str(pk) for pk in self.ids or ()]
         words += [f"{'.'.join([t.column, *t.path])}:{t.value}" for t in self.terms]
         found = {
@@ -218,7 +217,6 @@ class Search:
         params: dict[str, Any] = {
             "limit": limit,
             "look": LOOK if self.is_filtered or self.ids is not None else max(limit, SCAN),
-            "groups": SCAN,
             "queues": None if self.queues is None else list(self.queues),
             "after_queue": after.queue_id,
             "after_key": after.key or None,
@@ -230,7 +228,7 @@ class Search:
             "ids": None if self.ids is None else list(self.ids),
             "asked_at": self.asked_at,
         }
-        inner = []  # on s, the row of the place
+        inner = []  # conditions on s, the message's row in the table of its place
         if self.ids is not None:
             inner.append("s.id = ANY(%(ids)s::bigint[])")
         if self.attempts:
@@ -243,7 +241,7 @@ class Search:
             ended = self.archived or self.place in ENDED
             entered = "archived_at" if ended else "enqueued_at"
             inner.append(f"s.{entered} <= %(asked_at)s")
-        outer: list[str] = []  # on m, the message
+        outer: list[str] = []  # conditions on m, the message
         if self.group:
             (inner if self.place in LIVE else outer).append(
                 f"{'s' if self.place in LIVE else 'm'}.group_key = %(group)s"
@@ -252,30 +250,13 @@ class Search:
             sql, values = term.condition(number)
             outer.append(sql)
             params |= values
-        if self.place in LIVE:
-            return self._live(inner, outer, ordered), params
+        if self.place is not None and self.place in LIVE:
+            conditions = [*inner, *self._of_message("q.id", outer)]
+            return listed(self.place, conditions, ordered=ordered), params
         return self._kept(inner, outer), params
 
-    def _live(self, inner: list[str], outer: list[str], ordered: bool) -> str:
-        assert self.place is not None
-        conditions = [*inner, *self._of_message("q.id", outer)]
-        source = source_of(self.place, conditions)
-        order = "ORDER BY q.id, p.key, p.id" if ordered else ""
-        each = (
-            f"SELECT q.id AS queue_id, p.key, p.id FROM pgqueue_queue q "
-            f"CROSS JOIN LATERAL ({source}) p WHERE q.unlogged = {{unlogged}} "
-            f"AND (%(queues)s::int[] IS NULL OR q.id = ANY(%(queues)s::int[])) "
-            f"AND q.id >= %(after_queue)s {order} LIMIT (SELECT %(limit)s::bigint)"
-        )
-        twins = [each.format(**ddl.shared_names(unlogged=unlogged)) for unlogged in (False, True)]
-        return (
-            " UNION ALL ".join(f"({twin})" for twin in twins)
-            + (" ORDER BY queue_id, key, id" if ordered else "")
-            + " LIMIT (SELECT %(limit)s::bigint)"
-        )
-
     def _kept(self, inner: list[str], outer: list[str]) -> str:
-        """Archived messages, or all there are: the newest first."""
+        """SQL for archived messages, or for all messages, the newest first."""
         if self.place is None and not self.archived:
             columns = "id, queue_id, enqueued_at, group_key, NULL::timestamptz AS archived_at"
             table = "pgqueue_message"
@@ -312,7 +293,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Backlog:
-    """All that is in a queue, wherever it stands."""
+    """All messages in a queue, in any place."""
 
     queue_id: int
 
@@ -325,7 +306,7 @@ class Backlog:
         return {self.queue_id: Extent(sum(extent.number for extent in there), highest)}
 
     def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        # A set: a message may move on between two looks.
+        # A set, since a message can move to another place between two queries.
         ids = {
             pk
             for each in self._parts

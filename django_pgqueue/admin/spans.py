@@ -1,4 +1,4 @@
-"""Lengths of time in forms: with their units, since a bare number could mean anything."""
+"""Form fields for durations. They require a unit, such as ``7d``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
 
 
 def span_of(text: str) -> dt.timedelta:
-    """A length of time from what people write.
+    """Parse a duration that a user typed.
 
     >>> span_of("7d"), span_of("1d 12h"), span_of("90 min"), span_of("7 00:00:00")
     (datetime.timedelta(days=7), datetime.timedelta(days=1, seconds=43200), \
 datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
 
-    Raises ValueError, which says what to write instead.
+    Raises ValueError with a text that tells the user what to write.
     """
     text = text.strip().lower()
     if _NUMBER.fullmatch(text):
@@ -43,7 +43,7 @@ datetime.timedelta(seconds=5400), datetime.timedelta(days=7))
 
 
 class SpanField(forms.Field):
-    """A length of time, written like ``7d``."""
+    """A form field for a duration such as ``7d``."""
 
     def prepare_value(self, value: Any) -> Any:
         return length_text(value) if isinstance(value, dt.timedelta) else value

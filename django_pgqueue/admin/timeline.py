@@ -1,4 +1,4 @@
-"""The life of a message, step by step, with how long each took."""
+"""The timeline of a message: its steps, and how long each took."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
-from django.utils.timezone import is_naive, now
+from django.utils.timezone import is_naive, make_naive, now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -29,15 +30,15 @@ _ENDS = {
 
 
 class Step(NamedTuple):
-    """Something that happened, or will."""
+    """A past or future event of a message."""
 
     at: dt.datetime
     text: str
-    lasted: float | None = None  # seconds since what came before
+    lasted: float | None = None  # seconds since the previous step
 
 
 class DeadLetter(NamedTuple):
-    """The headers of a dead letter; they are the sender's, so each may be missing."""
+    """The ``x-dead-letter`` header. Senders can set it too, so each value may be missing."""
 
     source: str | None
     error: str | None
@@ -48,7 +49,7 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter(headers: Any) -> DeadLetter | None:
-    """Where a dead letter came from, and why; None for what is none."""
+    """Parse the ``x-dead-letter`` header; None if the message is no dead letter."""
     told = headers.get(HEADER) if isinstance(headers, dict) else None
     if not isinstance(told, dict):
         return None
@@ -66,7 +67,9 @@ def dead_letter(headers: Any) -> DeadLetter | None:
             at = parse_datetime(as_text(name) or "")
         except ValueError:
             return None
-        return None if at is None or is_naive(at) else at
+        if at is None or is_naive(at):
+            return None
+        return at if settings.USE_TZ else make_naive(at)
 
     return DeadLetter(
         as_text("source"),
@@ -125,7 +128,7 @@ def steps(
 
 
 def _next(standing: Standing) -> Step:
-    """The next step, or the one that is overdue."""
+    """The next step, or the overdue one."""
     vt = standing.vt
     assert vt is not None
     ahead = (vt - _now(vt)).total_seconds()
@@ -137,11 +140,11 @@ def _next(standing: Standing) -> Step:
         return Step(vt, _("The delay was over; readable since"), -ahead)
     if ahead > 0:
         return Step(vt, _("Readable then, in"), ahead)
-    return Step(vt, _("Waits behind its group since"), -ahead)
+    return Step(vt, _("Waits behind another message of its group since"), -ahead)
 
 
 def drawn(found: list[Step]) -> str:
-    """The steps as a list."""
+    """The steps as an HTML list."""
     rows = format_html_join(
         "",
         "<li><time>{}</time> {} <b>{}</b></li>",

@@ -1,4 +1,4 @@
-"""How values look on a page."""
+"""Formatters for values on a page."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = [
 
 EMPTY = "-"
 
-#: A page shows no more characters of a body than this; a browser would choke on the rest.
+#: Maximum number of characters of a body on a page. Longer text makes browsers slow.
 LONGEST = 100_000
 
-#: Control characters, and those that turn or hide text around them.
+#: Control characters, and invisible ones that reorder or hide the text around them.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 )
 
 
 def counted(number: int) -> str:
-    """A number of messages, in words.
+    """A number of messages with its noun.
 
     >>> counted(1), counted(1200)
     ('1 message', '1,200 messages')
@@ -48,7 +48,7 @@ def counted(number: int) -> str:
 
 
 def moment(at: dt.datetime | None) -> str:
-    """A moment with its seconds, in the site's time zone; naive where Django uses none.
+    """A datetime to the second, in the site's time zone. Naive datetimes are not converted.
 
     >>> moment(None)
     '-'
@@ -59,7 +59,7 @@ def moment(at: dt.datetime | None) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Text whose control and direction characters are codes: no text may pass for another.
+    r"""Escape control and direction characters, so that no text can pass for another.
 
     >>> visible("invoice\u202efdp.exe")
     'invoice\\u202efdp.exe'
@@ -68,7 +68,7 @@ def visible(text: str) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """The beginning of a text, for a cell.
+    """The first ``length`` characters of a text, escaped as by :func:`visible`.
 
     >>> cut("abcdef", 3)
     'abc…'
@@ -77,7 +77,7 @@ def cut(text: str, length: int) -> str:
 
 
 def lapse(seconds: float) -> str:
-    """How long a step took.
+    """A duration with a unit that suits it.
 
     >>> lapse(0.0123), lapse(1.5), lapse(90)
     ('12 ms', '1.5 s', '1 min 30 s')
@@ -89,7 +89,7 @@ def lapse(seconds: float) -> str:
 
 
 def pretty_json(value: object) -> str:
-    """JSON over several lines, as text of its own in the page; secrets are masked.
+    """Indented JSON as a ``<pre>`` block, with secrets masked.
 
     >>> pretty_json({"a": "<b>"})
     '<pre class="pgqueue-text">{\\n  &quot;a&quot;: &quot;&lt;b&gt;&quot;\\n}</pre>'
@@ -100,7 +100,10 @@ def pretty_json(value: object) -> str:
 
 
 def preformatted(text: str | None, length: int | None = None) -> str:
-    """Text as it is, cut when it is very long; of ``length`` in all, if this is its beginning."""
+    """Text as a ``<pre>`` block, cut after LONGEST characters.
+
+    ``length`` is the length of the whole text, if ``text`` is only its beginning.
+    """
     if not text:
         return EMPTY
     left = max(len(text), length or 0) - LONGEST

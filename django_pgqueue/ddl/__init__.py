@@ -1,4 +1,4 @@
-"""The database objects behind the models: the only place that composes identifiers."""
+"""The database objects behind the models. Only this package composes SQL identifiers."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
--- Ids for messages with dedup keys, and which of them are new: a key that still counts gives the id
--- of its first message. Senders of one message and of many call it, and Spark's sink.
+-- Returns an id for each message of a batch with dedup keys, and whether it is new. While a key is
+-- held, its id is that of its first message. Called by single sends, batch sends and Spark's sink.
 -- Run once for each set of live tables: {twin} is empty or _unlogged.
 --
--- Keys are claimed in their order, so that two batches cannot wait for each other. A second
--- transaction with the same key waits for the first to commit or roll back. A key whose window is
--- over is taken over, and two others are swept on the way.
+-- A held key is only looked up, so a duplicate writes nothing. Other keys are claimed in key order,
+-- so that two batches cannot deadlock. A second transaction with the same key waits until the first
+-- commits or rolls back; ON CONFLICT then finds the key held. A key whose window has expired is
+-- claimed again. Each call also deletes two expired keys.
 --
--- A session keeps plans: one that was made while there were few keys would sweep by reading all of the
--- table for good, so it is pinned to an index.
+-- Sessions cache plans. A plan made while there were few keys would sweep with a full scan for
+-- good, so the sweep is pinned to its index. ORDER BY pins the look-up to the primary key: while
+-- the table is small, the planner would otherwise use the sweep's index for an equality.
 
 CREATE FUNCTION {schema}.pgqueue_claim_keys{twin}(queue integer, keys text[], during interval)
 RETURNS TABLE (place bigint, id bigint, is_new boolean)
@@ -16,14 +18,19 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 BEGIN
     RETURN QUERY
         WITH given AS MATERIALIZED (
-            SELECT place, dedup_key, nextval('{schema}.pgqueue_message_id_seq') AS id
+            SELECT place, dedup_key, nextval('{schema}.pgqueue_message_id_seq') AS id,
+                   (SELECT CASE WHEN d.dedup_key = k.dedup_key AND d.until > statement_timestamp()
+                                THEN d.id END
+                    FROM {schema}.pgqueue_dedup{twin} d
+                    WHERE d.queue_id = queue AND d.dedup_key >= k.dedup_key
+                    ORDER BY d.dedup_key LIMIT 1) AS held
             FROM (SELECT * FROM unnest(keys) WITH ORDINALITY AS k (dedup_key, place)
                   ORDER BY place) k
         ),
         claimed AS (
             INSERT INTO {schema}.pgqueue_dedup{twin} AS d (queue_id, dedup_key, id, until)
             SELECT DISTINCT ON (dedup_key) queue, dedup_key, id, statement_timestamp() + during
-            FROM given WHERE dedup_key IS NOT NULL
+            FROM given WHERE dedup_key IS NOT NULL AND held IS NULL
             ORDER BY dedup_key, place
             ON CONFLICT (queue_id, dedup_key) DO UPDATE
             SET id = CASE WHEN d.until <= statement_timestamp() THEN excluded.id ELSE d.id END,
@@ -31,7 +38,8 @@ BEGIN
                              ELSE d.until END
             RETURNING dedup_key, id
         )
-        SELECT g.place, coalesce(c.id, g.id), c.id IS NULL OR c.id = g.id
+        SELECT g.place, coalesce(g.held, c.id, g.id),
+               g.held IS NULL AND coalesce(c.id = g.id, true)
         FROM given g LEFT JOIN claimed c USING (dedup_key)
         ORDER BY g.place;
 

@@ -48,7 +48,7 @@ _ANALYST = dict.fromkeys(
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
         *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
-        *("operation", "operation_part", "history"),
+        *("bulk_action", "bulk_action_part", "history"),
     ),
     "SELECT",
 )
@@ -59,7 +59,7 @@ _OPERATOR = {
     "queue": "SELECT, UPDATE",
     "binding": _KEPT,
     "schedule": _KEPT,
-    **dict.fromkeys(("operation", "operation_part"), _KEPT),
+    **dict.fromkeys(("bulk_action", "bulk_action_part"), _KEPT),
     "message_id_seq": "SELECT, USAGE",
 }
 
@@ -71,12 +71,12 @@ _RIGHTS = {
 }
 KINDS = tuple(_RIGHTS)
 
-# Functions that the statements of a role call by themselves or in triggers.
+# Functions that the statements of a role call by themselves, in triggers or in policies.
 _FUNCTIONS = {
     "sender": "^pgqueue_(wake|sent)(_unlogged)?$",
-    "consumer": "^pgqueue_(wake|sent|go_on|next_heads)(_unlogged)?$",
-    "operator": "^pgqueue_(wake|sent|go_on|next_heads)(_unlogged)?$",
-    "analyst": "^$",  # none
+    "consumer": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "operator": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "analyst": "^pgqueue_may$",
 }
 
 # A right on a table of the first migration by which the kind of a role is known, the widest first.

@@ -1,15 +1,15 @@
--- Gives a FIFO group its next head.
+-- Chooses the next head of a FIFO group.
 --
--- A statement that removes heads (an ack, a dead letter, an operator's DELETE) brings up the next
--- ones in the same transaction, all of them at once. It never waits: where a group's row is locked
--- it leaves a recheck, which the next reader after the commits takes up.
--- Run once for each set of live tables: {twin} is empty or _unlogged.
+-- A statement that removes heads (an ack, a dead letter, an operator's DELETE) chooses all their
+-- successors in the same transaction. It never waits: for a locked group it inserts a recheck,
+-- which the next reader processes after the commits. Run once for each set of live tables: {twin}
+-- is empty or _unlogged.
 
--- A session keeps plans, and one made while a table was small would scan it for good: so they are
--- pinned to indexes and to the places of rows, and no other index serves what they ask.
+-- Sessions cache plans, and a plan made while a table was small would scan it for good. The
+-- statements are therefore pinned to indexes and to row addresses (ctid).
 
--- Takes the places of groups' rows, whose locks the caller holds and whose heads are gone. Returns
--- how many heads there are now. Each statement sees what was committed before it.
+-- Takes the ctids of groups whose heads are gone; the caller holds their row locks. Returns how
+-- many groups have a new head. Each statement sees everything committed before it.
 CREATE FUNCTION {schema}.pgqueue_next_heads{twin}(places tid[]) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -18,12 +18,12 @@ DECLARE
     found integer[];
     seen bigint;
 BEGIN
-    -- An operator may remove the next head at this moment: then look again. The row of a group that
-    -- has its head is in another place by then.
+    -- Repeats if an operator removed the next head meanwhile. A group with a new head was updated,
+    -- so its ctid has changed.
     LOOP
-        -- Followers leased in one batch with the old head are still in flight: the group goes on
-        -- after them, and before that with earlier messages that were set back in line. The queue
-        -- counts: a dead-lettered follower is in another one, with its id.
+        -- Followers leased in one batch with the old head are still in flight. The next head comes
+        -- after them, unless an earlier message was put back into the group. Followers are matched
+        -- by queue too: a dead-lettered follower keeps its id in another queue.
         WITH line AS MATERIALIZED (
             SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
             FROM {schema}.pgqueue_group{twin} g LEFT JOIN LATERAL (
@@ -85,9 +85,9 @@ BEGIN
 END
 $$;
 
--- Takes messages of groups that were deleted from a table. For a follower in a batch, the lock on the
--- group's row is kept until the commit: a statement that removes the head meanwhile then leaves a
--- recheck instead of naming this message the next head.
+-- Chooses the next heads after messages of groups were deleted from a table. If the deleted message
+-- is a follower in a batch, the lock on the group's row is held until the commit. A concurrent
+-- statement that removes the head then inserts a recheck, instead of choosing the deleted message.
 CREATE FUNCTION {schema}.pgqueue_go_on{twin}(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
 ) RETURNS void
@@ -96,8 +96,9 @@ DECLARE
     blind boolean := current_setting('transaction_isolation') <> 'read committed';
     places tid[];
 BEGIN
-    -- Heads that a read took from ready only move. A holder of the lock may not see that this
-    -- message goes; and a transaction that keeps its first snapshot may overlook what came since.
+    -- Excludes heads that a read is moving from ready to deferred. Groups that need a recheck:
+    -- locked ones, since the lock's holder may not see this deletion, and all of them in a
+    -- transaction that keeps its first snapshot, since it may miss newer messages.
     SELECT array_agg(g.place) FILTER (WHERE g.head = m.id),
            array_agg(m.id) FILTER (WHERE blind OR g.place IS NULL),
            array_agg(m.queue_id) FILTER (WHERE blind OR g.place IS NULL),
@@ -112,7 +113,7 @@ BEGIN
            WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id LIMIT 1) IS NULL;
 
     IF ids IS NOT NULL THEN
-        -- A group whose row is gone, as when its queue is dropped, needs no look.
+        -- A group without a row, as after its queue was dropped, needs no recheck.
         INSERT INTO {schema}.pgqueue_recheck{twin} (id, queue_id, group_key)
         SELECT m.id, m.queue_id, m.group_key
         FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
@@ -126,7 +127,7 @@ BEGIN
 END
 $$;
 
--- Most queues have no groups, so this part does as little as it can.
+-- Most queues have no groups, so the trigger itself does as little as possible.
 CREATE FUNCTION {schema}.pgqueue_members_gone{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[];

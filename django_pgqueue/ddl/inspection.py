@@ -1,6 +1,6 @@
-"""The objects of a database against those that the migrations make: what is missing or altered.
+"""Compares a database's objects with those that the migrations create, and reports differences.
 
-Functions and triggers are compared with the package's own SQL files, a queue's own tables with its
+Functions and triggers are compared with the package's SQL files, and a queue's own tables with its
 row in ``pgqueue_queue``. Nothing is changed.
 """
 
@@ -26,7 +26,7 @@ _TRIGGER = re.compile(r"CREATE TRIGGER (\w+)\s.*?\sON (?:[\w\"]+\.)?(\w+).*?;", 
 
 @dataclass(frozen=True)
 class Damage:
-    """An object that is not as the migrations made it, what is wrong with it, and what mends it."""
+    """An object that differs from the migrations' version, the difference, and its remedy."""
 
     kind: str
     name: str
@@ -38,10 +38,10 @@ class Damage:
 
 
 def damage(connection: Any) -> list[Damage]:
-    """All that is missing or altered in the queues' database.
+    """Report every missing or altered object of the queues' database.
 
-    Nothing is said of a database whose migrations are not this release's, older or newer: the last
-    release's processes work on the next one's schema.
+    Reports nothing if the applied migrations are older or newer than this release's: the last
+    release's processes may run on the next one's schema.
 
     >>> damage(connections["default"])
     []
@@ -177,5 +177,5 @@ def _statements_of(made: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _plain(text: str, schema: str) -> str:
-    """A statement on one line, without the schema."""
+    """A statement in one line, without the schema's name."""
     return " ".join(text.split()).replace(f"{schema}.", "")

@@ -1,16 +1,16 @@
--- The state of each live message: a row in ready (may be read, never was), in deferred (scheduled,
--- leased or waiting to retry), in lease (many leased together) or in waiting (behind the head of
--- its FIFO group).
+-- The state of each live message is one row: in ready (never read, may be read), in deferred
+-- (scheduled, leased or waiting to retry), in lease (leased together with others), or in waiting
+-- (behind the head of its FIFO group).
 --
--- All queues share these tables: few indexes, no DDL and no plan that grows with the number of
--- queues. Unlogged queues have twins of their own, which a crash empties together with the
--- unlogged partitions, so that no row is left without its message.
+-- All queues share these tables: few indexes, no DDL per queue, and no plan that grows with the
+-- number of queues. Unlogged queues have a second, unlogged set. A crash empties it together with
+-- their unlogged partitions, so that no state row outlives its message.
 --
--- A key ends with the whole key of the message, (id, queue_id, enqueued_at): a row of another
--- queue with the same id, or the same id sent twice, must not make a read fail.
+-- Each key ends with the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
+-- two queues have the same id, or if an id was sent twice.
 --
 -- Every logged table has a replica identity: without one, a publication FOR ALL TABLES refuses each
--- DELETE. The old row is only logged where wal_level is logical.
+-- DELETE. The old row is logged only where wal_level is logical.
 
 CREATE TABLE pgqueue_ready (
     id bigint NOT NULL,
@@ -23,8 +23,8 @@ CREATE TABLE pgqueue_ready (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- In the order of reading, both ascending: so one comparison of rows tells what comes after. Not
--- unique, see above; nor can an index with an expression be a replica identity.
+-- In reading order. Both columns ascend, so that one row comparison finds what comes after a
+-- position. Not unique, see above. An index with an expression cannot be a replica identity.
 CREATE INDEX pgqueue_ready_key ON pgqueue_ready (queue_id, (-priority), id);
 
 ALTER TABLE pgqueue_ready REPLICA IDENTITY FULL;
@@ -42,21 +42,22 @@ CREATE TABLE pgqueue_deferred (
     priority smallint NOT NULL,
     state text NOT NULL,
     group_key text,
-    -- Of the last attempt that ended with one.
+    -- The error of the last attempt that had one.
     error text,
     PRIMARY KEY (id, queue_id, enqueued_at)
 ) WITH (
-    -- Room for updates; and after a peak, when nearly all rows are dead, a scan of the table must
-    -- not look cheaper to the planner than its key.
+    -- Leaves space for updates. And after a peak, when nearly all rows are dead, a scan of the
+    -- table must not look cheaper to the planner than its key.
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
 CREATE INDEX pgqueue_deferred_vt_idx ON pgqueue_deferred (queue_id, vt);
 
--- Messages that one read took out of ready, as long as they are settled together: one row in place
--- of as many in deferred, each with two index entries. A statement on a single message of it first
--- unfolds it into those. All of a lease were delivered once, at read_at.
+-- Messages that one read took from ready, as long as they are settled together: one row, instead of
+-- one row per message in deferred with two index entries each. A statement on a single message
+-- first unfolds the lease into rows of deferred. All messages of a lease were delivered once, at
+-- read_at.
 CREATE TABLE pgqueue_lease (
     head bigint NOT NULL,
     tail bigint NOT NULL,
@@ -65,7 +66,7 @@ CREATE TABLE pgqueue_lease (
     queue_id integer NOT NULL,
     process_id integer,
     priority smallint NOT NULL,
-    -- The messages left in it, in the order of ids, and when each was sent.
+    -- The messages still leased, in the order of their ids, and when each was sent.
     ids bigint[] NOT NULL,
     enqueued_ats timestamptz[] NOT NULL,
     PRIMARY KEY (head, queue_id, read_at)
@@ -74,12 +75,12 @@ CREATE TABLE pgqueue_lease (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- Short-lived: not worth compressing.
+-- Not compressed, since the rows are short-lived.
 ALTER TABLE pgqueue_lease ALTER ids SET STORAGE EXTERNAL, ALTER enqueued_ats SET STORAGE EXTERNAL;
 
 CREATE INDEX pgqueue_lease_vt_idx ON pgqueue_lease (queue_id, vt);
 
--- Finds the lease of a message by its id.
+-- Finds a message's lease by the message's id.
 CREATE INDEX pgqueue_lease_span_idx ON pgqueue_lease USING gist (int8range(head, tail, '[]'));
 
 -- FIFO groups. Only a group's head is in ready or deferred; the rest wait here, in order.
@@ -103,8 +104,8 @@ CREATE UNIQUE INDEX pgqueue_waiting_key ON pgqueue_waiting (queue_id, group_key,
 
 ALTER TABLE pgqueue_waiting REPLICA IDENTITY USING INDEX pgqueue_waiting_key;
 
--- One row a group that has a head: its lock, the head, and the followers leased in one batch
--- behind it.
+-- One row per group with a head: its lock, its head, and the followers leased in one batch with the
+-- head.
 CREATE TABLE pgqueue_group (
     head bigint NOT NULL,
     queue_id integer NOT NULL,
@@ -117,8 +118,8 @@ CREATE TABLE pgqueue_group (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- Groups to look at, whether they have a head: left by every send and by a settling statement that
--- could not look itself, taken up by readers. Appended without conflict: no sender waits.
+-- Groups that may need a new head. Inserted by every send, and by settling statements that found
+-- the group locked; processed by readers. Insert-only, so no sender waits.
 CREATE TABLE pgqueue_recheck (
     id bigint NOT NULL,
     queue_id integer NOT NULL,
@@ -132,7 +133,7 @@ CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
 ALTER TABLE pgqueue_recheck REPLICA IDENTITY FULL;
 
--- Which message has which dedup key, and until when.
+-- Held dedup keys, each with its message and its expiry.
 CREATE TABLE pgqueue_dedup (
     id bigint NOT NULL,
     until timestamptz NOT NULL,
@@ -151,7 +152,8 @@ CREATE UNLOGGED TABLE pgqueue_group_unlogged (LIKE pgqueue_group INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_recheck_unlogged (LIKE pgqueue_recheck INCLUDING ALL);
 CREATE UNLOGGED TABLE pgqueue_dedup_unlogged (LIKE pgqueue_dedup INCLUDING ALL);
 
--- Every live message with its state: for people, not for the hot path.
+-- Every live message with its state: for people, not for the hot path. State and vt tell its place
+-- (engine/places.sql), but for messages of waiting.
 CREATE VIEW pgqueue_live AS
     SELECT id, queue_id, 'PENDING'::text AS state, enqueued_at AS vt, 0 AS read_ct, 0 AS attempts,
            priority, group_key, enqueued_at, NULL::timestamptz AS first_read_at,

@@ -1,4 +1,4 @@
-"""Locks that other sessions wait behind: asked for briefly, and again after a pause."""
+"""Locks that block other sessions: waited for briefly, and retried after a pause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["KEPT", "briefly", "keep_vacuum_off", "milliseconds", "set_locally", 
 
 R = TypeVar("R")
 
-#: The errors by which PostgreSQL says that other sessions keep a lock.
+#: PostgreSQL's errors for a lock held by other sessions.
 KEPT = (LOCK_NOT_AVAILABLE, DEADLOCK)
 
 
@@ -27,13 +27,13 @@ def briefly(
     seconds: float,
     kept: Container[str | None] = KEPT,
 ) -> R:
-    """Do what needs locks on a queue's tables, and wait for them a moment at a time.
+    """Run ``act``, which locks a queue's tables, with short waits for the locks.
 
-    All other sessions wait behind one that waits for a lock. So ``act``, a transaction, is told for
-    how many seconds it may wait; between two tries is a pause, in which the others go first.
-    ``tries`` yields both, in seconds, without end.
+    A session that waits for a lock blocks every session behind it. ``act``, a transaction,
+    therefore gets the number of seconds that it may wait. Between two tries is a pause in which the
+    other sessions proceed. ``tries`` yields pairs of both in seconds, without end.
 
-    Raises QueueBusy when the next try would come later than after this many seconds.
+    Raises QueueBusy if the next try would start more than ``seconds`` after the call.
     """
     until = time.monotonic() + seconds
     while True:
@@ -49,11 +49,11 @@ def briefly(
 
 
 def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
-    """Keep vacuum off some tables until the end of the transaction; an autovacuum is cancelled.
+    """Keep autovacuum off some tables until the end of the transaction; cancels a running one.
 
-    PostgreSQL cancels an autovacuum once a session has waited for it for ``deadlock_timeout``,
-    which is longer than :func:`briefly` waits. So it is waited for here, by a lock that conflicts
-    with no read and no write: no other session waits behind it.
+    PostgreSQL cancels an autovacuum after a session has waited for it for ``deadlock_timeout``,
+    which is longer than :func:`briefly` waits. This function therefore waits for it, with a lock
+    that conflicts with no read and no write, so that it blocks no other session.
     """
     cursor.execute(
         "SELECT 2 * current_setting('deadlock_timeout')::interval, "
@@ -61,7 +61,7 @@ def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
         [list(tables)],
     )
     long_enough, there = cursor.fetchone()
-    if there:  # a queue that has lost its tables can still be dropped
+    if there:  # a queue without tables can still be dropped
         timeout = milliseconds(long_enough.total_seconds())
         with settings_for(cursor, lock_timeout=timeout, statement_timeout="0"):
             cursor.execute(f"LOCK TABLE {', '.join(there)} IN SHARE UPDATE EXCLUSIVE MODE")
@@ -69,9 +69,9 @@ def keep_vacuum_off(cursor: Any, tables: Iterable[str]) -> None:
 
 @contextmanager
 def settings_for(cursor: Any, **settings: str) -> Iterator[None]:
-    """Settings of the server for a block within a transaction.
+    """Change server settings for a block within a transaction.
 
-    After an error the rollback ends them.
+    After an error, the rollback restores them.
     """
     names = ", ".join("current_setting(%s)" for _ in settings)
     cursor.execute(f"SELECT {names}", list(settings))
@@ -82,13 +82,13 @@ def settings_for(cursor: Any, **settings: str) -> Iterator[None]:
 
 
 def set_locally(cursor: Any, **settings: str) -> None:
-    """Settings of the server until the end of the transaction."""
+    """Change server settings until the end of the transaction."""
     for name, value in settings.items():
         cursor.execute("SELECT set_config(%s, %s, true)", [name, value])
 
 
 def milliseconds(seconds: float) -> str:
-    """A length of time as the server's settings have it.
+    """A duration in the notation of server settings.
 
     >>> milliseconds(0.05)
     '50ms'

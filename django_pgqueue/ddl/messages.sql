@@ -1,25 +1,25 @@
--- Messages and their outcomes. Both tables are append-only and partitioned by queue. A message row
--- is never rewritten: the tables of live.sql have its state. Columns are in order of
--- alignment, widest first.
+-- Messages and their outcomes. Both tables are append-only and partitioned by queue. A message's
+-- row is never updated: the tables of live.sql hold its state. Columns are ordered by alignment,
+-- widest first.
 
--- Bounds on values, as domains: a session keeps those ready, where it would read the CHECKs of a
--- table anew for each INSERT (2 in place of 13 us a send).
+-- Limits on values, as domains: a session caches a domain's check, but reads a table's CHECKs for
+-- each INSERT (2 us instead of 13 us per send).
 
--- The years that Python's datetime has, with room for every time zone.
+-- The years of Python's datetime, less a day for time zones.
 CREATE DOMAIN pgqueue_time AS timestamptz CONSTRAINT pgqueue_time_range
     CHECK (VALUE >= '0001-01-02 00:00:00+00' AND VALUE < '9999-12-31 00:00:00+00');
 
 CREATE DOMAIN pgqueue_priority AS smallint CONSTRAINT pgqueue_priority_range
     CHECK (VALUE BETWEEN -100 AND 100);
 
--- A group or dedup key, as long as in Python: live ones are indexed, and an index entry holds 2,704
--- bytes at most.
+-- A group or dedup key; Python's limit is the same. Keys of live messages are indexed, and an index
+-- entry holds 2,704 bytes at most.
 CREATE DOMAIN pgqueue_key AS text CONSTRAINT pgqueue_key_length
     CHECK (length(VALUE) BETWEEN 1 AND 255);
 
--- JSON that a reader can get as text, of at most 512 MB. 1e100000 is 16 bytes here and 100 kB as text:
--- some thousands of it would fail each statement that returns them, whatever else it reads. What is
--- short, and was not compressed by another table, cannot be so long.
+-- JSON whose text is at most 512 MB. 1e100000 takes 16 bytes as jsonb and 100 kB as text: some
+-- thousands of such numbers would fail every statement that returns them. A value below 64 kB that
+-- another table did not compress cannot reach the limit.
 CREATE DOMAIN pgqueue_json AS jsonb CONSTRAINT pgqueue_json_length
     CHECK (pg_column_size(VALUE) < 65536 AND pg_column_compression(VALUE) IS NULL
            OR octet_length(VALUE::text) <= 536870912);
@@ -38,17 +38,18 @@ CREATE TABLE pgqueue_message (
     dedup_key pgqueue_key,
     headers pgqueue_json,
     body pgqueue_json,
-    -- id first: a look-up by id alone must not scan every partition.
+    -- id comes first, so that a look-up by id alone does not scan every partition.
     PRIMARY KEY (id, queue_id, enqueued_at)
 ) PARTITION BY LIST (queue_id);
 
--- The table read as a log: all rows of transactions below the oldest running one are there.
+-- For reading the table as a log: all rows of transactions below the oldest running one are
+-- visible.
 CREATE INDEX pgqueue_message_xid_idx ON pgqueue_message
     USING brin (enqueued_xid) WITH (autosummarize = on);
 
 ALTER SEQUENCE pgqueue_message_id_seq OWNED BY pgqueue_message.id;
 
--- Bodies are large and read once: lz4 costs a fraction of pglz, where the server has it.
+-- Bodies are large and read once. Where the server supports lz4, it costs a fraction of pglz.
 DO $$
 BEGIN
     IF (SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression') THEN
@@ -79,8 +80,8 @@ CREATE INDEX pgqueue_archive_xid_idx ON pgqueue_archive
 
 -- Reverse
 
--- Takes every queue with it: partitions go with the parents, wake-up sequences by name. So does
--- the bound of an unfinished conversion.
+-- Deletes all queues: partitions are dropped with their parents, wake-up sequences by name, and so
+-- are the bound functions of unfinished conversions.
 DO $$
 DECLARE
     object text;

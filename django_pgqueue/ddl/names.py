@@ -1,4 +1,4 @@
-"""The names of the tables of a queue. Only its integer id ever reaches an identifier."""
+"""The names of a queue's tables. An identifier contains the queue's integer id, never its name."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = [
     "wake_sequence",
 ]
 
-#: The tables of messages and of outcomes, which have a partition for each queue.
+#: The partitioned tables of messages and outcomes, with a partition per queue.
 PARENTS = MESSAGE, ARCHIVE = "pgqueue_message", "pgqueue_archive"
 
-# The tables of messages in the queue, of all logged or all unlogged queues.
+# The live tables, shared by all logged or by all unlogged queues.
 _HOT = ("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup")
 
 
 def own_table(parent: str, queue_id: int) -> str:
-    """The partition of a parent that one queue has; it may be partitioned by time itself.
+    """A queue's partition of a parent table. It may itself be partitioned by time.
 
     >>> own_table("pgqueue_archive", 7)
     'pgqueue_archive_q7'
@@ -33,17 +33,17 @@ def own_table(parent: str, queue_id: int) -> str:
 
 
 def own_tables(queue_id: int) -> tuple[str, str]:
-    """The queue's table of messages, and its table of outcomes."""
+    """A queue's message table and its archive table."""
     return own_table(MESSAGE, queue_id), own_table(ARCHIVE, queue_id)
 
 
 def wake_sequence(queue_id: int) -> str:
-    """The sequence by which the queue's sends know whether to notify."""
+    """The sequence that tells a queue's sends whether to notify."""
     return f"pgqueue_wake_q{int(queue_id)}"
 
 
 def shared_names(*, unlogged: bool) -> dict[str, Any]:
-    """The names of the objects that all logged, or all unlogged, queues share."""
+    """The objects shared by all logged, or by all unlogged, queues."""
     twin = "_unlogged" if unlogged else ""
     return {
         "ready": f"pgqueue_ready{twin}",
@@ -60,12 +60,12 @@ def shared_names(*, unlogged: bool) -> dict[str, Any]:
 
 
 def hot_tables() -> list[str]:
-    """The narrow tables that all queues share, logged and unlogged."""
+    """The live tables that all queues share, logged and unlogged."""
     return [shared_names(unlogged=twin)[part] for twin in (False, True) for part in _HOT]
 
 
 def table_names(queue_id: int, *, unlogged: bool = False) -> dict[str, Any]:
-    """The names of one queue's tables in the text of its queries.
+    """The table names that a queue's SQL statements refer to.
 
     >>> table_names(7)["message"], table_names(7, unlogged=True)["ready"]
     ('pgqueue_message_q7', 'pgqueue_ready_unlogged')

@@ -1,8 +1,8 @@
--- Tables of the pipeline.
+-- Tables of the Spark pipeline.
 
--- Rows of a write that is not committed yet, under the token of the task that wrote them: pieces
--- of text as COPY takes it, so that staging costs little beside sending. A crash of the server
--- empties it; the write notices, sends nothing and runs again.
+-- Rows of an uncommitted write, under the token of the task that wrote them, in pieces of COPY's
+-- text format: staging adds little to the cost of sending. A server crash empties the table; the
+-- write then sends nothing, and Spark runs it again.
 CREATE UNLOGGED TABLE pgqueue_staging (
     token uuid NOT NULL,
     place integer NOT NULL,
@@ -11,10 +11,10 @@ CREATE UNLOGGED TABLE pgqueue_staging (
     PRIMARY KEY (token, place)
 );
 
--- Read once and soon: not worth compressing.
+-- Not compressed, since the lines are read once and soon.
 ALTER TABLE pgqueue_staging ALTER lines SET STORAGE EXTERNAL;
 
--- The last version that each application has written: the same one again changes nothing.
+-- The last version that each application has written. Writing it again changes nothing.
 CREATE TABLE pgqueue_spark_txn (
     app_id text PRIMARY KEY,
     version bigint NOT NULL,
@@ -22,8 +22,8 @@ CREATE TABLE pgqueue_spark_txn (
     committed_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- Archived messages of transactions below it may be gone. Retention raises it, and so does a
--- drop of the queue, whose mark stays and keeps the name.
+-- Archived messages of transactions below the mark may be gone. Retention raises a queue's mark. So
+-- does dropping the queue; its mark remains, with its name.
 CREATE TABLE pgqueue_purge_mark (
     queue_id integer PRIMARY KEY,
     below_xid bigint NOT NULL,

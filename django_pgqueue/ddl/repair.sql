@@ -1,8 +1,9 @@
--- For operators: what a switch-over, a restore or an insert without triggers leaves behind.
+-- For operators: repairs after a switch-over, a restore or an insert without triggers.
 
--- Puts the sequences of our tables ahead of the rows that are there. Logical replication copies rows
--- and no sequences: without this, a promoted subscriber gives ids out again. Never moves one back.
--- spare is how many message ids to skip besides, for messages that were sent and deleted again.
+-- Advances the sequences of our tables beyond the existing rows. Logical replication copies rows
+-- but no sequences: without this, a promoted subscriber would assign ids twice. Never moves a
+-- sequence back. spare is the number of further message ids to skip, for messages that were sent
+-- and deleted.
 CREATE FUNCTION {schema}.pgqueue_advance_ids(spare bigint DEFAULT 0)
 RETURNS TABLE (sequence_name text, reached bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -37,10 +38,10 @@ $$;
 
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_advance_ids(bigint) FROM PUBLIC;
 
--- Finds messages without a place: in no live table and not in the archive, as those that are
--- inserted with session_replication_role = replica, which fires no trigger. Each gets the place
--- that a send would have given it. Looks at batch messages after an id; call it again with what it
--- returns in last until looked is 0. Sends and reads go on meanwhile.
+-- Finds messages that are in no live table and not in the archive: session_replication_role =
+-- replica inserts such messages, since it fires no trigger. Inserts each into the table that a send
+-- would have chosen. Examines a batch of messages after an id; call it again with its result "last"
+-- until "looked" is 0. Sends and reads may run meanwhile.
 CREATE FUNCTION {schema}.pgqueue_place_missing(
     queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
     OUT looked bigint, OUT placed bigint, OUT last bigint)
@@ -52,13 +53,13 @@ BEGIN
     IF twin IS NULL THEN
         RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number USING ERRCODE = 'PQ404';
     END IF;
-    -- A second run must see what the first one placed.
+    -- A second call must see the messages that the first one placed.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'pgqueue_place_missing needs the isolation level READ COMMITTED';
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('pgqueue.place_missing', queue_number));
 
-    -- One snapshot for all tables: a message moves from one to another in one commit.
+    -- One snapshot for all tables: a commit may move a message from one to another.
     EXECUTE format($query$
         WITH looked AS MATERIALIZED (
             SELECT id, enqueued_at, scheduled_at, priority, group_key

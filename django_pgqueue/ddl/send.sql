@@ -1,19 +1,20 @@
 -- Makes an INSERT into pgqueue_message a send. Run once for each set of live tables: {twin} is
 -- empty or _unlogged, {unlogged} is false or true.
 --
--- Fires once per statement: on the parent, and on each partition for rows inserted there directly
--- (a statement on the parent does not fire the partition's trigger, nor the other way round).
+-- The triggers fire once per statement, on the parent and on each partition: a statement on the
+-- parent fires no trigger of a partition, and a statement on a partition none of the parent.
 --
--- A session compiles a trigger's function anew for each table that fires it, and keeps a plan for each
--- of its expressions: 100 kB a queue, and each DDL statement of any session has all sessions look
--- at all of their plans. So the function of a partition has no more than two expressions, and
--- leaves the rest to one that is compiled once.
+-- A session compiles a trigger function once per table that fires it, and caches a plan per
+-- expression: 100 kB per queue. Each DDL statement, in any session, makes all sessions check all
+-- their plans. A partition's trigger function therefore has two expressions at most, and calls a
+-- function that is compiled once.
 
--- These run with the search path of the sender (wake.sql says why), so each function and operator is
--- given the very types it is made for, not our domains: no other schema has a better match.
+-- These functions run with the sender's search path (wake.sql says why). Operators and functions
+-- get exactly the types they are declared for, not our domains, so that no other schema offers a
+-- better match.
 
--- Wakes the consumers of a queue. The arrays are the rows that are not simply ready: those of
--- groups wait in line, others for their moment. NULL where there are none.
+-- Wakes the consumers of a queue. The arrays are the rows that are not ready: members of groups
+-- wait behind their head, and other rows for their scheduled time. NULL if there are none.
 CREATE FUNCTION {schema}.pgqueue_sent{twin}(
     queue_number integer, ids bigint[], enqueued_ats timestamptz[], scheduled_ats timestamptz[],
     priorities smallint[], groups text[]
@@ -53,7 +54,7 @@ BEGIN
 END
 $$;
 
--- On a partition: all rows are of its queue.
+-- Fires on a partition, whose rows are all of one queue.
 CREATE FUNCTION {schema}.pgqueue_message_inserted{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
@@ -61,7 +62,7 @@ BEGIN
     WHERE group_key IS NULL
       AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
-    -- Only rows that are apart are gathered: most sends have none.
+    -- Collects only the rows that are not ready: most sends have none.
     PERFORM {schema}.pgqueue_sent{twin}(
         (SELECT queue_id FROM inserted LIMIT 1), pg_catalog.array_agg(id),
         pg_catalog.array_agg(enqueued_at::timestamptz),
@@ -74,7 +75,7 @@ BEGIN
 END
 $$;
 
--- On the parent, which has the triggers of both sets: each takes the queues of its set.
+-- Fires on the parent, which has the triggers of both sets: each handles the queues of its set.
 CREATE FUNCTION {schema}.pgqueue_messages_inserted{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     queue_number integer;
@@ -105,7 +106,7 @@ BEGIN
 END
 $$;
 
--- A trigger's function needs no right of the roles that fire it.
+-- Roles that fire a trigger need no right to execute its function.
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_message_inserted{twin}() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_messages_inserted{twin}() FROM PUBLIC;
 

@@ -1,4 +1,4 @@
-"""The SQL files of this package, as migrations run them."""
+"""Loads the package's SQL files for migrations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["RunPostgreSQL", "extend_rights", "made", "run", "run_twice"]
 
 
 class RunPostgreSQL(RunSQL):
-    """RunSQL for PostgreSQL only, as models with ``required_db_vendor`` are.
+    """RunSQL for PostgreSQL only, like models with ``required_db_vendor``.
 
-    ``{schema}`` stands for the schema that the migration creates its tables in. With every name
-    qualified, neither the search path of a caller nor its temporary tables matter.
+    ``{schema}`` is replaced by the schema in which the migration creates its tables. Every name is
+    qualified, so that neither a caller's search path nor its temporary tables matter.
     """
 
     def database_forwards(
@@ -43,18 +43,18 @@ class RunPostgreSQL(RunSQL):
 
 
 def run(name: str) -> RunPostgreSQL:
-    """The operation that runs ``<name>.sql``, and back, the part of it after ``-- Reverse``."""
+    """An operation that runs ``<name>.sql``; its reverse runs the part after ``-- Reverse``."""
     return RunPostgreSQL(*_read(name))
 
 
 def run_twice(name: str) -> RunPostgreSQL:
-    """The same for a file that is run once for each set of the live tables."""
+    """An operation that runs ``<name>.sql`` once for each set of live tables."""
     forward, reverse = _read(name)
     return RunPostgreSQL(_for_both(forward), _for_both(reverse))
 
 
 def extend_rights(*tables: str) -> RunPython:
-    """The operation that gives the roles of ``pgqueue_grants`` their rights on new tables."""
+    """An operation that grants the roles of ``pgqueue_grants`` their rights on new tables."""
 
     def extend(apps: Any, schema_editor: Any) -> None:
         if schema_editor.connection.vendor == "postgresql":
@@ -65,7 +65,7 @@ def extend_rights(*tables: str) -> RunPython:
 
 
 def made(schema: str) -> str:
-    """All that the files make, as the migrations run them in that schema.
+    """The statements of all SQL files, as migrations run them in a schema.
 
     >>> "CREATE TRIGGER pgqueue_members_gone" in made("public")
     True

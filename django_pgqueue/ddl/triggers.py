@@ -1,4 +1,4 @@
-"""The trigger that makes an INSERT into a queue's own table a send."""
+"""The trigger that makes an INSERT into a queue's own message table a send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SEND_TRIGGER = "pgqueue_message_inserted"
 
 
 def send_trigger(table: str, *, unlogged: bool) -> str:
-    """The statement that makes it, for one table of a queue's messages."""
+    """The CREATE TRIGGER statement for one message table."""
     twin = "_unlogged" if unlogged else ""
     return (
         f"CREATE TRIGGER {SEND_TRIGGER} AFTER INSERT ON {table} "

@@ -1,6 +1,6 @@
--- A test suite truncates the tables of all models when it flushes, and most live tables have none:
--- they are emptied with the queues. Partitions stay: the next send to one notices that its queue is
--- gone.
+-- When a test suite flushes, it truncates the tables of all models. Most live tables have no model:
+-- this trigger empties them with the queues. The partitions remain; the next send to one reports
+-- that its queue does not exist.
 CREATE FUNCTION {schema}.pgqueue_queues_truncated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,19 +1,20 @@
--- Wakes the consumers of a queue: the one place that notifies.
+-- Wakes the consumers of a queue. Only this function notifies.
 --
--- A notification makes commits queue behind one another, each until it is flushed. One in 20 ms is
--- enough, and no more than a slow disk can take. The mark is a sequence: no row lock, no dead row,
--- kept on rollback. It is a logged one: an unlogged one is unusable on a promoted standby. The
--- queue is looked at no more often than the mark is set.
+-- A notification serialises commits, each until it is flushed. One per 20 ms is enough, and as many
+-- as a slow disk can take. The time of the last one is kept in a sequence: no row lock, no dead
+-- row, not rolled back. The sequence is logged, since an unlogged one is unusable on a promoted
+-- standby. The queue's row is read only when the time is set.
 --
--- Nothing here may fail the send or the ack that calls it. to_regclass answers NULL for a lost
--- sequence, as after a restore of a part of a database, and the rest is strict: then each call
--- notifies, until pgqueue_repair_wake has made the sequence anew. A full notification queue, as
--- when a listener's transaction never ends, would fail the commit: then nothing is notified, and
--- consumers find the message by polling.
+-- This function must not fail the send or ack that calls it. For a lost sequence, as after a
+-- partial restore, to_regclass returns NULL, and the strict functions then do nothing: each call
+-- notifies, until pgqueue_repair_wake creates the sequence again. A full notification queue, as
+-- when a listener's transaction never ends, would fail the commit: in that case nothing is
+-- notified, and consumers find the message by polling.
 
--- False when there is no such queue. It and the trigger of a send run with the search path of their
--- caller, because to set another one takes 0.6 us each. All names are qualified, and each operator
--- is given the very types it is made for, so that a caller's schema has no better match.
+-- Returns false if the queue does not exist. This function and the send triggers run with the
+-- caller's search path, because setting another takes 0.6 us per call. All names are qualified, and
+-- each operator gets exactly the types it is declared for, so that no schema of the caller has a
+-- better match.
 CREATE FUNCTION {schema}.pgqueue_wake(queue_number integer) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     mark regclass := to_regclass('{schema}.pgqueue_wake_q' || queue_number::text);
@@ -36,8 +37,8 @@ BEGIN
 END
 $$;
 
--- Makes a queue's sequence anew where it is lost or cannot be read, with the rights it had; says
--- whether it did. A sequence that works is not touched.
+-- Creates a queue's sequence again if it is lost or unreadable, with the rights it had; returns
+-- whether it did. A working sequence is left alone.
 CREATE FUNCTION {schema}.pgqueue_repair_wake(queue_number integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

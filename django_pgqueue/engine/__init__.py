@@ -1,5 +1,4 @@
-"""The queue itself: SQL, and the decisions around it. Knows no model and nothing of
-django.db.models.
+"""The queue itself: SQL, and the decisions around it. Imports no Django.
 
 Each folder is one behaviour, its Python beside its .sql:
 
@@ -13,10 +12,14 @@ redrive   dead letters and archived messages, back to work
 metrics   how much a queue holds
 ========  ==============================================================================
 
+``places.sql`` defines where a message stands, in parts that other statements include.
+
 An operation is a function whose first argument is an open queue
-(:class:`django_pgqueue.engine.session.OpenQueue`): it runs one statement, or a few, and returns
-rows by name (:mod:`django_pgqueue.engine.rows`). :mod:`django_pgqueue.models.message` lists them
-once, and makes from that list ``Message.objects``, ``queue("orders")`` and their async twins.
+(:class:`django_pgqueue.engine.queue.OpenQueue`): it runs one statement, or a few, and returns
+rows by name (:mod:`django_pgqueue.engine.rows`). The queue's *runner* says how a statement runs,
+and what a transaction is (:mod:`django_pgqueue.engine.runner`).
+:mod:`django_pgqueue.models.methods` lists the operations once, and makes from that list
+``Message.objects``, ``queue("orders")`` and their async twins.
 
 Rules for the SQL, each from a plan that went wrong; statements cite them by number:
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import zoneinfo
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from django_pgqueue import ddl
-from django_pgqueue.types import Batch, Receipt
+from django_pgqueue.types import Batch, Receipt, receipt_of
 
-__all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Delivery", "deliveries", "moment"]
+__all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
-# Notes of read.sql: rows that are no deliveries.
-#: The deliveries of this message have run out.
+# Markers in the rows of read.sql that are no deliveries.
+#: This message was delivered as often as allowed.
 EXHAUSTED = "exhausted"
-#: Messages are due whose turn in their group has not come.
+#: Messages are due that are not the head of their group.
 BLOCKED = "blocked"
 #: Groups may have got a head, which could come before what is ready.
 RECHECK = "recheck"
@@ -38,24 +36,23 @@ class Delivery(NamedTuple):
     attempts: int
     vt: int
     first_read_at: int | None
-    #: Of a message that was put off until then; only where the statement says so.
+    #: When the message was scheduled for, if it was delayed. Only some statements return it.
     scheduled_at: dt.datetime | None = None
-    #: The messages it was leased with as one row, if it was.
+    #: The batch that shares one lease row with this message, if any.
     batch: Batch | None = None
 
     @property
     def receipt(self) -> Receipt:
-        return Receipt(self.id, self.read_ct, self.read_at)
+        return receipt_of(self.id, self.read_ct, self.read_at, self.batch)
+
+
+class Deliveries(list[Delivery]):
+    """What a read leased, and what it failed."""
+
+    #: Messages that had been delivered as often as allowed.
+    exhausted: Sequence[Receipt] = ()
 
 
 def deliveries(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
     """Rows of a statement that reads, by name."""
     return [Delivery(*row) for row in rows]
-
-
-def moment(microseconds: int, connection: Any) -> dt.datetime:
-    """A moment as Django reads dates from this connection: aware, or naive without USE_TZ."""
-    found = ddl.moment(microseconds)
-    if connection.timezone is None:
-        return found.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
-    return found.astimezone(connection.timezone)

@@ -2,11 +2,13 @@
 
 Values travel as ``%(name)s``. ``{message}``, ``{ready}`` and their like are the tables of one
 queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` is the text of
-another file.
+another file, ``{places/due}`` a part of ``places.sql``: what follows the line ``-- {places/due}``.
+``{of}`` is the id of the queue in texts that several statements share.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -16,6 +18,9 @@ from django_pgqueue import ddl
 __all__ = ["Part", "compose", "load", "render"]
 
 ENGINE = "django_pgqueue.engine"
+
+# The comment line ``-- {name}`` that begins a part of a file.
+_HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
 
 
 class Part(str):
@@ -34,17 +39,24 @@ class _Names(dict[str, object]):
 
 @cache
 def load(name: str, package: str = ENGINE) -> str:
-    """The text of a statement as it is written; ``package`` has the file.
+    """The text of a statement or of a part as it is written; ``package`` has the file.
 
     >>> "SKIP LOCKED" in load("read/read")
     True
+    >>> load("places/due")
+    'vt <= statement_timestamp()'
     """
-    return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    folder, _, part = name.rpartition("/")
+    file = files(package).joinpath(f"{folder}.sql")
+    if not (part and file.is_file()):
+        return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+    parts = _HEADING.split(file.read_text(encoding="utf-8"))
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[name].rstrip()
 
 
-def compose(name: str, names: Mapping[str, object]) -> str:
+def compose(name: str, names: Mapping[str, object], package: str = ENGINE) -> str:
     """The text of a statement, and of its parts, with these names in place."""
-    return load(name).format_map(_Names(names))
+    return load(name, package).format_map(_Names(names))
 
 
 @lru_cache(maxsize=4096)
@@ -54,12 +66,12 @@ def render(
     unlogged: bool,
     names: tuple[tuple[str, object], ...] = (),
 ) -> str:
-    """The text of a statement with the names of one queue's tables in place.
+    """The text of a statement, with one queue's table names filled in.
 
-    ``names`` are further names of the text, as pairs: those of another queue's tables.
+    ``names`` are pairs of a further placeholder and its value, such as another queue's table.
 
     >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7, False)
     True
     """
     tables: Mapping[str, object] = ddl.table_names(queue_id, unlogged=unlogged)
-    return compose(name, {**tables, **dict(names)})
+    return compose(name, {"own_transaction": "false", "of": queue_id, **tables, **dict(names)})

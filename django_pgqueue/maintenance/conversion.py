@@ -41,7 +41,7 @@ from django_pgqueue.maintenance.partitions import (
     missing_ranges,
     time_ranges,
 )
-from django_pgqueue.maintenance.queues import OpenQueue
+from django_pgqueue.maintenance.queues import StoredQueue
 from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
 __all__ = ["Progress", "repartition"]
@@ -50,35 +50,36 @@ R = TypeVar("R")
 #: Called with the step ("check"), the rows that it has done, and of how many.
 Progress = Callable[[str, int, int], None]
 
-#: Seconds that a try waits for its locks, with all others behind it, and the pause after it, in
-#: which the others go first. The last pair is for all further tries.
+#: Per try: seconds to wait for the locks, while other sessions queue behind it, and seconds to
+#: pause after it, so that they can go on. All further tries use the last pair.
 TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
-#: The old table ends this much after now, or later: time to validate its bound.
+#: A new bound of the old table lies at least this far ahead, so that it can be validated in time.
 MARGIN = dt.timedelta(minutes=10)
-#: It ends at the end of an hour, or of an interval if that is shorter.
+#: The bound is rounded up to a full hour, or to a full interval if intervals are shorter.
 LONGEST_STEP = dt.timedelta(hours=1)
 
-# With a queue's id the key of an advisory lock: "pgqc".
+# The first key of the advisory lock ("pgqc"); the second is the queue's id.
 _CONVERTING = 0x70677163
 
 
 def repartition(
-    queue: OpenQueue,
+    queue: StoredQueue,
     partition_interval: dt.timedelta | float | None,
     *,
     progress: Progress | None = None,
 ) -> bool:
-    """Partition a queue by time, or change the interval of its partitions; False if it is so.
+    """Partition a queue by time, or change the interval of its partitions.
 
-    ``partition_interval`` is a timedelta or seconds, at least one. None clears away what an
-    interrupted call has begun on a queue that has no partitions yet. ``progress`` is called with
-    ``"check"``, the rows checked, and their number as far as it is known.
+    Returns False if the queue has this interval already. ``partition_interval`` is a timedelta or
+    seconds, at least one second. None removes the remains of an interrupted call from a queue that
+    has no partitions yet. ``progress`` is called with ``"check"``, the number of rows checked, and
+    an estimate of all rows.
 
-    The queue is in use all the while. For the switch itself its tables are locked for some
-    milliseconds; a try that waits longer than a tenth of a second for the locks is given up and
-    made again later, for ``LOCK_SECONDS``. Interrupted anywhere, the queue works as before and the
-    same call goes on. Partitions that hold messages stay when the interval changes.
+    The queue can be used meanwhile. The switch itself locks its tables for some milliseconds. A try
+    waits at most a tenth of a second for the locks and is then repeated, for ``LOCK_SECONDS`` in
+    all. After an interruption the queue works as before, and the same call continues. When the
+    interval changes, partitions that hold messages stay.
 
     >>> Message.objects.repartition("orders", dt.timedelta(days=1))
     True
@@ -102,11 +103,11 @@ def repartition(
 
 
 @contextmanager
-def _only_converter(queue: OpenQueue) -> Iterator[None]:
-    """Keep other conversions of the queue out, by a lock on a connection of its own.
+def _only_converter(queue: StoredQueue) -> Iterator[None]:
+    """Keep other conversions of the queue out, by an advisory lock on a separate connection.
 
-    A session's lock would stay behind in a pooler; this one ends with its transaction, and that
-    with the process.
+    The lock belongs to a transaction, which ends with the process. A session-level lock could
+    outlive the process in a pooler.
     """
     connection = connections[queue.alias].copy()
     try:
@@ -123,7 +124,7 @@ def _only_converter(queue: OpenQueue) -> Iterator[None]:
         connection.close()
 
 
-def _change(queue: OpenQueue, interval: dt.timedelta | None, progress: Progress) -> bool:
+def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progress) -> bool:
     partitioned = _do(queue, is_partitioned)
     if interval is None:
         if partitioned:
@@ -144,8 +145,8 @@ def _change(queue: OpenQueue, interval: dt.timedelta | None, progress: Progress)
     return True
 
 
-def _into_partitions(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> None:
-    """Bound, build and switch; all again should the bound have passed before the switch."""
+def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> None:
+    """Bound, build and switch. Starts over if the bound has passed before the switch."""
     while True:
         until = _bound(queue, interval, progress)
         own = {"queue_id": queue.pk, "until": until, "interval": interval}
@@ -153,11 +154,11 @@ def _into_partitions(queue: OpenQueue, interval: dt.timedelta, progress: Progres
         try:
             return _briefly(queue, lock_alone, partial(_switch_in_time, **own), prepare)
         except _TooLate:
-            pass  # and what was built is rolled back
+            pass  # the transaction of the build is rolled back
 
 
 class _TooLate(Exception):
-    """The bound has passed: rows may be as late."""
+    """The bound has passed, so new rows would lie beyond it."""
 
 
 def _switch_in_time(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta) -> None:
@@ -169,7 +170,7 @@ def _switch_in_time(cursor: Any, queue_id: int, until: dt.datetime, interval: dt
 # Step 1: the bound
 
 
-def _bound(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> dt.datetime:
+def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt.datetime:
     """Make sure that all rows lie before a moment ahead, and return it.
 
     Adding a bound locks the queue's tables for the moment of a catalog change. Validating it reads
@@ -179,7 +180,7 @@ def _bound(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> dt.d
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
-    # Messages first: an outcome has the time of its message, and must not be refused for it.
+    # Messages first: an outcome has its message's time, so its table must not refuse that time.
     for parent in PARENTS:
         progress("check", done, total)
         if parent not in found:
@@ -193,9 +194,9 @@ def _bound(queue: OpenQueue, interval: dt.timedelta, progress: Progress) -> dt.d
 
 
 def _moment(
-    queue: OpenQueue, interval: dt.timedelta
+    queue: StoredQueue, interval: dt.timedelta
 ) -> tuple[dt.datetime, dict[str, bounds.Bound]]:
-    """The bound of a call that was interrupted, with what is there of it, or a new one."""
+    """The bound of an interrupted call with its existing constraints, or a new bound."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
     found = _do(queue, bounds.find_bounds)
     for bound in found.values():
@@ -205,7 +206,7 @@ def _moment(
     return _end_of_range(now + MARGIN, min(interval, LONGEST_STEP)), {}
 
 
-def _validate(queue: OpenQueue, parent: str, until: dt.datetime) -> None:
+def _validate(queue: StoredQueue, parent: str, until: dt.datetime) -> None:
     try:
         _do(queue, bounds.validate_bound, parent, until)
     except DatabaseError as error:
@@ -219,14 +220,14 @@ def _validate(queue: OpenQueue, parent: str, until: dt.datetime) -> None:
         ) from error
 
 
-def _clear_away(queue: OpenQueue) -> None:
-    """Take the bounds of an interrupted call away, if there are any."""
+def _clear_away(queue: StoredQueue) -> None:
+    """Remove the bounds that an interrupted call left, if there are any."""
     if _do(queue, bounds.find_bounds):
         _briefly(queue, lock_own, partial(bounds.drop_bounds, queue_id=queue.pk))
 
 
 def _end_of_range(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:
-    """The end of the range of that length that the moment is in, in whole seconds."""
+    """The end of the range of this length around the moment, in whole seconds."""
     [(_, end)] = time_ranges(moment, length, ahead=0)
     return end if end.microsecond == 0 else end.replace(microsecond=0) + dt.timedelta(seconds=1)
 
@@ -262,9 +263,9 @@ def build(
 
 
 def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta) -> None:
-    """Put the new tables in the queue's place, and the old ones into them as first partitions.
+    """Rename the new tables to the queue's, and attach the old ones as their first partitions.
 
-    Under ACCESS EXCLUSIVE on all of them; the validated bound spares PostgreSQL to read the rows.
+    Needs ACCESS EXCLUSIVE on all of them. Thanks to the validated bound no rows are read.
     """
     number = int(queue_id)
     for parent in PARENTS:
@@ -287,8 +288,8 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
 # Another interval
 
 
-def replace_partitions(cursor: Any, queue: OpenQueue, interval: dt.timedelta) -> None:
-    """Replace empty partitions of the future by such of another interval; rows stay.
+def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) -> None:
+    """Replace empty future partitions with ones of the new interval. Rows stay.
 
     One transaction, under ACCESS EXCLUSIVE on all of the queue's tables.
     """
@@ -335,8 +336,8 @@ def _set_interval(cursor: Any, queue_id: int, interval: dt.timedelta) -> None:
 # How a step is run
 
 
-def _do(queue: OpenQueue, step: Callable[..., R], *args: Any) -> R:
-    """A step on the queue's tables that others need not wait for, as a transaction of its own."""
+def _do(queue: StoredQueue, step: Callable[..., R], *args: Any) -> R:
+    """Run a step that blocks no other sessions, in its own transaction."""
     with (
         transaction.atomic(using=queue.alias),
         connections[queue.alias].cursor() as cursor,
@@ -346,14 +347,14 @@ def _do(queue: OpenQueue, step: Callable[..., R], *args: Any) -> R:
 
 
 def _briefly(
-    queue: OpenQueue,
+    queue: StoredQueue,
     lock: Callable[[Any, int], None],
     act: Callable[[Any], R],
     prepare: Callable[[Any], None] = lambda cursor: None,
 ) -> R:
-    """Do what needs a lock on the queue's tables, and wait for it a moment at a time.
+    """Run a step that locks the queue's tables, waiting for the lock in short tries.
 
-    ``prepare`` is done before the lock is asked for, in the same transaction.
+    ``prepare`` runs before the lock is requested, in the same transaction.
     """
 
     def attempt(stall: float) -> R:
@@ -364,7 +365,7 @@ def _briefly(
             set_locally(cursor, statement_timeout="0")
             keep_vacuum_off(cursor, own_tables(queue.pk))
             prepare(cursor)
-            # The one counts for each lock anew, the other for all of them.
+            # lock_timeout applies to each lock, statement_timeout to all of them.
             set_locally(
                 cursor, lock_timeout=milliseconds(stall), statement_timeout=milliseconds(stall)
             )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from django_pgqueue.maintenance.round import Round
+from django_pgqueue.maintenance.work import Work
 
 __all__ = ["exported_below", "foreign_lakes", "note_removal"]
 
 
-def exported_below(work: Round) -> int | None:
+def exported_below(work: Work) -> int | None:
     """Outcomes with a smaller ``archive_xid`` may be removed; None: all of them.
 
     That is the mark of the slowest lake that holds the queue back. A lake's mark is a transaction
@@ -18,12 +18,12 @@ def exported_below(work: Round) -> int | None:
     return min(marks, default=None)
 
 
-def foreign_lakes(work: Round) -> list[str]:
+def foreign_lakes(work: Work) -> list[str]:
     """The paths of lakes that hold the queue back and were exported from another server."""
     return [path for path, _, ours in work.fetch("lakes", _name(work)) if not ours]
 
 
-def note_removal(work: Round, last_xid: int | None) -> None:
+def note_removal(work: Work, last_xid: int | None) -> None:
     """Note that outcomes up to that transaction may be gone; a mark never falls.
 
     In the transaction that removes them, so that a stream that has not read them stops.
@@ -32,5 +32,5 @@ def note_removal(work: Round, last_xid: int | None) -> None:
         work.fetch("purge_mark", {"below_xid": last_xid + 1})
 
 
-def _name(work: Round) -> dict[str, str]:
+def _name(work: Work) -> dict[str, str]:
     return {"name": work.queue.name}

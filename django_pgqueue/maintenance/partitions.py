@@ -60,7 +60,7 @@ class Partition:
 
 
 def time_ranges(now: dt.datetime, interval: dt.timedelta, ahead: int = AHEAD) -> list[Range]:
-    """The ranges, each one interval long and aligned to the epoch, from now's to ``ahead`` on.
+    """The range that contains now, and the ``ahead`` ranges after it, aligned to the epoch.
 
     >>> now = dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc)
     >>> [start.day for start, _ in time_ranges(now, dt.timedelta(days=1), ahead=2)]
@@ -77,7 +77,7 @@ def missing_ranges(
     interval: dt.timedelta,
     not_before: dt.datetime | None = None,
 ) -> list[Range]:
-    """The ranges from now's on that have no partition; parts of them where others overlap."""
+    """Current and future ranges without a partition, cut where existing partitions overlap."""
     taken = [(partition.start, partition.end) for partition in found if partition.has_range]
     return [
         free
@@ -222,7 +222,7 @@ def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
         "LEFT JOIN (pg_inherits i JOIN pg_class child ON child.oid = i.inhrelid "
         "CROSS JOIN LATERAL pg_get_expr(child.relpartbound, child.oid) AS b (bound)) "
         "ON i.inhparent = parent.oid "
-        # One that is dropped at this moment has no bound any more.
+        # A partition that is being dropped has no bound.
         "WHERE parent.oid IN (to_regclass(%s), to_regclass(%s)) "
         "AND (child.oid IS NULL OR bound IS NOT NULL)",
         [message, archive],

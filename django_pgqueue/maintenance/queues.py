@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["OpenQueue"]
+__all__ = ["StoredQueue"]
 
 
-class OpenQueue(Protocol):
+class StoredQueue(Protocol):
     """A queue in a database, as the model ``Queue`` is one."""
 
     partition_interval: Any
@@ -23,9 +23,11 @@ class OpenQueue(Protocol):
     @property
     def unlogged(self) -> Any: ...
     @property
+    def dead_letter_queue_id(self) -> Any: ...
+    @property
     def retention(self) -> dt.timedelta | None: ...
     @property
     def tables(self) -> Mapping[str, Any]: ...
 
-    def reread(self) -> OpenQueue:
+    def reread(self) -> StoredQueue:
         """The queue as it is now. Raises QueueNotFound, and RuntimeError in a transaction."""

@@ -1,103 +1,125 @@
-"""One round of maintenance of one queue: its limits, its counts, how its steps are run."""
+"""A round of maintenance: its steps, in order, each a function in the file of its name.
+
+Consumers run rounds in the background, ``manage.py pgqueue_maintain`` runs one on demand.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable
 
-from django.db import DatabaseError, connections, transaction
+from django.db import Error, connections
 
-from django_pgqueue import ddl
-from django_pgqueue.ddl.locks import briefly, milliseconds, settings_for
-from django_pgqueue.engine.statements import load
-from django_pgqueue.errors import QueueBusy
-from django_pgqueue.maintenance.partitions import Partition, find_partitions
-from django_pgqueue.maintenance.queues import OpenQueue
-from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
+from django_pgqueue import signals
+from django_pgqueue.conf import settings
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.history.fold import fold
+from django_pgqueue.history.forget import forget
+from django_pgqueue.history.sample import sample
+from django_pgqueue.maintenance.drop_partitions import drop_partitions
+from django_pgqueue.maintenance.find_expired import find_expired
+from django_pgqueue.maintenance.make_partitions import make_partitions
+from django_pgqueue.maintenance.prune_attempts import prune_attempts
+from django_pgqueue.maintenance.prune_messages import prune_messages
+from django_pgqueue.maintenance.queues import StoredQueue
+from django_pgqueue.maintenance.repair_wake import repair_wake
+from django_pgqueue.maintenance.sweep_keys import sweep_keys
+from django_pgqueue.maintenance.work import Work
+from django_pgqueue.types import Maintained
 
-__all__ = ["Round"]
+__all__ = ["is_lost", "keep_history", "maintain", "maintain_or_tell"]
 
-R = TypeVar("R")
+#: On each queue.
+QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
+    repair_wake,
+    make_partitions,
+    find_expired,
+    drop_partitions,
+    prune_messages,
+    sweep_keys,
+    prune_attempts,
+)
+#: On the history of a database, after its queues. Each takes the alias.
+HISTORY_STEPS: tuple[Callable[[str], None], ...] = (sample, fold, forget)
+
+#: Seconds; a timeout has to fit into an integer of milliseconds.
+LONGEST = 100_000
 
 
-@dataclass
-class Round:
-    """Every statement of a round is run here.
+def maintain(
+    queue: StoredQueue,
+    *,
+    patience: float = 1.0,
+    stall: float = 0.1,
+    progress: Callable[[int], None] | None = None,
+) -> Maintained:
+    """Maintain one queue: make partitions ahead, remove messages whose retention is over.
 
-    ``patience`` is for how many seconds a step tries to get a lock, ``stall`` for how many a try
-    may wait with others behind it. ``progress`` is called with the messages removed so far.
+    An archived message is removed, body and outcome, when it was archived longer ago than
+    ``queue.retention``. Partitions by time are dropped as a whole once all in them may go; other
+    messages are deleted in small batches. A message that is not archived is never touched, and one
+    that a lake waits for is kept. Each step is a transaction of its own: an interruption leaves
+    what was done, and the next call goes on. It may run beside everything, other calls included.
+
+    ``patience`` is for how many seconds a step tries to get its locks before it is left to the next
+    call, ``stall`` for how many seconds at most other sessions wait behind such a try, at least
+    0.001. ``progress`` is called again and again with the number of messages removed so far.
+
+    >>> Message.objects.maintain("orders").dropped
+    120000
+
+    Raises QueueNotFound, InvalidArgument, and RuntimeError inside a transaction.
     """
+    if not 0 <= patience < LONGEST:
+        raise InvalidArgument(f"patience must be a number of seconds, not {patience!r}")
+    if not 0.001 <= stall < LONGEST:
+        raise InvalidArgument(f"stall must be seconds, at least 0.001, not {stall!r}")
+    fresh = queue.reread()
+    work = Work(fresh, patience, stall, progress or (lambda removed: None))
+    began = time.monotonic()
+    for step in QUEUE_STEPS:
+        step(work)
+    maintained = work.done(seconds=time.monotonic() - began)
+    signals.queue_maintained.send_robust(fresh.name, queue=fresh, maintained=maintained)
+    return maintained
 
-    queue: OpenQueue
-    patience: float
-    stall: float
-    progress: Callable[[int], None]
-    counts: Counter[str] = field(default_factory=Counter)
 
-    def tell(self) -> None:
-        self.progress(self.counts["dropped"] + self.counts["pruned"])
+def maintain_or_tell(
+    queue: StoredQueue,
+    *,
+    caught: type[Exception] = Error,
+    patience: float = 1.0,
+    stall: float = 0.1,
+    progress: Callable[[int], None] | None = None,
+) -> Maintained | None:
+    """:func:`maintain` for one queue of many, which must not stop the others.
 
-    def partitions(self) -> list[Partition]:
-        with connections[self.queue.alias].cursor() as cursor:
-            return find_partitions(cursor, self.queue.pk)
+    Sends ``maintenance_failed`` when the queue fails with ``caught``; the ``error`` of the result
+    says why. Returns None when the queue was dropped meanwhile.
 
-    def now(self) -> dt.datetime:
-        with connections[self.queue.alias].cursor() as cursor:
-            return ddl.server_time(cursor)
+    Raises as :func:`maintain`, but for ``caught`` and QueueNotFound, and the database's error when
+    the connection is lost.
+    """
+    try:
+        return maintain(queue, patience=patience, stall=stall, progress=progress)
+    except QueueNotFound:
+        return None
+    except caught as error:
+        if isinstance(error, Error) and is_lost(queue.alias):
+            raise
+        signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
+        return Maintained(queue_name=queue.name, error=str(error).strip() or type(error).__name__)
 
-    def value(self, sql: str, params: Any = None) -> Any:
-        """The first value of the first row, or None."""
-        with connections[self.queue.alias].cursor() as cursor:
-            cursor.execute(sql, params)
-            row = cursor.fetchone()
-        return None if row is None else row[0]
 
-    def fetch(
-        self, name: str, params: Mapping[str, Any], partition: Partition | None = None
-    ) -> list[tuple[Any, ...]]:
-        """Run ``<name>.sql`` of this folder on the queue, or on one partition of it."""
-        tables = dict(self.queue.tables)
-        if partition is not None:
-            tables |= {"message": partition.message, "archive": partition.archive}
-        with connections[self.queue.alias].cursor() as cursor:
-            cursor.execute(load(name, __package__).format_map(tables), params)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
+def keep_history(alias: str) -> None:
+    """Run the steps on the history, if one is kept. Of two processes at once one leaves it to the
+    other."""
+    if settings.HISTORY_SECONDS is not None:
+        for step in HISTORY_STEPS:
+            step(alias)
 
-    def briefly(self, act: Callable[[Any], R]) -> R:
-        """Do what needs locks, in a transaction of its own.
 
-        The first try waits for 5 ms, each further one for twice as long, up to ``stall``; after
-        each there is a pause of ten times that. So others wait for a tenth of the time at most.
-
-        Raises QueueBusy after ``patience``, or when the work under the locks takes long.
-        """
-
-        def attempt(stall: float) -> R:
-            with (
-                transaction.atomic(using=self.queue.alias, durable=True),
-                connections[self.queue.alias].cursor() as cursor,
-                settings_for(
-                    cursor,
-                    lock_timeout=milliseconds(stall),
-                    statement_timeout=milliseconds(self.stall * 5),
-                ),
-            ):
-                return act(cursor)
-
-        try:
-            return briefly(attempt, self._tries(), self.queue.name, self.patience)
-        except DatabaseError as error:
-            if sqlstate(error) != QUERY_CANCELED:
-                raise
-            raise QueueBusy(self.queue.name, self.patience) from error
-
-    def _tries(self) -> Iterator[tuple[float, float]]:
-        stall = min(0.005, self.stall)
-        while True:
-            yield stall, stall * 10
-            stall = min(stall * 2, self.stall)
-            self.tell()
+def is_lost(alias: str) -> bool:
+    """Whether this thread's connection is gone, rather than that a statement failed."""
+    connection = connections[alias].connection
+    return connection is None or bool(connection.closed)

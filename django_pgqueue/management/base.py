@@ -1,4 +1,4 @@
-"""Shared by the commands for people: a database, JSON for scripts, tables, questions."""
+"""The base of the management commands: database option, JSON output, tables, confirmation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, OperationalError, connections
 
-from django_pgqueue.errors import PgQueueError
+from django_pgqueue.errors import PgQueueError, TablesMissing
 from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import Queue
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
@@ -45,12 +45,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 class QueueCommand(BaseCommand):
-    """A command on queues: says in ``run`` what it does, and here how it fails.
+    """A command on queues. Subclasses implement ``run``; this class reports errors.
 
-    Results go to stdout, notes for a reader to stderr.
+    Results go to stdout, notes to stderr.
     """
 
-    #: Said after an error: how much is done already.
+    #: Appended to an error: the work done before it.
     so_far = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -60,7 +60,7 @@ class QueueCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         alias = Queue.objects.database(options["database"])
         try:
-            # A job's own connections are psycopg's, and their errors not yet Django's.
+            # Some jobs use psycopg directly: convert its errors to Django's.
             with connections[alias].wrap_database_errors:
                 self.run(alias, options)
         except PgQueueError as error:
@@ -75,7 +75,7 @@ class QueueCommand(BaseCommand):
         raise NotImplementedError
 
     def answer(self, options: Mapping[str, Any], result: Any, lines: Iterable[str]) -> None:
-        """Print the result for a script, or the lines for a reader."""
+        """Print ``result`` as JSON with --json, otherwise print ``lines``."""
         if options["json"]:
             self.stdout.write(json.dumps(result, cls=DjangoJSONEncoder))
         else:
@@ -83,7 +83,7 @@ class QueueCommand(BaseCommand):
                 self.stdout.write(line)
 
     def note(self, text: str) -> None:
-        """Print a note, which is no result."""
+        """Print a note to stderr."""
         self.stderr.write(text, style_func=str)
 
     def progress(self, verb: str, total: int | None = None) -> Progress:
@@ -121,7 +121,7 @@ def add_database(parser: CommandParser) -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C takes effect at the end of the block; a second one at once."""
+    """Delay Ctrl-C to the end of the block. A second Ctrl-C interrupts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -143,7 +143,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns: each has a heading, and ``<`` or ``>`` for its side.
+    """Format a table. ``columns`` maps each heading to its alignment, ``<`` or ``>``.
 
     >>> table({"queue": "<", "ready": ">"}, [["orders", "7"], ["mails", "12"]])
     ['queue   ready', 'orders      7', 'mails      12']
@@ -160,12 +160,12 @@ def table(columns: Mapping[str, str], rows: Sequence[Sequence[str]]) -> list[str
 
 
 def _printable(text: str) -> str:
-    # A message must not be able to steer the terminal that it is looked at on.
+    # Control characters in a message must not reach the terminal.
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def counted(number: int, *, exact: bool = True) -> str:
-    """A number of messages, in words.
+    """A number of messages with its noun.
 
     >>> counted(1), counted(20_000, exact=False)
     ('1 message', '≈ 20,000 messages')
@@ -174,7 +174,7 @@ def counted(number: int, *, exact: bool = True) -> str:
 
 
 def duration(text: str) -> dt.timedelta:
-    """Seconds, or numbers with units.
+    """Parse a duration: seconds, or numbers with units.
 
     >>> duration("90"), duration("1.5h")
     (datetime.timedelta(seconds=90), datetime.timedelta(seconds=5400))
@@ -191,7 +191,7 @@ def duration(text: str) -> dt.timedelta:
 
 
 def seconds(text: str) -> float:
-    """A duration as a number of seconds.
+    """Parse a duration into a number of seconds.
 
     >>> seconds("0.5"), seconds("1m")
     (0.5, 60.0)
@@ -200,7 +200,7 @@ def seconds(text: str) -> float:
 
 
 def whole_seconds(text: str) -> int:
-    """A duration of one second or more, as a whole number of them.
+    """Parse a duration into a whole number of seconds, 1 or more.
 
     >>> whole_seconds("90"), whole_seconds("1.5m")
     (90, 90)
@@ -214,7 +214,7 @@ def whole_seconds(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """A whole number, 1 or more."""
+    """Parse a whole number, 1 or more."""
     try:
         number = int(text)
     except ValueError:
@@ -225,7 +225,7 @@ def positive(text: str) -> int:
 
 
 def loads(text: str) -> Any:
-    """JSON as the standard has it. Raises ValueError, also for NaN and what nests too deeply."""
+    """Parse strict JSON. Raises ValueError, also for NaN and for JSON that nests too deeply."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError as error:
@@ -245,12 +245,10 @@ def _refuse(constant: str) -> None:
 
 
 def advice(error: Error, alias: str) -> str:
-    """An error of the database with what to do about it, for the person at the command."""
-    text = str(error).strip()
+    """The text of a database error, with advice for the user of a command."""
     if sqlstate(error) == UNDEFINED_TABLE:
-        return (
-            f"{text.splitlines()[0]}. Make the tables first: manage.py migrate --database {alias}"
-        )
+        return str(TablesMissing(error, alias))
+    text = str(error).strip()
     if isinstance(error, OperationalError):
         return f"{text}\nSee whether the server of DATABASES[{alias!r}] is up, and try again."
     return text

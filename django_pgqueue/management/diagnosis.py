@@ -1,4 +1,4 @@
-"""Looks for problems of a database's queues: each finding says how to end it."""
+"""The checks of ``pgqueue_doctor``. Each problem comes with a remedy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError, connections, transaction
+from django.db import Error, connections, transaction
 
-from django_pgqueue.ddl import hot_tables, inspection
+from django_pgqueue.conf import settings
+from django_pgqueue.ddl import hot_tables, inspection, moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.engine.statements import compose
+from django_pgqueue.errors import TablesMissing
+from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
 from django_pgqueue.wording import age
@@ -20,21 +24,23 @@ __all__ = ["Finding", "Limits", "examine"]
 
 @dataclass(frozen=True)
 class Limits:
-    """From where on something is a problem; times in seconds, sizes in bytes."""
+    """The thresholds of the checks; times in seconds, sizes in bytes."""
 
     snapshot: float = 300.0
     dead_rows: int = 100_000
     clock: float = 2.0
     overdue: float = 120.0
     unbounded: int = 10 * 2**30
+    #: Failed attempts beyond ATTEMPTS_PER_QUEUE: some pile up between two rounds of maintenance.
+    attempts: int = 100_000
     dead_after: float = 12.0
-    #: For so long one check may ask the database.
+    #: Statement timeout of one check.
     timeout: float = 10.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``action`` is empty when all is well."""
+    """The result of one check. ``action`` is empty if there is no problem."""
 
     check: str
     text: str
@@ -50,7 +56,13 @@ Check = Callable[[str, Limits], Iterator[Finding]]
 
 
 def examine(alias: str, limits: Limits) -> Iterator[Finding]:
-    """Every check in turn; one that cannot be made is a finding too."""
+    """Run every check. A check that fails to run is reported as a finding.
+
+    Raises TablesMissing, and the database's error when there is no connection.
+    """
+    [row] = _rows(alias, "SELECT to_regclass('pgqueue_queue') IS NOT NULL AS migrated")
+    if not row["migrated"]:
+        raise TablesMissing("there is no table pgqueue_queue", alias)
     for name, check in CHECKS.items():
         try:
             with (
@@ -59,12 +71,14 @@ def examine(alias: str, limits: Limits) -> Iterator[Finding]:
                 settings_for(cursor, statement_timeout=milliseconds(limits.timeout)),
             ):
                 found = list(check(alias, limits))
-        except DatabaseError as error:
+        except Error as error:
+            if is_lost(alias):
+                raise
             text = str(error).strip().splitlines()[0]
             found = [
                 Finding(
                     name,
-                    f"could not be looked at: {text}",
+                    f"could not be checked: {text}",
                     "Grant the user pg_read_all_stats, or try again when the server is less busy.",
                 )
             ]
@@ -78,8 +92,13 @@ def _rows(alias: str, sql: str, params: Any = None) -> list[dict[str, Any]]:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+def _now(alias: str) -> dt.datetime:
+    with connections[alias].cursor() as cursor:
+        return server_time(cursor)
+
+
 def _snapshots(alias: str, limits: Limits) -> Iterator[Finding]:
-    """Rows that are dead stay as long as an older snapshot may see them."""
+    """Old snapshots: dead rows cannot be removed while an older snapshot may see them."""
     held = _rows(
         alias,
         """
@@ -104,7 +123,7 @@ def _snapshots(alias: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "snapshot",
             f"{row['holder']} ({row['name']}, {row['state']}) has a transaction open for "
-            f"{age(row['seconds'])}: no row that died since can be removed",
+            f"{age(row['seconds'])}: rows deleted since then cannot be removed",
             f"End it, or see why it stays open: {row['remedy']}",
             row,
         )
@@ -143,7 +162,7 @@ def _dead_rows(alias: str, limits: Limits) -> Iterator[Finding]:
             "dead rows",
             f"{row['name']} has {row['dead']:,} dead rows beside {row['live']:,} live ones; last "
             f"vacuumed {_ago(row['vacuumed'])}",
-            f"See to old snapshots first, then: VACUUM {row['name']}",
+            f"End old snapshots first, then: VACUUM {row['name']}",
             row,
         )
     if not bad:
@@ -202,7 +221,7 @@ def _consumers(alias: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "consumers",
             f"queue {each.queue_name} has {counted(each.visible, exact=each.exact)} to read, the "
-            f"oldest sent {age(each.oldest_age)} ago, and no consumer",
+            f"oldest sent {age(each.oldest_age)} ago, and no live consumer",
             f"Start one: manage.py runconsumer {each.queue_name}",
             {"queue": each.queue_name, "visible": each.visible},
         )
@@ -213,15 +232,9 @@ def _consumers(alias: str, limits: Limits) -> Iterator[Finding]:
 def _dead_leases(alias: str, limits: Limits) -> Iterator[Finding]:
     found = _rows(
         alias,
-        """
-        SELECT process_id, sum(leases)::bigint AS leases FROM (
-            SELECT process_id, count(*) AS leases FROM pgqueue_deferred
-            WHERE process_id IS NOT NULL AND state = 'PROCESSING' AND vt > statement_timestamp()
-            GROUP BY process_id
-            UNION ALL
-            SELECT process_id, sum(cardinality(ids)) FROM pgqueue_lease
-            WHERE process_id IS NOT NULL AND vt > statement_timestamp() GROUP BY process_id) leases
-        WHERE NOT EXISTS (
+        f"""
+        SELECT process_id, count(*) AS leases FROM pgqueue_live
+        WHERE process_id IS NOT NULL AND {compose("places/in_flight", {})} AND NOT EXISTS (
             SELECT FROM pgqueue_process p
             WHERE p.id = process_id AND p.heartbeat_at > statement_timestamp() - %s)
         GROUP BY process_id ORDER BY process_id
@@ -232,8 +245,8 @@ def _dead_leases(alias: str, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "leases",
             f"process {row['process_id']} is dead and holds {counted(row['leases'])}",
-            "A running consumer gives them back, and so does manage.py pgqueue_maintain; "
-            "otherwise they are read again when their visibility timeout is over.",
+            "A running consumer or manage.py pgqueue_maintain gives them back. Otherwise they "
+            "become readable when their visibility timeout ends.",
             row,
         )
     if not found:
@@ -242,15 +255,15 @@ def _dead_leases(alias: str, limits: Limits) -> Iterator[Finding]:
 
 def _clock(alias: str, limits: Limits) -> Iterator[Finding]:
     before = dt.datetime.now(dt.timezone.utc)
-    [row] = _rows(alias, "SELECT clock_timestamp() AS now")
+    now = _now(alias)
     after = dt.datetime.now(dt.timezone.utc)
-    apart = (row["now"] - (before + (after - before) / 2)).total_seconds()
+    apart = (now - (before + (after - before) / 2)).total_seconds()
     if abs(apart) > limits.clock + (after - before).total_seconds():
         yield Finding(
             "clock",
             f"the server's clock is {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} "
             f"this host's",
-            "Have both follow NTP. Delays given as moments are off by as much.",
+            "Synchronise both with NTP. Delays given as datetimes are off by this difference.",
             {"seconds": apart},
         )
     else:
@@ -287,8 +300,35 @@ def _sizes(alias: str, limits: Limits) -> Iterator[Finding]:
         yield Finding("sizes", f"{_size(total)} in {len(found)} queues")
 
 
+def _attempts(alias: str, limits: Limits) -> Iterator[Finding]:
+    """Stored failed attempts: maintenance keeps ATTEMPTS_PER_QUEUE of them."""
+    kept = settings.ATTEMPTS_PER_QUEUE
+    many = kept + limits.attempts
+    found = _rows(
+        alias,
+        """
+        SELECT q.name FROM pgqueue_queue q WHERE EXISTS (
+            SELECT FROM pgqueue_attempt a WHERE a.queue_id = q.id
+            ORDER BY a.at DESC, a.id DESC OFFSET %s LIMIT 1) ORDER BY q.name
+        """,
+        [many],
+    )
+    for row in found:
+        yield Finding(
+            "attempts",
+            f"queue {row['name']} has the errors of more than {many:,} failed attempts, and "
+            f"ATTEMPTS_PER_QUEUE is {kept:,}",
+            "Remove the oldest: manage.py pgqueue_maintain. Consumers also do it, at least once "
+            "an hour, unless MAINTENANCE_SECONDS is None.",
+            {"queue": row["name"], "kept": kept},
+        )
+    if not found:
+        [row] = _rows(alias, "SELECT pg_total_relation_size('pgqueue_attempt') AS size")
+        yield Finding("attempts", f"{_size(row['size'])} of errors", values=row)
+
+
 def _size(number: float) -> str:
-    """Bytes in a unit that suits them.
+    """Format a number of bytes.
 
     >>> _size(0), _size(20_000), _size(5 * 2**30)
     ('0 B', '20 kB', '5.0 GB')
@@ -303,29 +343,54 @@ def _size(number: float) -> str:
 
 
 def _schedules(alias: str, limits: Limits) -> Iterator[Finding]:
-    [row] = _rows(alias, "SELECT clock_timestamp() AS now")
-    active = Schedule.objects.using(alias)
-    late = row["now"] - dt.timedelta(seconds=limits.overdue)
+    now = _now(alias)
+    active = Schedule.objects.timed(alias).filter(ended_at=None)
+    late = now - dt.timedelta(seconds=limits.overdue)
     found = 0
     for schedule in active.filter(paused=False, next_run_at__lt=late):
         found += 1
-        overdue = (row["now"] - schedule.next_run_at).total_seconds()
+        overdue = (now - moment(schedule.tick)).total_seconds()
         yield Finding(
             "schedules",
             f"schedule {schedule} was due {age(overdue)} ago",
-            "Start a consumer: any one sends it (cron expressions need cronsim there).",
+            "Start any consumer: it sends the message (cron expressions need cronsim).",
             {"schedule": schedule.name},
         )
+    for schedule in active.filter(paused=False):
+        if (sooner := schedule.sooner(now)) is not None:
+            found += 1
+            row, times = moment(schedule.tick) - now, sooner - now
+            yield Finding(
+                "schedules",
+                f"schedule {schedule} is due in {age(row.total_seconds())}, but its times say "
+                f"{age(times.total_seconds())}, as after a server's clock that ran ahead",
+                "Start a consumer: it corrects the next tick within ten seconds.",
+                {"schedule": schedule.name},
+            )
     for schedule in active.exclude(error=""):
         found += 1
         yield Finding(
             "schedules",
             f"schedule {schedule} cannot be sent: {schedule.error}",
-            "Correct it in the admin, or where the code declares it.",
+            "Correct what the error names: the schedule in the admin or the code, or its queue.",
             {"schedule": schedule.name},
         )
+    running = Process.objects.using(alias).exists()
+    declared = Process.objects.declared(using=alias)
+    for name in active.filter(declared__isnull=False, paused=False).values_list("name", flat=True):
+        if running and name not in declared:
+            found += 1
+            yield Finding(
+                "schedules",
+                f"schedule {name} is declared by no running consumer",
+                "Start the consumer whose code declares it. If there is none any more, delete it "
+                "in the admin.",
+                {"schedule": name},
+            )
     if not found:
-        yield Finding("schedules", f"{active.count()}; none is late")
+        ended = Schedule.objects.using(alias).exclude(ended_at=None).count()
+        rest = f"; {ended} ended with its declaration" if ended else ""
+        yield Finding("schedules", f"{active.count() + ended}; none is late{rest}")
 
 
 def _objects(alias: str, limits: Limits) -> Iterator[Finding]:
@@ -345,5 +410,6 @@ CHECKS: dict[str, Check] = {
     "leases": _dead_leases,
     "clock": _clock,
     "sizes": _sizes,
+    "attempts": _attempts,
     "schedules": _schedules,
 }

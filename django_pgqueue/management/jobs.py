@@ -1,4 +1,4 @@
-"""Shared by the commands of the pipeline: a database of Django's, a session on this machine."""
+"""The base of the commands that run Spark jobs on one of Django's databases."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ add_arguments = cli.arguments
 
 
 def url_of(alias: str) -> str:
-    """How another process reaches a database of Django's, as libpq takes it."""
+    """The libpq connection string of one of Django's databases."""
     return make_conninfo(**{name: str(value) for name, value in parameters(alias).items()})
 
 
 def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand) -> None:
-    """Run a job on one of Django's databases, with the output of a command.
+    """Run a job on one of Django's databases, and print its output through ``command``.
 
-    Raises CommandError with the text of an error, and with the job's exit code.
+    Raises CommandError with the job's error and exit code.
     """
 
     def tell(line: str) -> None:
@@ -43,7 +43,7 @@ def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand)
 
 
 class JobCommand(BaseCommand):
-    """``job`` names a function of the pipeline; see :mod:`pyspark_pgqueue`."""
+    """A command that runs a Spark job. ``job`` names its function; see :mod:`pyspark_pgqueue`."""
 
     job: str
 

@@ -1,4 +1,4 @@
-"""How far a long work is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WIDTH = 24
 
 
 class Progress:
-    """Use it in a ``with``: the bar is gone afterwards, and the result can be printed.
+    """A context manager that shows progress, and removes the bar at the end.
 
-    Without a total, or a share said at each step, it counts.
+    Without ``total``, and without a share at each step, it shows a count only.
     """
 
     def __init__(self, out: OutputWrapper, verb: str, total: int | None = None) -> None:
@@ -42,11 +42,11 @@ class Progress:
             self._write("\r\x1b[K", ending="")
 
     def say(self, verb: str, total: int | None = None) -> None:
-        """Begin another count, of a known total or none."""
+        """Start a new count, with or without a known total."""
         self._verb, self._total = verb, total
 
     def show(self, done: int, share: float | None = None) -> None:
-        """Show how many are done, and their share of the whole."""
+        """Show the count of finished items, and their share of the total."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -16,7 +16,7 @@ import django.db.models.deletion
 import django.db.models.functions.text
 from django.db import migrations, models
 
-import django_pgqueue.arguments
+import django_pgqueue.validators
 from django_pgqueue.ddl import statements
 
 
@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
                         max_length=63,
-                        validators=[django_pgqueue.arguments.validate_queue_name],
+                        validators=[django_pgqueue.validators.validate_queue_name],
                     ),
                 ),
                 (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import django.db.models.deletion
 from django.db import migrations, models
 
-import django_pgqueue.topics
+import django_pgqueue.validators
 
 
 class Migration(migrations.Migration):
@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         help_text="Words joined by dots; * stands for one word, # for any number of them.",
                         max_length=255,
-                        validators=[django_pgqueue.topics.validate_topic_pattern],
+                        validators=[django_pgqueue.validators.validate_topic_pattern],
                     ),
                 ),
                 (
@@ -69,6 +69,12 @@ class Migration(migrations.Migration):
                 ("version", models.TextField()),
                 ("queues", models.JSONField(default=list)),
                 ("working_on", models.JSONField(default=dict)),
+                (
+                    "schedules",
+                    models.JSONField(
+                        default=list, help_text="Names of the schedules that its code declares."
+                    ),
+                ),
                 ("stopping", models.BooleanField(default=False)),
                 (
                     "started_at",

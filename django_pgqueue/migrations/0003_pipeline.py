@@ -179,7 +179,7 @@ class Migration(migrations.Migration):
                 (
                     "retried",
                     models.BigIntegerField(
-                        default=0, help_text="Ended after more than one delivery."
+                        default=0, help_text="Failed attempts, tried again, of messages that ended."
                     ),
                 ),
                 ("dead_lettered", models.BigIntegerField(default=0)),
@@ -188,7 +188,7 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(default=0, help_text="In the queue at the span's end."),
                 ),
                 (
-                    "busy_seconds",
+                    "busy",
                     models.FloatField(
                         default=0,
                         help_text="Run times added up; over the span's length: the workers kept busy.",
@@ -200,8 +200,8 @@ class Migration(migrations.Migration):
                 ("run_p50", models.FloatField(null=True)),
                 ("run_p95", models.FloatField(null=True)),
                 ("run_p99", models.FloatField(null=True)),
-                ("wait_histogram", models.JSONField(default=dict)),
-                ("run_histogram", models.JSONField(default=dict)),
+                ("waits", models.JSONField(default=dict)),
+                ("runs", models.JSONField(default=dict)),
                 (
                     "groups",
                     models.BigIntegerField(

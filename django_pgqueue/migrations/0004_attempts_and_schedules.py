@@ -128,6 +128,15 @@ class Migration(migrations.Migration):
                         editable=False, help_text="What the code says, if it does.", null=True
                     ),
                 ),
+                (
+                    "ended_at",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="Since then no running consumer declares it, and it sends "
+                        "nothing.",
+                        null=True,
+                    ),
+                ),
                 ("next_run_at", models.DateTimeField(editable=False)),
                 (
                     "last_run_at",

@@ -1,11 +1,11 @@
-"""The nouns: queues, messages, where they stand, and the archive."""
+"""The models: queues, messages, live rows, the archive and the rest."""
 
 from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.bound import BoundQueue, queue
-from django_pgqueue.models.bulk import Operation, OperationPart
+from django_pgqueue.models.bulk import BulkAction, BulkActionPart
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.history import History
 from django_pgqueue.models.live import Deferred, LiveMessage, Ready
@@ -22,6 +22,8 @@ __all__ = [
     "Attempt",
     "Binding",
     "BoundQueue",
+    "BulkAction",
+    "BulkActionPart",
     "Deferred",
     "ExportRun",
     "History",
@@ -30,8 +32,6 @@ __all__ = [
     "MaintenanceLease",
     "Message",
     "Missed",
-    "Operation",
-    "OperationPart",
     "Process",
     "PurgeMark",
     "Queue",

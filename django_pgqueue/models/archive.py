@@ -1,4 +1,4 @@
-"""The archive: how each message ended."""
+"""The archive: the outcomes of messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
 class ArchivedMessage(models.Model):
-    """The outcome of one message: appended once, never changed.
+    """The outcome of one message. Rows are inserted once and never changed.
 
-    It has the id of its message, whose body stays where it was: ``archived.message.body``.
+    It has the id of its message, which keeps the body: ``archived.message.body``.
     """
 
     id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
@@ -37,8 +37,8 @@ class ArchivedMessage(models.Model):
     archived_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW
     )
-    # Ids and times do not follow the order of commits; with the transaction's id a reader can
-    # take what is new without a gap.
+    # Exports read by transaction id: ids and times do not follow the order of commits, so a
+    # reader that follows these would miss rows.
     archive_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
         db_default=models.Func(
             template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
@@ -70,7 +70,7 @@ class ArchivedMessage(models.Model):
 
     @property
     def message(self) -> Message:
-        """The message itself, with its body and headers."""
+        """The message with its body and headers."""
         return Message.objects.using(self._state.db).get(
             pk=self.pk, queue_id=self.queue_id, enqueued_at=self.enqueued_at
         )

@@ -1,4 +1,4 @@
-"""The errors of each attempt: why a handler's run failed, when, and in which process."""
+"""The failed attempts of messages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import ClassVar
 from django.db import models
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.session import OpenQueue
-from django_pgqueue.engine.settle.attempts import prune
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import Maintained
 
-__all__ = ["Attempt", "attempts", "prune_maintained"]
+__all__ = ["Attempt", "attempts"]
 
 
 def attempts(queue: OpenQueue, message_id: int) -> list[Attempt]:
-    """The failed attempts of a message, oldest first: when, where and why.
+    """The stored failed attempts of a message, the oldest first.
 
     >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
     ['builtins.ConnectionError']
@@ -27,24 +25,20 @@ def attempts(queue: OpenQueue, message_id: int) -> list[Attempt]:
     return Attempt.objects.of(pk, using=queue.alias)
 
 
-def prune_maintained(queue: Queue, maintained: Maintained, **kwargs: object) -> None:
-    """Receives ``queue_maintained``: what retention removed has no attempts any more."""
-    prune(queue.opened, maintained.before)
-
-
 class AttemptManager(models.Manager["Attempt"]):
     use_in_migrations = False
 
     def of(self, message_id: int, *, using: str) -> list[Attempt]:
-        """The failed attempts of a message that are kept, the oldest first."""
+        """The stored failed attempts of a message, the oldest first."""
         return list(self.using(using).filter(message_id=message_id).order_by("pk"))
 
 
 class Attempt(models.Model):
-    """One run of a handler that failed.
+    """A failed run of a handler: its error, its time and its process.
 
-    Of each message the last ``PGQUEUE["ATTEMPTS_KEPT"]`` are kept, as long as the message is.
-    A message that was dead-lettered keeps those of the queue that it came from.
+    The last ``PGQUEUE["ATTEMPTS_KEPT"]`` attempts are kept per message, and the newest
+    ``PGQUEUE["ATTEMPTS_PER_QUEUE"]`` per queue. They are deleted with their message. A
+    dead-lettered message keeps the attempts of the queue that it came from.
 
     >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
     ['requests.exceptions.ConnectTimeout', 'shop.errors.CardRefused']
@@ -71,7 +65,7 @@ class Attempt(models.Model):
     class Meta:
         db_table = "pgqueue_attempt"
         required_db_vendor = "postgresql"
-        # No page of the admin shows them by themselves.
+        # Attempts have no admin page of their own.
         default_permissions: ClassVar[tuple[str, ...]] = ()
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["message_id"], name="pgqueue_attempt_message"),

@@ -1,4 +1,4 @@
-"""A queue by name, for daily use: ``queue("orders").send(…)``."""
+"""Operations on one queue: ``queue("orders").send(…)``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 from django_pgqueue import arguments
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.methods import QueueOperations
+from django_pgqueue.models.queue import Queue
 
 __all__ = ["BoundQueue", "queue"]
 
 
 class BoundQueue(QueueOperations):
-    """The operations on one queue.
+    """A queue's name and database, with all operations on it as methods.
 
     >>> orders = queue("orders")
     >>> orders.send({"order": 7})
@@ -24,7 +25,10 @@ class BoundQueue(QueueOperations):
 
     model: type[Message] = Message
 
-    def __init__(self, name: str, *, using: str | None = None) -> None:
+    def __init__(self, name: str | Queue, *, using: str | None = None) -> None:
+        if isinstance(name, Queue):
+            using = using or name.alias
+            name = name.name
         self.name: str = arguments.queue_name(name)
         self.using = using
 
@@ -52,10 +56,11 @@ class BoundQueue(QueueOperations):
         return (self.name,)
 
 
-def queue(name: str, *, using: str | None = None) -> BoundQueue:
-    """The queue of that name, in the database ``using`` or the one the routers choose.
+def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:
+    """The operations on a queue, in the database ``using`` or the one that the routers choose.
 
-    Makes no query: whether the queue exists shows at the first operation.
+    ``name`` may be a :class:`~django_pgqueue.models.Queue`, which implies its database. Makes no
+    query: if the queue does not exist, the first operation raises QueueNotFound.
 
     >>> queue("orders").send({"order": 7}, delay=60)
     1

@@ -1,43 +1,53 @@
-"""Operations on many messages: a row each, done in steps by whichever process comes by.
+"""Bulk actions: actions on many messages of a queue, done in steps by any process.
 
-The ids are fixed when an operation is begun, a part a step; so it never touches more than was
-asked about. A step is one transaction: it acts on a part, removes it and counts. A process that is
-killed in the midst leaves the part to the next one, and no message is touched twice.
+The ids are stored when a bulk action starts, in parts, so messages that arrive later are not
+touched. A step is one transaction: it acts on a part, deletes the part and updates the counts. If
+its process is killed, the transaction rolls back and another process repeats the step.
+
+After a ``statement_timeout``, a lock timeout or a lost connection the step is tried again with half
+of its messages. Steps that succeed grow again. Any other error fails its bulk action only.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
+from uuid import UUID
 
-from django.db import DatabaseError, connections, models, transaction
+from django.db import DatabaseError, Error, connections, models, transaction
 from django.utils.timezone import now
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue import signals
 from django_pgqueue.ddl.locks import KEPT, milliseconds, set_locally
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.redrive import redriving
-from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.engine.settle import settling
-from django_pgqueue.errors import PgQueueError, QueueNotFound
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.sqlstates import sqlstate
+from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
-__all__ = ["Kind", "Operation", "OperationPart"]
+__all__ = ["BulkAction", "BulkActionPart", "Kind"]
 
-#: Messages of a part: a step takes about a tenth of a second.
+#: Messages per part. With this number a step takes about a tenth of a second.
 PART = 1000
-#: Seconds that a step waits for messages that other transactions hold.
+#: Lock timeout of a step, in seconds.
 _PATIENCE = 0.5
+#: Seconds until the next try at a message that another transaction has locked.
+_PAUSE = 1.0
+#: PostgreSQL's error codes for conflicts with other transactions.
+_IN_THE_WAY = (*KEPT, SERIALIZATION_FAILURE)
 
 
 class Kind(models.TextChoices):
-    """The action."""
+    """The kinds of bulk actions."""
 
     READABLE = "readable", "Make readable"
     REDRIVE = "redrive", "Redrive"
@@ -49,90 +59,121 @@ class Kind(models.TextChoices):
 
     @property
     def is_of_archive(self) -> bool:
-        """Whether it takes archived messages; the others take those in a queue."""
+        """Whether it acts on archived messages, rather than on messages in the queue."""
         return self in (Kind.REPLAY, Kind.DISCARD)
 
 
-class OperationManager(models.Manager["Operation"]):
-    """Begins operations, and does their steps."""
+class BulkActionManager(models.Manager["BulkAction"]):
+    """Starts bulk actions, and runs their steps."""
 
     def begin(
         self, queue: Queue, kind: Kind, ids: Sequence[int], values: Mapping[str, Any]
-    ) -> Operation:
-        """An operation on these messages of a queue, to be done in steps.
+    ) -> BulkAction:
+        """Store a bulk action on these messages of a queue. Its steps run later.
 
-        ``values`` are of the other fields.
+        ``values`` are the values of the other fields.
         """
         with transaction.atomic(using=queue.alias):
-            operation = self.using(queue.alias).create(
+            bulk_action = self.using(queue.alias).create(
                 queue=queue,
                 kind=kind,
                 count=len(ids),
                 highest_id=max(ids, default=0),
                 **values,
             )
-            OperationPart.objects.using(queue.alias).bulk_create(
-                OperationPart(operation=operation, ids=list(ids[first : first + PART]))
+            BulkActionPart.objects.using(queue.alias).bulk_create(
+                BulkActionPart(bulk_action=bulk_action, ids=list(ids[first : first + PART]))
                 for first in range(0, len(ids), PART)
             )
-        return operation
+        return bulk_action
 
-    def drive(self, seconds: float = 1.0, *, using: str, only: int | None = None) -> float | None:
-        """Do steps of the operations that run, in turn, for about that many seconds.
+    def drive(
+        self, seconds: float = 1.0, *, using: str, only: Iterable[int] | None = None
+    ) -> float | None:
+        """Run steps of the running bulk actions, in rotation, for about ``seconds`` seconds.
 
-        Returns in how many seconds there is more to do, None if there is none. Several processes
-        may call it at once: each operation is in the hands of one of them at a time.
+        Returns the seconds until the next step is due; None if there is none. Several processes
+        may call it at the same time: a row lock lets only one of them act on a bulk action. An
+        error fails only the bulk action in which it occurs.
+
+        Arguments:
+            only: the ids of the bulk actions to drive; None: all.
+
+        Raises django.db.Error if a step was interrupted, for example by a lost connection, after
+        the other bulk actions had their steps. The next call repeats the interrupted step.
         """
+        cut_off: Error | None = None
         until = time.monotonic() + seconds
-        rows = self.using(using).filter(state=Operation.RUNNING)
+        rows = self.using(using).filter(state=BulkAction.RUNNING)
         if only is not None:
-            rows = rows.filter(pk=only)
-        waits = dict.fromkeys(rows.order_by("pk").values_list("pk", flat=True), 0.0)
-        while waits:
-            for pk in list(waits):
-                wait = self._step(pk, using)
+            rows = rows.filter(pk__in=list(only))
+        due = dict.fromkeys(rows.order_by("pk").values_list("pk", flat=True), 0.0)
+        while due:
+            for pk, at in list(due.items()):
+                if at > time.monotonic():
+                    continue
+                try:
+                    wait = self._step(pk, using)
+                except Error as error:
+                    cut_off, wait = error, None
+                    self._slow_down(pk, using, error)
                 if wait is None:
-                    del waits[pk]
+                    del due[pk]
                 else:
-                    waits[pk] = wait
-            pause = min(waits.values(), default=0.0)
-            if time.monotonic() + pause >= until:
+                    due[pk] = time.monotonic() + wait
+            first = min(due.values(), default=0.0)
+            if max(first, time.monotonic()) >= until:
                 break
-            time.sleep(pause)
-        return min(waits.values(), default=None)
+            time.sleep(max(0.0, first - time.monotonic()))
+        if cut_off is not None:
+            raise cut_off
+        return max(0.0, min(due.values()) - time.monotonic()) if due else None
 
     def _step(self, pk: int, using: str) -> float | None:
-        """One step; the seconds until the next one, None for no more."""
+        """Run one step. Returns the seconds until the next one, or None for no more."""
         try:
             with transaction.atomic(using=using):
-                with connections[using].cursor() as cursor:
-                    set_locally(cursor, lock_timeout=milliseconds(_PATIENCE))
-                operation = (
-                    self.using(using)
-                    .select_for_update(skip_locked=True, of=("self",))
-                    .select_related("queue")
-                    .filter(pk=pk, state=Operation.RUNNING)
-                    .first()
-                )
-                # None: ended, stopped, or in the hands of another process.
-                return None if operation is None else operation.step()
+                bulk_action = self._take(pk, using)
+                return None if bulk_action is None else bulk_action.step()
         except DatabaseError as error:
             if sqlstate(error) not in KEPT:
                 raise
-            return 1.0  # others work on these messages
+            return _PAUSE  # the table of bulk actions is locked
+
+    def _take(self, pk: int, using: str) -> BulkAction | None:
+        """Lock the row. Returns None if it ended, was stopped, or is locked by another process."""
+        with connections[using].cursor() as cursor:
+            set_locally(cursor, lock_timeout=milliseconds(_PATIENCE))
+        return (
+            self.using(using)
+            .select_for_update(skip_locked=True, of=("self",))
+            .select_related("queue")
+            .filter(pk=pk, state=BulkAction.RUNNING)
+            .first()
+        )
+
+    def _slow_down(self, pk: int, using: str, error: Error) -> None:
+        """Halve the next step: a server or pooler timeout may have interrupted this one."""
+        with suppress(Error), transaction.atomic(using=using):
+            bulk_action = self._take(pk, using)
+            if bulk_action is not None:
+                bulk_action.step_size = max(1, bulk_action.step_size // 2)
+                bulk_action.error = f"A step was cut off, and is tried again: {error}"
+                bulk_action.save(update_fields=["step_size", "error"])
 
 
-class Operation(models.Model):
-    """An action on many messages of one queue: who asked for what, and how far it is.
+class BulkAction(models.Model):
+    """An action on many messages of one queue: its options, its user and its progress.
 
-    ``count`` and ``highest_id`` are those of the question: nothing beyond them is touched.
+    ``count`` and ``highest_id`` are the limits that the user confirmed. No further messages are
+    touched.
     """
 
     RUNNING, STOPPED, DONE, FAILED = "running", "stopped", "done", "failed"
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
-        Queue, models.CASCADE, db_constraint=False, related_name="operations"
+        Queue, models.CASCADE, db_constraint=False, related_name="bulk_actions"
     )
     kind: models.TextField[str, str] = models.TextField(choices=Kind.choices)
     target: models.TextField[str, str] = models.TextField(
@@ -143,6 +184,9 @@ class Operation(models.Model):
     )
     in_flight: models.BooleanField[bool, bool] = models.BooleanField(
         default=False, help_text="Also those that a consumer holds."
+    )
+    question: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
+        null=True, help_text="The question that was answered; it is answered once."
     )
     filter: models.JSONField[Any, Any] = models.JSONField(
         default=dict, help_text="The list that it was asked for."
@@ -160,7 +204,9 @@ class Operation(models.Model):
     state: models.TextField[str, str] = models.TextField(
         default=RUNNING, choices=[(s, s) for s in (RUNNING, STOPPED, DONE, FAILED)]
     )
-    error: models.TextField[str, str] = models.TextField(default="")
+    error: models.TextField[str, str] = models.TextField(
+        default="", help_text="Why it failed, or waits."
+    )
     created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW
     )
@@ -170,51 +216,63 @@ class Operation(models.Model):
     finished_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
         models.DateTimeField(null=True)
     )
-    #: Until when the rate is used up.
+    step_size: models.IntegerField[int, int] = models.IntegerField(
+        default=PART, help_text="The most messages of the next step."
+    )
+    #: With a rate: when the next messages may be sent.
     paced_until: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
         models.DateTimeField(null=True)
     )
 
-    objects: ClassVar[OperationManager] = OperationManager()
+    objects: ClassVar[BulkActionManager] = BulkActionManager()
 
     class Meta:
-        verbose_name: ClassVar[Any] = gettext_lazy("operation")
-        verbose_name_plural: ClassVar[Any] = gettext_lazy("operations")
+        verbose_name: ClassVar[Any] = gettext_lazy("bulk action")
+        verbose_name_plural: ClassVar[Any] = gettext_lazy("bulk actions")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
-        db_table = "pgqueue_operation"
+        db_table = "pgqueue_bulk_action"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
         required_db_vendor = "postgresql"
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(
                 fields=["id"],
                 condition=models.Q(state="running"),
-                name="pgqueue_operation_running",
+                name="pgqueue_bulk_action_running",
+            ),
+        )
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            models.UniqueConstraint(
+                fields=["question", "queue", "kind"], name="pgqueue_bulk_action_question"
             ),
         )
 
     def __str__(self) -> str:
-        return gettext("operation %s") % self.pk
+        return gettext("bulk action %s") % self.pk
 
     @property
     def left(self) -> int:
-        """How many messages it has yet to come to."""
+        """The number of messages that are not processed yet."""
         return int(self.count) - int(self.done) - int(self.passed)
 
     def stop(self) -> bool:
-        """Let it rest after the step that runs; False when it does not run."""
-        return self._switch(self.RUNNING, self.STOPPED)
+        """Stop after the current step. Returns False if it was not running."""
+        return bool(self._rows((self.RUNNING,)).update(state=self.STOPPED))
 
     def resume(self) -> bool:
-        """Go on where it was stopped; False when it was not."""
-        return self._switch(self.STOPPED, self.RUNNING)
+        """Continue after a stop or a failure. Returns False in any other state."""
+        rows = self._rows((self.STOPPED, self.FAILED))
+        return bool(rows.update(state=self.RUNNING, error="", finished_at=None))
 
-    def _switch(self, before: str, after: str) -> bool:
-        rows = type(self).objects.using(self._state.db).filter(pk=self.pk, state=before)
-        return bool(rows.update(state=after))
+    def _rows(self, states: Sequence[str]) -> models.QuerySet[BulkAction]:
+        return type(self).objects.using(self._state.db).filter(pk=self.pk, state__in=states)
 
     def step(self) -> float | None:
-        """Act on the next part, with this row locked; the seconds until the next step."""
-        parts = OperationPart.objects.using(self._state.db).filter(operation=self)
+        """Act on the next part, with this row locked. Returns the seconds until the next step.
+
+        Raises django.db.Error if the connection is lost. Any other error is stored in ``error``.
+        """
+        alias = self.queue.alias
+        parts = BulkActionPart.objects.using(alias).filter(bulk_action=self)
         part = parts.order_by("pk").first()
         if part is None:
             self._end()
@@ -225,11 +283,15 @@ class Operation(models.Model):
         allowed = self._allowed(at)
         ids, rest = part.ids[:allowed], part.ids[allowed:]
         try:
-            done = self.act(self.queue.opened, ids)
-        except PgQueueError as error:  # the queue to send them to is gone, for one
-            self.error = str(error)
-            self._end(self.FAILED)
-            return None
+            # A savepoint: its rollback keeps the row locked.
+            with transaction.atomic(using=alias):
+                done = self.act(self.queue.opened, ids)
+                # Make deferred constraints fail here, not at the commit.
+                connections[alias].check_constraints()
+        except Exception as error:
+            if is_lost(alias):
+                raise
+            return self._undone(ids, error)
         if rest:
             parts.filter(pk=part.pk).update(ids=rest)
         else:
@@ -237,22 +299,50 @@ class Operation(models.Model):
         self.done += done
         self.passed += len(ids) - done
         self.stepped_at = at
+        self.error = ""
+        self.step_size = min(PART, self.step_size + self.step_size // 10 + 1)
         if not self.left:
             self._end()
             return None
-        self.save(update_fields=["done", "passed", "stepped_at", "paced_until"])
+        self.save(
+            update_fields=["done", "passed", "stepped_at", "error", "step_size", "paced_until"]
+        )
         return 0.0
 
+    def _undone(self, ids: Sequence[int], error: Exception) -> float | None:
+        """Handle a failed step. Returns the seconds until a retry, or None if the action failed."""
+        code = sqlstate(error)
+        if len(ids) > 1 and code in (*_IN_THE_WAY, QUERY_CANCELED):
+            self.step_size = len(ids) // 2
+            self.save(update_fields=["step_size"])
+            return 0.0
+        if code in _IN_THE_WAY:
+            self.error = (
+                f"Another transaction holds message {ids[0]}, which is tried again until it ends; "
+                f"see pg_stat_activity. PostgreSQL says: {error}"
+            )
+            self.save(update_fields=["error"])
+            return _PAUSE
+        self.error = str(error) or type(error).__name__
+        if code == QUERY_CANCELED:
+            self.error = (
+                f"A step with message {ids[0]} alone took too long: give the database role a "
+                f"longer statement_timeout, then resume. PostgreSQL says: {error}"
+            )
+        self._end(self.FAILED)
+        return None
+
     def act(self, queue: OpenQueue, ids: Sequence[int]) -> int:
-        """Do it to these messages; returns how many there were to do."""
+        """Perform the action on these messages. Returns how many were changed."""
         return _ACTS[Kind(self.kind)](self, queue, ids)
 
     def _allowed(self, at: dt.datetime) -> int:
-        """How many messages may go in this step; notes until when that uses the rate up."""
+        """How many messages the rate allows in this step. Sets ``paced_until``."""
+        most = min(PART, self.step_size)
         if self.rate is None:
-            return PART
-        # A tenth of a second's worth. What a pause left unused is gone, but for a second.
-        allowed = max(1, min(PART, int(self.rate / 10)))
+            return most
+        # Steps of 0.1 s keep the rate even. A pause saves up at most one second's worth.
+        allowed = max(1, min(most, int(self.rate / 10)))
         since = max(self.paced_until or at, at - dt.timedelta(seconds=1))
         self.paced_until = since + dt.timedelta(seconds=allowed / self.rate)
         return allowed
@@ -260,68 +350,72 @@ class Operation(models.Model):
     def _end(self, state: str = DONE) -> None:
         self.state, self.finished_at = state, now()
         self.save()
-        signals.operation_ended.send_robust(type(self), operation=self)
+        signals.bulk_action_ended.send_robust(type(self), bulk_action=self)
 
 
-class OperationPart(models.Model):
-    """The ids of one step, until it is done."""
+class BulkActionPart(models.Model):
+    """The message ids of one step. Deleted when the step is done."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    operation: models.ForeignKey[Operation, Operation] = models.ForeignKey(
-        Operation, models.CASCADE, related_name="parts"
+    bulk_action: models.ForeignKey[BulkAction, BulkAction] = models.ForeignKey(
+        BulkAction, models.CASCADE, related_name="parts"
     )
     ids: models.JSONField[Any, Any] = models.JSONField()
 
     class Meta:
         default_permissions: ClassVar[tuple[str, ...]] = ()
-        db_table = "pgqueue_operation_part"
+        db_table = "pgqueue_bulk_action_part"
         required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
-        return f"part of operation {self.operation_id}"
+        return f"part of bulk action {self.bulk_action_id}"
 
 
-def _readable(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.set_vt(queue, ids, 0, in_flight=operation.in_flight))
+def _readable(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    return len(settling.set_vt(queue, ids, 0, in_flight=bulk_action.in_flight))
 
 
-def _redriven(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return _counted(redriving.redrive, operation, queue, ids)
+def _redriven(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    return _counted(redriving.redrive, bulk_action, queue, ids)
 
 
-def _archived(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    by = f"archived by hand, by {operation.username}" if operation.username else "archived by hand"
-    return len(settling.cancel(queue, ids, reason=by, in_flight=operation.in_flight))
+def _archived(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    by = (
+        f"archived by hand, by {bulk_action.username}"
+        if bulk_action.username
+        else "archived by hand"
+    )
+    return len(settling.cancel(queue, ids, reason=by, in_flight=bulk_action.in_flight))
 
 
-def _deleted(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.delete(queue, ids, in_flight=operation.in_flight))
+def _deleted(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    return len(settling.delete(queue, ids, in_flight=bulk_action.in_flight))
 
 
-def _sent_again(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return _counted(redriving.replay, operation, queue, ids)
+def _sent_again(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    return _counted(redriving.replay, bulk_action, queue, ids)
 
 
-def _discarded(operation: Operation, queue: OpenQueue, ids: Sequence[int]) -> int:
-    # Erasing takes live messages, too.
+def _discarded(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    # Only archived messages: settling.erase() would also delete messages in the queue.
     archived = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id, pk__in=ids)
     return len(settling.erase(queue, list(archived.values_list("pk", flat=True))))
 
 
 def _counted(
-    act: Callable[..., int], operation: Operation, queue: OpenQueue, ids: Sequence[int]
+    act: Callable[..., int], bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]
 ) -> int:
-    """Those that went, also when the queue that others came from is gone."""
+    """The number of messages sent, even if a source queue no longer exists."""
     went = [0]
     try:
-        act(queue, to=operation.target or None, ids=ids, progress=partial(went.__setitem__, 0))
+        act(queue, to=bulk_action.target or None, ids=ids, progress=partial(went.__setitem__, 0))
     except QueueNotFound:
-        if operation.target:
+        if bulk_action.target:
             raise
     return went[0]
 
 
-_ACTS: dict[Kind, Callable[[Operation, OpenQueue, Sequence[int]], int]] = {
+_ACTS: dict[Kind, Callable[[BulkAction, OpenQueue, Sequence[int]], int]] = {
     Kind.READABLE: _readable,
     Kind.REDRIVE: _redriven,
     Kind.ARCHIVE: _archived,

@@ -1,4 +1,4 @@
-"""The server's clock, as the default of a column."""
+"""The server's clock as an expression, for column defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lakes that the archive is exported to, the runs that did it, and what retention has taken."""
+"""Lakes, the targets of the archive's export; export runs; and marks of what was removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ExportRun", "Lake", "PurgeMark"]
 
 
 class Lake(models.Model):
-    """A directory of Parquet files, and how much of the archive is in it."""
+    """A lake: a directory of Parquet files, and the position up to which it is exported."""
 
     id: models.AutoField[int, int] = models.AutoField(primary_key=True)
     path: models.TextField[str, str] = models.TextField(unique=True, editable=False)
@@ -58,19 +58,19 @@ class Lake(models.Model):
 
 
 class ExportRun(models.Model):
-    """One run of an export: a range of transactions, and the files it became."""
+    """One run of an export: a range of transactions, and the files with their rows."""
 
     class Kind(models.TextChoices):
         EXPORT = "EXPORT"
         COMPACT = "COMPACT"
 
     class State(models.TextChoices):
-        RUNNING = "RUNNING"  # files are written where no reader looks
-        PUBLISHING = "PUBLISHING"  # files are moved to their places
+        RUNNING = "RUNNING"  # files are written to a directory that readers ignore
+        PUBLISHING = "PUBLISHING"  # files are moved to their final directory
         DONE = "DONE"
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    # The constraint is the table's own, so that a DELETE in plain SQL takes the runs along.
+    # The migration adds the constraint with ON DELETE CASCADE, which also covers plain SQL.
     lake: models.ForeignKey[Lake, Lake] = models.ForeignKey(
         Lake, models.CASCADE, related_name="runs", db_constraint=False
     )
@@ -116,7 +116,7 @@ class ExportRun(models.Model):
 
 
 class PurgeMark(models.Model):
-    """Up to where archived messages of a queue may have been removed."""
+    """The position up to which a queue's archived messages may have been removed."""
 
     queue: models.OneToOneField[Queue, Queue] = models.OneToOneField(
         Queue,

@@ -1,7 +1,7 @@
-"""``loaddata``: queues, messages and the archive from what ``dumpdata`` wrote.
+"""Signal receivers that make ``loaddata`` work for queues, messages and the archive.
 
-Django saves the rows of a fixture past ``save()``. So the tables of a queue are made here, and a
-message that the archive has is taken out of the place that its INSERT, which is a send, gave it.
+``loaddata`` does not call ``save()``. So these receivers make the tables of a loaded queue. An
+INSERT of a message is a send; if the message is archived, they delete the live row of the send.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["connect"]
 
 
 def connect() -> None:
-    """Have fixtures loaded as they should be; done once, when the app is ready."""
+    """Connect the receivers. Called once, when the app is ready."""
     post_save.connect(_make_tables, Queue, dispatch_uid="pgqueue-load-queue")
     for model in (Message, ArchivedMessage):
         pre_save.connect(_keep_time, model, dispatch_uid=f"pgqueue-time-{model.__name__}")
@@ -42,7 +42,7 @@ def _make_tables(instance: Queue, created: bool, raw: bool, using: str, **kwargs
 
 
 def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any) -> None:
-    """A fixture has milliseconds; what is there already has microseconds, as part of its key."""
+    """Restore the microseconds of ``enqueued_at`` from an existing row: fixtures round the key."""
     if not raw:
         return
     for model in (Message, ArchivedMessage):
@@ -55,7 +55,7 @@ def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwa
 def _leave_archived(
     instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any
 ) -> None:
-    """Whichever of the two comes last in the fixture."""
+    """Delete the live row of an archived message, once both its rows are loaded."""
     if not raw:
         return
     queue = Queue.objects.using(using).get(pk=instance.queue_id)

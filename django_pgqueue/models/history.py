@@ -1,4 +1,4 @@
-"""The recent history of each queue: what consumers did in each minute, and what they left."""
+"""The recent history of each queue: counts and times per minute or hour."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["History"]
 
 
 class History(models.Model):
-    """One queue in one span of time: a minute, or an hour once that is over.
+    """The history of one queue in one minute, or in one hour that is over.
 
-    A consumer process writes rows of its own, with the id of its ``Process``. Maintenance adds
-    ``sent``, ``depth``, ``oldest`` and ``total`` in a row with the id 0, and folds all rows of a
-    minute, and later of an hour, into that one. Times are in seconds; the keys of the histograms
-    are the numbers of :func:`django_pgqueue.histograms.bucket`.
+    Each consumer process writes its own rows, with the id of its ``Process``. Maintenance writes
+    ``sent``, ``depth``, ``oldest`` and ``total`` to a row with process id 0. It later merges all
+    rows of a minute, and then of an hour, into that row. Times are in seconds. The keys of the
+    histograms are the numbers of :func:`django_pgqueue.history.histograms.bucket`.
     """
 
     pk = models.CompositePrimaryKey("queue_id", "bucket", "seconds", "process_id")

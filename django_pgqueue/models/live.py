@@ -1,4 +1,4 @@
-"""Where each live message is."""
+"""The models of messages in a queue: ready rows, deferred rows, and a view of both."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.db.models.expressions import RawSQL
 
+from django_pgqueue.engine.statements import compose
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import State
 
@@ -15,18 +16,18 @@ __all__ = ["Deferred", "LiveMessage", "Ready"]
 
 
 class NotLoaded(models.Model):
-    """A table that loaddata skips: its rows follow from the INSERT of a message, a send."""
+    """A base of models that loaddata skips: an INSERT of a message writes their rows."""
 
     class Meta:
         abstract = True
 
     def _save_table(self, raw: bool = False, *args: Any, **kwargs: Any) -> bool:
-        # Django's own hook, the only one that a row of a fixture passes.
+        # loaddata (raw=True) calls this private method, and no public hook that could skip a row.
         return not raw and super()._save_table(raw, *args, **kwargs)  # type: ignore[misc]
 
 
 class Ready(NotLoaded):
-    """A message that may be read and never was. Unlogged queues have a table of their own."""
+    """A readable message that was never read. Unlogged queues use another table."""
 
     id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
@@ -81,7 +82,10 @@ class LiveManager(models.Manager["LiveMessage"]):
     use_in_migrations = False
 
     def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:
-        """The row of one message, by indexes: that of ready has the priority before the id."""
+        """The row of one message, with ``in_flight``: whether it is leased.
+
+        Found by index. The index of ready rows starts with priority.
+        """
         rank = models.Func(
             models.F("priority"),
             template="-%(expressions)s",
@@ -90,13 +94,17 @@ class LiveManager(models.Manager["LiveMessage"]):
         own = RawSQL(
             "SELECT -priority FROM pgqueue_message WHERE queue_id = %s AND id = %s", [queue_id, pk]
         )
+        in_flight = RawSQL(compose("places/in_flight", {}), [], output_field=models.BooleanField())
         live = self.using(using).alias(rank=rank)
+        live = live.annotate(in_flight=in_flight)  # type: ignore[no-redef]
         return live.filter(queue=queue_id, pk=pk, rank=own)
 
 
 class LiveMessage(NotLoaded):
-    """One row a message in the queue, over all the tables that say so: for people, the admin,
-    commands and tests, not for the hot path."""
+    """The view ``pgqueue_live``: one row per message in a queue, from all live tables.
+
+    For the admin, commands and tests. Operations on the hot path use the tables.
+    """
 
     id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
@@ -118,6 +126,9 @@ class LiveMessage(NotLoaded):
         models.DateTimeField(null=True)
     )
     process_id: models.IntegerField[int | None, int | None] = models.IntegerField(null=True)
+
+    #: Whether the message is leased. Set by LiveManager.one.
+    in_flight: bool
 
     objects: ClassVar[LiveManager] = LiveManager()
 

@@ -1,4 +1,4 @@
-"""Maintenance as operations; :mod:`django_pgqueue.maintenance` does it."""
+"""The operations that run maintenance: see :mod:`django_pgqueue.maintenance`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 
 from django_pgqueue import maintenance, signals
-from django_pgqueue.conf import settings
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Maintained
 
-__all__ = ["keep_history", "maintain", "maintain_all", "repartition"]
+__all__ = ["maintain", "maintain_all", "repartition"]
 
-#: A consumer without a heartbeat for this long is gone, whatever its settings say.
+#: A consumer without a heartbeat for this long is dead, even if its own settings allow more.
 DEAD_AFTER = dt.timedelta(minutes=10)
 
 
@@ -36,11 +35,11 @@ def maintain_all(
     stall: float = 0.1,
     progress: Callable[[int], None] | None = None,
 ) -> list[Maintained]:
-    """``maintain`` every queue, by name, or those listed.
+    """Run ``maintain`` for every queue, by name, or for the given queues.
 
-    Also gives back the messages of consumers without a heartbeat for ten minutes and, with all
-    queues, keeps their history (``PGQUEUE["HISTORY_SECONDS"]``). A queue that
-    fails does not keep the others from their turn: its ``error`` says why.
+    Also gives back the messages of consumers without a heartbeat for ten minutes. For all queues
+    it also maintains their history (``PGQUEUE["HISTORY_SECONDS"]``). If a queue fails, its
+    ``error`` says why, and the other queues are still maintained.
 
     Arguments:
         queues: names or queues; None: all of the database.
@@ -61,17 +60,21 @@ def maintain_all(
     )
     for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
         signals.leases_rescued.send_robust("maintain", count=count, worker=process)
-    done = maintenance.maintain_all(chosen, patience=patience, stall=stall, progress=progress)
+    done: list[Maintained] = []
+
+    def show(removed: int) -> None:
+        if progress is not None:
+            progress(sum(each.removed for each in done) + removed)
+
+    for queue in chosen:
+        maintained = maintenance.maintain_or_tell(
+            queue, patience=patience, stall=stall, progress=show
+        )
+        if maintained is not None:
+            done.append(maintained)
     if queues is None:
-        keep_history(alias)
+        maintenance.keep_history(alias)
     return done
-
-
-def keep_history(alias: str) -> None:
-    """Note what every queue holds, and keep the history small; nothing when none is kept."""
-    if settings.HISTORY_SECONDS is not None:
-        storage = Queue.objects.using(alias).order_by().values_list("unlogged", flat=True)
-        maintenance.keep_history(alias, list(storage))
 
 
 def repartition(

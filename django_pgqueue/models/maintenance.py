@@ -1,4 +1,4 @@
-"""The lease of the consumer process that does maintenance, one at a time in a database."""
+"""The maintenance lease: in each database one consumer process at a time runs maintenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MaintenanceLease"]
 
 
 class MaintenanceLease(models.Model):
-    """One row: which process holds the lease, since when, and until when if it falls silent.
+    """The only row: the process that holds the lease, since when, and when the lease ends.
 
     ``process`` is the host and process id, as ``web1:4711``. Written by
     :mod:`django_pgqueue.maintenance.lease`.

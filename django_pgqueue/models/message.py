@@ -1,29 +1,32 @@
-"""A message: written once, in the partition of its queue."""
+"""The model of messages."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+import zoneinfo
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import models
+from django.db import connections, models
 from django.db.models.base import ModelState
 from django.utils.functional import cached_property
 from django.utils.translation import gettext, gettext_lazy
 
+from django_pgqueue import ddl
 from django_pgqueue.acks import Ack, Nack, Outcome, Reject
 from django_pgqueue.decoding import decode
-from django_pgqueue.engine.rows import Delivery, moment
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
+from django_pgqueue.models.announcing import announce_exhausted
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.methods import MessageManager
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.types import Batch, BatchReceipt, Receipt
+from django_pgqueue.types import Batch, Receipt, receipt_of
 
 __all__ = ["Message"]
 
@@ -31,15 +34,15 @@ __all__ = ["Message"]
 class Message(models.Model):
     """One message, queued or archived.
 
-    Inserting a row is a send, by whichever way: ``Message.objects.send``, ``bulk_create``, plain
-    SQL or COPY. ``id`` is one sequence for all queues, so it names the message for life.
+    Every INSERT is a send: by ``Message.objects.send``, ``bulk_create``, plain SQL or COPY. ``id``
+    comes from one sequence for all queues, so it is unique, and never changes.
 
-    A message that was read also has ``read_ct`` (deliveries so far), ``attempts`` (how often a
-    handler ran before), ``vt`` (the moment the lease runs out) and ``receipt``.
+    A message that was read also has ``read_ct`` (deliveries so far), ``attempts`` (earlier runs of
+    a handler), ``vt`` (the end of the lease) and ``receipt``.
     """
 
-    # The key in the database is (id, queue_id, enqueued_at), as partitions demand; the admin and
-    # foreign keys need a single column, and id alone is unique.
+    # The database's key is (id, queue_id, enqueued_at), as partitions require. The admin and
+    # foreign keys need a single column; id alone is unique.
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW,
@@ -48,7 +51,7 @@ class Message(models.Model):
     scheduled_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
         models.DateTimeField(null=True, blank=True)
     )
-    # The sending transaction: with it the table can be read as a log, without a gap.
+    # The id of the sending transaction: lets a reader follow the table as a log without gaps.
     enqueued_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
         db_default=models.Func(
             template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
@@ -70,7 +73,7 @@ class Message(models.Model):
 
     objects: ClassVar[MessageManager] = MessageManager()
 
-    # Set by a read; moments are in microseconds since 1970.
+    # Set by a read. Times are in microseconds since 1970.
     read_ct: int
     attempts: int
     read_at: int
@@ -78,15 +81,20 @@ class Message(models.Model):
     _first_read_at: int | None
     lease_until: float
     _read_from: OpenQueue
-    #: The batch that it was leased with as one row, if it was.
+    #: The batch with which it was leased as one row, if any.
     batch: Batch | None = None
 
-    #: Set by a consumer that learns of it while its handler runs.
-    cancelled = False
+    #: The task's module path. Set by a task's handler before the run.
+    task: str | None = None
 
-    #: Set by a consumer while a handler has the message: takes the outcome that the handler names.
+    #: Whether the message was cancelled while its handler runs. Set by the consumer.
+    cancelled = False
+    #: Whether the consumer has announced that the lease is gone (cancelled or lost).
+    lease_gone = False
+
+    #: Called with the outcome that the handler sets. Set by the consumer during the run.
     on_outcome: Callable[[Message, Outcome], None] | None = None
-    #: The same for the lease: makes it last that many seconds, and returns whether it still held.
+    #: Called by :meth:`extend` during the run: extends the lease; False if it was lost.
     on_extend: Callable[[Message, float], bool] | None = None
 
     class Meta:
@@ -106,36 +114,35 @@ class Message(models.Model):
 
     @cached_property
     def _state(self) -> ModelState:  # type: ignore[override]
-        """Django's, made when it asks: of most messages that are read it never does."""
+        """Django's model state, created on first use: most read messages never need it."""
         state = ModelState()
         state.adding, state.db = False, self._read_from.alias
         state.fields_cache = {"queue": self._read_from.source}
         return state
 
     def __getstate__(self) -> dict[str, Any]:
-        self.__dict__["_state"] = self._state  # there Django looks for it
+        self.__dict__["_state"] = self._state  # Django expects it here
         return super().__getstate__()
 
     @property
     def queue_name(self) -> str:
-        """The name of the queue that it was read from."""
+        """The name of the queue that the message was read from."""
         return self._read_from.name
 
     @property
     def vt(self) -> dt.datetime:
-        """The moment at which the lease of this delivery runs out."""
-        return moment(self._vt, self._read_from.connection)
+        """The time at which this delivery's lease ends."""
+        return _moment(self._vt, self._read_from.alias)
 
     @property
     def first_read_at(self) -> dt.datetime | None:
-        """The moment of the first delivery; None before it."""
+        """The time of the first delivery; None before it."""
         first = self._first_read_at
-        return None if first is None else moment(first, self._read_from.connection)
+        return None if first is None else _moment(first, self._read_from.alias)
 
     @property
     def waited(self) -> float | None:
-        """For how many seconds it could have been read before its first delivery, which this is;
-        None at a later one."""
+        """Seconds from readable to the first delivery; None if this is a later delivery."""
         if self.read_ct != 1 or self._first_read_at is None:
             return None
         since = self.enqueued_at
@@ -145,20 +152,14 @@ class Message(models.Model):
 
     @property
     def leased_for(self) -> float:
-        """Seconds from the first delivery to the end of this lease, by the server's clock."""
+        """Seconds from the first delivery to the end of the current lease."""
         first = self._first_read_at
         return 0.0 if first is None else (self._vt - first) / 1_000_000
 
     @property
     def receipt(self) -> Receipt:
-        """Settles this delivery, and no other one."""
-        batch = self.batch
-        if batch is None:
-            return Receipt(self.id, self.read_ct, self.read_at)
-        # As calling the class does, but in half the time.
-        receipt = tuple.__new__(BatchReceipt, (self.id, self.read_ct, self.read_at))
-        receipt.batch = batch
-        return receipt
+        """The receipt of this delivery, to settle it."""
+        return receipt_of(self.id, self.read_ct, self.read_at, self.batch)
 
     @property
     def group(self) -> str | None:
@@ -166,30 +167,33 @@ class Message(models.Model):
         return self.group_key
 
     def ack(self) -> None:
-        """Done: to the archive.
+        """Done: move the message to the archive.
 
-        Raises LeaseLost when the message was read again since, and NeverRead when it was only
-        peeked at.
+        Raises LeaseLost if the message was read again since, and NeverRead if it was only peeked
+        at.
         """
         self._say(Ack())
 
     def nack(self, delay: float | None = None, reason: str = "") -> None:
-        """Try again after ``delay`` seconds; None means at once, or in a handler as its retry
-        strategy says. ``reason`` is kept as the last error. Raises LeaseLost, NeverRead."""
+        """Try again after ``delay`` seconds. ``reason`` is kept as the last error.
+
+        With None the message is readable at once; in a handler the retry strategy decides. Raises
+        LeaseLost, NeverRead.
+        """
         self._say(Nack(delay, reason))
 
     def reject(self, reason: str = "rejected") -> None:
-        """Failed for good: to the dead-letter queue, or the archive as FAILED.
+        """Failed for good: move the message to the dead-letter queue, or archive it as FAILED.
 
         Raises LeaseLost, NeverRead.
         """
         self._say(Reject(reason))
 
     def extend(self, seconds: float | None = None) -> None:
-        """Hold the message for ``seconds`` from now, by default the queue's visibility timeout.
+        """Extend the lease to ``seconds`` from now, by default the queue's visibility timeout.
 
-        Raises NeverRead, and LeaseLost when it was read again since; work that goes on then is
-        done twice.
+        Raises NeverRead, and LeaseLost if the message was read again since: stop then, or the work
+        is done twice.
         """
         if seconds is None:
             seconds = self._leased_from.visibility_timeout
@@ -204,15 +208,33 @@ class Message(models.Model):
         """The async twin of :meth:`extend`."""
         await sync_to_async(self.extend)(seconds)
 
+    async def aack(self) -> None:
+        """The async twin of :meth:`ack`."""
+        await self._asay(Ack())
+
+    async def anack(self, delay: float | None = None, reason: str = "") -> None:
+        """The async twin of :meth:`nack`."""
+        await self._asay(Nack(delay, reason))
+
+    async def areject(self, reason: str = "rejected") -> None:
+        """The async twin of :meth:`reject`."""
+        await self._asay(Reject(reason))
+
     def _say(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)
         elif outcomes.settle(self._leased_from, {self.receipt: outcome}).lost:
             raise LeaseLost(self.receipt)
 
+    async def _asay(self, outcome: Outcome) -> None:
+        if self.on_outcome is not None:
+            self.on_outcome(self, outcome)  # does not wait
+        else:
+            await sync_to_async(self._say)(outcome)
+
     @property
     def _leased_from(self) -> OpenQueue:
-        """The queue that holds the lease. Raises NeverRead."""
+        """The queue that the message was leased from. Raises NeverRead."""
         if not self.__dict__.get("read_at"):
             raise NeverRead(self.pk)
         return self._read_from
@@ -223,7 +245,7 @@ class Message(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Message] | None = None,
     ) -> None:
-        """Django's, which also fetches columns that were left out; looks in its queue first."""
+        """As in Django, also to fetch deferred columns. Searches the message's queue first."""
         queue_id = self.__dict__.get("queue_id")
         fields = None if fields is None else list(fields)
         if from_queryset is None and queue_id is not None:
@@ -246,11 +268,13 @@ class Message(models.Model):
         return messages.filter(pk=self.pk, queue_id=self.queue_id).delete()
 
     @classmethod
-    def from_deliveries(cls, queue: OpenQueue, found: Iterable[Delivery]) -> list[Message]:
-        """Messages as a read found them, without the cost of ``__init__`` and its signals.
+    def from_deliveries(cls, queue: OpenQueue, found: Sequence[Delivery]) -> list[Message]:
+        """Build messages from the rows of a read, without the cost of ``__init__`` and its signals.
 
-        Columns that are seldom looked at are left out; Django fetches them when asked for.
+        Rarely used columns are left out; Django fetches them on access. Also sends the signal for
+        messages that the read failed because their deliveries ran out.
         """
+        announce_exhausted(queue, found)
         queue_id = queue.id
         messages = []
         for (
@@ -290,3 +314,11 @@ class Message(models.Model):
                 message.__dict__["scheduled_at"] = scheduled_at
             messages.append(message)
         return messages
+
+
+def _moment(microseconds: int, alias: str) -> dt.datetime:
+    """A moment as Django reads dates from this database: aware, or naive without USE_TZ."""
+    connection, found = connections[alias], ddl.moment(microseconds)
+    if connection.timezone is None:
+        return found.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
+    return found.astimezone(connection.timezone)

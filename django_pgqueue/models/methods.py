@@ -12,14 +12,12 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import models
 
-from django_pgqueue.engine.leases import batches
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.read import grouped, polling, reading
 from django_pgqueue.engine.redrive import redriving
-from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models import attempt, maintaining, queues, results, topics
+from django_pgqueue.models import announcing, attempt, maintaining, queues, results, topics
 from django_pgqueue.models.operation import Method, on_database, operation
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
@@ -28,7 +26,7 @@ __all__ = ["MessageManager", "QueueOperations"]
 
 
 def _messages(act: Callable[..., Any]) -> tuple[Method, Method]:
-    """An operation whose deliveries come as messages."""
+    """An operation that returns messages, built from deliveries."""
     return operation(
         act,
         lambda self, queue, found: self.model.from_deliveries(queue, found),
@@ -37,13 +35,13 @@ def _messages(act: Callable[..., Any]) -> tuple[Method, Method]:
 
 
 class Operations:
-    """Every operation on one queue, with its async twin."""
+    """All operations on a queue, each with its async twin."""
 
     #: The class of messages.
     model: Any
 
-    send, asend = operation(sending.send)
-    send_batch, asend_batch = operation(sending.send_batch)
+    send, asend = operation(announcing.send)
+    send_batch, asend_batch = operation(announcing.send_batch)
 
     read, aread = _messages(reading.read)
     read_with_poll, aread_with_poll = _messages(polling.read_with_poll)
@@ -53,11 +51,9 @@ class Operations:
     read_grouped_rr_with_poll, aread_grouped_rr_with_poll = _messages(
         polling.read_grouped_rr_with_poll
     )
-    # PGMQ's names: a plain read takes at most one message of each group.
+    # PGMQ's names. They are plain reads, which take at most one message of each group.
     read_grouped_head, aread_grouped_head = _messages(reading.read)
     read_grouped_head_with_poll, aread_grouped_head_with_poll = _messages(polling.read_with_poll)
-    lease, alease = _messages(reading.lease)
-    follow, afollow = _messages(grouped.follow)
     peek, apeek = _messages(reading.peek)
     pop, apop = _messages(reading.pop)
     next_due, anext_due = operation(reading.next_due)
@@ -72,9 +68,7 @@ class Operations:
     release, arelease = operation(outcomes.release)
     fail, afail = operation(outcomes.fail)
     settle, asettle = operation(outcomes.settle)
-    erase, aerase = operation(settling.erase)
     purge, apurge = operation(settling.purge)
-    rescue, arescue = operation(batches.rescue)
 
     result, _ = operation(results.result)
     wait, _ = operation(results.wait)
@@ -103,8 +97,7 @@ class QueueOperations(Operations):
 
 
 class MessageManager(Operations, models.Manager[Any]):
-    """The operations, each with the queue as its first argument, and those on no queue in
-    particular.
+    """All operations on queues, with the queue as first argument, and operations on databases.
 
     ``using("replica")`` gives the same manager for another database.
 
@@ -133,15 +126,15 @@ class MessageManager(Operations, models.Manager[Any]):
     publish_batch, apublish_batch = on_database(topics.publish_batch)
 
     def get_queryset(self) -> MessageQuerySet:
-        """Messages by Django's ORM."""
+        """A queryset of messages."""
         return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
 
     def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
-        """The same operations in another database."""
+        """A manager with the same operations in another database."""
         return self.db_manager(alias)
 
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
-        """The queue of that name. Raises QueueNotFound."""
+        """The queue with this name. Raises QueueNotFound."""
         return Queue.objects.resolve(queue, using or self._db)
 
     @property

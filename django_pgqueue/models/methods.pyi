@@ -32,7 +32,7 @@ class QueueOperations:
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
-        """Make a queue, or find it: when it exists, it is returned as it is."""
+        """Make a queue. If it exists, return it unchanged."""
 
     async def acreate(
         self,
@@ -47,13 +47,13 @@ class QueueOperations:
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
-        """Make a queue, or find it: when it exists, it is returned as it is."""
+        """Make a queue. If it exists, return it unchanged."""
 
     def drop(self) -> bool:
-        """Drop a queue with its messages and its archive; False when there is none."""
+        """Drop a queue with its messages and its archive. Returns False if there is none."""
 
     async def adrop(self) -> bool:
-        """Drop a queue with its messages and its archive; False when there is none."""
+        """Drop a queue with its messages and its archive. Returns False if there is none."""
 
     def send(
         self,
@@ -246,54 +246,6 @@ class QueueOperations:
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
         """Read, and when there is nothing wait for it."""
-
-    def lease(
-        self,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        conditional: dict[str, Any] | None = None,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        batched: bool = True,
-    ) -> list[Message]:
-        """:func:`read`, for a caller that knows which transaction it is in: it is refused in none."""
-
-    async def alease(
-        self,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        conditional: dict[str, Any] | None = None,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        batched: bool = True,
-    ) -> list[Message]:
-        """:func:`read`, for a caller that knows which transaction it is in: it is refused in none."""
-
-    def follow(
-        self,
-        heads: Sequence[Receipt],
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int = 1,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        in_rounds: bool = True,
-    ) -> list[Message]:
-        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
-
-    async def afollow(
-        self,
-        heads: Sequence[Receipt],
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int = 1,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        in_rounds: bool = True,
-    ) -> list[Message]:
-        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
 
     def peek(
         self, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
@@ -386,7 +338,7 @@ class QueueOperations:
         ran: bool = True,
         results: Mapping[Receipt, Any] | None = None,
     ) -> Settled:
-        """Done: to the archive as COMPLETED."""
+        """Complete messages: move them to the archive as COMPLETED."""
 
     async def acomplete(
         self,
@@ -395,7 +347,7 @@ class QueueOperations:
         ran: bool = True,
         results: Mapping[Receipt, Any] | None = None,
     ) -> Settled:
-        """Done: to the archive as COMPLETED."""
+        """Complete messages: move them to the archive as COMPLETED."""
 
     def retry(
         self,
@@ -406,7 +358,7 @@ class QueueOperations:
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Not done: each message is due again after a delay."""
+        """Retry messages: each is due again after a delay."""
 
     async def aretry(
         self,
@@ -417,13 +369,13 @@ class QueueOperations:
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Not done: each message is due again after a delay."""
+        """Retry messages: each is due again after a delay."""
 
     def release(self, receipts: Iterable[Receipt]) -> Settled:
-        """Give back messages that were read and not started: due at once, the delivery uncounted."""
+        """Release messages whose handler did not start, or was interrupted."""
 
     async def arelease(self, receipts: Iterable[Receipt]) -> Settled:
-        """Give back messages that were read and not started: due at once, the delivery uncounted."""
+        """Release messages whose handler did not start, or was interrupted."""
 
     def fail(
         self,
@@ -434,7 +386,7 @@ class QueueOperations:
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED."""
+        """Fail messages: move them to the dead-letter queue, or without one to the archive as FAILED."""
 
     async def afail(
         self,
@@ -445,7 +397,7 @@ class QueueOperations:
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED."""
+        """Fail messages: move them to the dead-letter queue, or without one to the archive as FAILED."""
 
     def settle(
         self,
@@ -465,35 +417,23 @@ class QueueOperations:
     ) -> Settled:
         """Write the outcome of each message, one statement for each kind of outcome."""
 
-    def erase(self, ids: Iterable[int]) -> list[int]:
-        """Delete messages in whatever state, the archive included; returns the ids found."""
-
-    async def aerase(self, ids: Iterable[int]) -> list[int]:
-        """Delete messages in whatever state, the archive included; returns the ids found."""
-
     def purge(self, *, progress: Any = None) -> int:
         """Delete every live message, ready, delayed or in flight; returns how many."""
 
     async def apurge(self, *, progress: Any = None) -> int:
         """Delete every live message, ready, delayed or in flight; returns how many."""
 
-    def rescue(self, process_id: int) -> int:
-        """Make readable at once the messages that a dead consumer process held; returns how many."""
-
-    async def arescue(self, process_id: int) -> int:
-        """Make readable at once the messages that a dead consumer process held; returns how many."""
-
     def result(self, message_id: int, *, timeout: float | None = 0) -> Any:
-        """The value that a message's handler returned, where its consumer has ``keep_result``."""
+        """The return value of a message's handler, if its consumer has ``keep_result``."""
 
     def wait(self, message_id: int, timeout: float | None = None) -> Any:
-        """Wait for a message to be done: :func:`result` with a ``timeout``, by default endless."""
+        """Wait until a message is done: :func:`result` that by default waits for ever."""
 
     def attempts(self, message_id: int) -> list[Attempt]:
-        """The failed attempts of a message, oldest first: when, where and why."""
+        """The stored failed attempts of a message, the oldest first."""
 
     async def aattempts(self, message_id: int) -> list[Attempt]:
-        """The failed attempts of a message, oldest first: when, where and why."""
+        """The stored failed attempts of a message, the oldest first."""
 
     def redrive(
         self,
@@ -571,7 +511,7 @@ class QueueOperations:
         *,
         progress: maintenance.Progress | None = None,
     ) -> bool:
-        """Partition a queue by time, or change the interval of its partitions; False if it is so."""
+        """Partition a queue by time, or change the interval of its partitions."""
 
     async def arepartition(
         self,
@@ -579,14 +519,13 @@ class QueueOperations:
         *,
         progress: maintenance.Progress | None = None,
     ) -> bool:
-        """Partition a queue by time, or change the interval of its partitions; False if it is so."""
+        """Partition a queue by time, or change the interval of its partitions."""
 
     async def aresult(self, message_id: int, *, timeout: float | None = 0) -> Any:
         """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
 
 class MessageManager(models.Manager[Message]):
-    """The operations, each with the queue as its first argument, and those on no queue in
-    particular."""
+    """All operations on queues, with the queue as first argument, and operations on databases."""
 
     def create_queue(
         self,
@@ -602,7 +541,7 @@ class MessageManager(models.Manager[Message]):
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
-        """Make a queue, or find it: when it exists, it is returned as it is."""
+        """Make a queue. If it exists, return it unchanged."""
 
     async def acreate_queue(
         self,
@@ -618,7 +557,7 @@ class MessageManager(models.Manager[Message]):
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
-        """Make a queue, or find it: when it exists, it is returned as it is."""
+        """Make a queue. If it exists, return it unchanged."""
 
     def list_queues(self) -> list[Queue]:
         """Every queue, by name."""
@@ -627,10 +566,10 @@ class MessageManager(models.Manager[Message]):
         """Every queue, by name."""
 
     def drop_queue(self, name: str | Queue) -> bool:
-        """Drop a queue with its messages and its archive; False when there is none."""
+        """Drop a queue with its messages and its archive. Returns False if there is none."""
 
     async def adrop_queue(self, name: str | Queue) -> bool:
-        """Drop a queue with its messages and its archive; False when there is none."""
+        """Drop a queue with its messages and its archive. Returns False if there is none."""
 
     def metrics_all(self) -> list[Metrics]:
         """The metrics of every queue, by name."""
@@ -646,7 +585,7 @@ class MessageManager(models.Manager[Message]):
         stall: float = 0.1,
         progress: Callable[[int], None] | None = None,
     ) -> list[Maintained]:
-        """``maintain`` every queue, by name, or those listed."""
+        """Run ``maintain`` for every queue, by name, or for the given queues."""
 
     async def amaintain_all(
         self,
@@ -656,31 +595,31 @@ class MessageManager(models.Manager[Message]):
         stall: float = 0.1,
         progress: Callable[[int], None] | None = None,
     ) -> list[Maintained]:
-        """``maintain`` every queue, by name, or those listed."""
+        """Run ``maintain`` for every queue, by name, or for the given queues."""
 
     def bind(self, pattern: str, queue: str | Queue) -> bool:
-        """Send a queue a copy of each message that is published under a matching key."""
+        """Bind a pattern to a queue: it gets a copy of each message published with a matching key."""
 
     async def abind(self, pattern: str, queue: str | Queue) -> bool:
-        """Send a queue a copy of each message that is published under a matching key."""
+        """Bind a pattern to a queue: it gets a copy of each message published with a matching key."""
 
     def unbind(self, pattern: str, queue: str | Queue) -> bool:
-        """Take a binding back; False when there is none."""
+        """Remove a binding. Returns False if there is none."""
 
     async def aunbind(self, pattern: str, queue: str | Queue) -> bool:
-        """Take a binding back; False when there is none."""
+        """Remove a binding. Returns False if there is none."""
 
     def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
-        """Every binding, or those of one queue, by pattern."""
+        """All bindings, or those of one queue, ordered by pattern."""
 
     async def alist_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
-        """Every binding, or those of one queue, by pattern."""
+        """All bindings, or those of one queue, ordered by pattern."""
 
     def test_routing(self, key: str) -> dict[str, list[str]]:
-        """Where a key would go: the names of the queues, and the patterns that match."""
+        """The names of the queues that would get a key, each with the matching patterns."""
 
     async def atest_routing(self, key: str) -> dict[str, list[str]]:
-        """Where a key would go: the names of the queues, and the patterns that match."""
+        """The names of the queues that would get a key, each with the matching patterns."""
 
     def publish(
         self,
@@ -693,7 +632,7 @@ class MessageManager(models.Manager[Message]):
         group: str | None = None,
         dedup_key: str | None = None,
     ) -> dict[str, int]:
-        """Send one copy to each queue that is bound to the key; ids by the queues' names."""
+        """Send one copy to each queue that is bound to the key. Returns the ids by queue name."""
 
     async def apublish(
         self,
@@ -706,7 +645,7 @@ class MessageManager(models.Manager[Message]):
         group: str | None = None,
         dedup_key: str | None = None,
     ) -> dict[str, int]:
-        """Send one copy to each queue that is bound to the key; ids by the queues' names."""
+        """Send one copy to each queue that is bound to the key. Returns the ids by queue name."""
 
     def publish_batch(
         self,
@@ -719,7 +658,7 @@ class MessageManager(models.Manager[Message]):
         group: Sequence[str | None] | str | None = None,
         dedup_key: Sequence[str | None] | None = None,
     ) -> dict[str, list[int]]:
-        """:func:`publish` many messages under one key; lists of ids by the queues' names."""
+        """Publish several messages with one key. Returns lists of ids by queue name."""
 
     async def apublish_batch(
         self,
@@ -732,16 +671,16 @@ class MessageManager(models.Manager[Message]):
         group: Sequence[str | None] | str | None = None,
         dedup_key: Sequence[str | None] | None = None,
     ) -> dict[str, list[int]]:
-        """:func:`publish` many messages under one key; lists of ids by the queues' names."""
+        """Publish several messages with one key. Returns lists of ids by queue name."""
 
     def get_queryset(self) -> MessageQuerySet:
-        """Messages by Django's ORM."""
+        """A queryset of messages."""
 
     def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
-        """The same operations in another database."""
+        """A manager with the same operations in another database."""
 
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
-        """The queue of that name. Raises QueueNotFound."""
+        """The queue with this name. Raises QueueNotFound."""
 
     def send(
         self,
@@ -970,58 +909,6 @@ class MessageManager(models.Manager[Message]):
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
         """Read, and when there is nothing wait for it."""
-
-    def lease(
-        self,
-        queue: str | Queue,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        conditional: dict[str, Any] | None = None,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        batched: bool = True,
-    ) -> list[Message]:
-        """:func:`read`, for a caller that knows which transaction it is in: it is refused in none."""
-
-    async def alease(
-        self,
-        queue: str | Queue,
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int | None = 1,
-        conditional: dict[str, Any] | None = None,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        batched: bool = True,
-    ) -> list[Message]:
-        """:func:`read`, for a caller that knows which transaction it is in: it is refused in none."""
-
-    def follow(
-        self,
-        queue: str | Queue,
-        heads: Sequence[Receipt],
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int = 1,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        in_rounds: bool = True,
-    ) -> list[Message]:
-        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
-
-    async def afollow(
-        self,
-        queue: str | Queue,
-        heads: Sequence[Receipt],
-        *,
-        vt: float | dt.timedelta | None = None,
-        qty: int = 1,
-        max_deliveries: int | None = None,
-        process_id: int | None = None,
-        in_rounds: bool = True,
-    ) -> list[Message]:
-        """Lease up to ``qty`` messages that wait behind heads of FIFO groups."""
 
     def peek(
         self, queue: str | Queue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
@@ -1135,7 +1022,7 @@ class MessageManager(models.Manager[Message]):
         ran: bool = True,
         results: Mapping[Receipt, Any] | None = None,
     ) -> Settled:
-        """Done: to the archive as COMPLETED."""
+        """Complete messages: move them to the archive as COMPLETED."""
 
     async def acomplete(
         self,
@@ -1145,7 +1032,7 @@ class MessageManager(models.Manager[Message]):
         ran: bool = True,
         results: Mapping[Receipt, Any] | None = None,
     ) -> Settled:
-        """Done: to the archive as COMPLETED."""
+        """Complete messages: move them to the archive as COMPLETED."""
 
     def retry(
         self,
@@ -1157,7 +1044,7 @@ class MessageManager(models.Manager[Message]):
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Not done: each message is due again after a delay."""
+        """Retry messages: each is due again after a delay."""
 
     async def aretry(
         self,
@@ -1169,13 +1056,13 @@ class MessageManager(models.Manager[Message]):
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Not done: each message is due again after a delay."""
+        """Retry messages: each is due again after a delay."""
 
     def release(self, queue: str | Queue, receipts: Iterable[Receipt]) -> Settled:
-        """Give back messages that were read and not started: due at once, the delivery uncounted."""
+        """Release messages whose handler did not start, or was interrupted."""
 
     async def arelease(self, queue: str | Queue, receipts: Iterable[Receipt]) -> Settled:
-        """Give back messages that were read and not started: due at once, the delivery uncounted."""
+        """Release messages whose handler did not start, or was interrupted."""
 
     def fail(
         self,
@@ -1187,7 +1074,7 @@ class MessageManager(models.Manager[Message]):
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED."""
+        """Fail messages: move them to the dead-letter queue, or without one to the archive as FAILED."""
 
     async def afail(
         self,
@@ -1199,7 +1086,7 @@ class MessageManager(models.Manager[Message]):
         failures: Mapping[Receipt, Failure] | None = None,
         process_id: int | None = None,
     ) -> Settled:
-        """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED."""
+        """Fail messages: move them to the dead-letter queue, or without one to the archive as FAILED."""
 
     def settle(
         self,
@@ -1221,35 +1108,23 @@ class MessageManager(models.Manager[Message]):
     ) -> Settled:
         """Write the outcome of each message, one statement for each kind of outcome."""
 
-    def erase(self, queue: str | Queue, ids: Iterable[int]) -> list[int]:
-        """Delete messages in whatever state, the archive included; returns the ids found."""
-
-    async def aerase(self, queue: str | Queue, ids: Iterable[int]) -> list[int]:
-        """Delete messages in whatever state, the archive included; returns the ids found."""
-
     def purge(self, queue: str | Queue, *, progress: Any = None) -> int:
         """Delete every live message, ready, delayed or in flight; returns how many."""
 
     async def apurge(self, queue: str | Queue, *, progress: Any = None) -> int:
         """Delete every live message, ready, delayed or in flight; returns how many."""
 
-    def rescue(self, queue: str | Queue, process_id: int) -> int:
-        """Make readable at once the messages that a dead consumer process held; returns how many."""
-
-    async def arescue(self, queue: str | Queue, process_id: int) -> int:
-        """Make readable at once the messages that a dead consumer process held; returns how many."""
-
     def result(self, queue: str | Queue, message_id: int, *, timeout: float | None = 0) -> Any:
-        """The value that a message's handler returned, where its consumer has ``keep_result``."""
+        """The return value of a message's handler, if its consumer has ``keep_result``."""
 
     def wait(self, queue: str | Queue, message_id: int, timeout: float | None = None) -> Any:
-        """Wait for a message to be done: :func:`result` with a ``timeout``, by default endless."""
+        """Wait until a message is done: :func:`result` that by default waits for ever."""
 
     def attempts(self, queue: str | Queue, message_id: int) -> list[Attempt]:
-        """The failed attempts of a message, oldest first: when, where and why."""
+        """The stored failed attempts of a message, the oldest first."""
 
     async def aattempts(self, queue: str | Queue, message_id: int) -> list[Attempt]:
-        """The failed attempts of a message, oldest first: when, where and why."""
+        """The stored failed attempts of a message, the oldest first."""
 
     def redrive(
         self,
@@ -1334,7 +1209,7 @@ class MessageManager(models.Manager[Message]):
         *,
         progress: maintenance.Progress | None = None,
     ) -> bool:
-        """Partition a queue by time, or change the interval of its partitions; False if it is so."""
+        """Partition a queue by time, or change the interval of its partitions."""
 
     async def arepartition(
         self,
@@ -1343,7 +1218,7 @@ class MessageManager(models.Manager[Message]):
         *,
         progress: maintenance.Progress | None = None,
     ) -> bool:
-        """Partition a queue by time, or change the interval of its partitions; False if it is so."""
+        """Partition a queue by time, or change the interval of its partitions."""
 
     async def aresult(
         self, queue: str | Queue, message_id: int, *, timeout: float | None = 0

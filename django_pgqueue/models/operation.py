@@ -1,8 +1,8 @@
-"""How a function of the engine becomes a method: of a queue, of the manager, and an async twin.
+"""Turns functions of the engine into methods of queues and of the manager, with async twins.
 
-:func:`operation` and :func:`on_database` take a function and give two attributes of a class: the
-method and its async twin. The signature and docstring are the function's own, for ``help()`` and
-the reference; type checkers find them in ``methods.pyi``.
+:func:`operation` and :func:`on_database` take a function and return two attributes for a class: the
+method and its async twin. Both have the function's signature and docstring, for ``help()`` and the
+reference; type checkers find them in ``methods.pyi``.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connections, models
+from django.db import DatabaseError, ProgrammingError, connections, models
 
-from django_pgqueue.engine.session import OpenQueue, is_gone
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models.queue import Queue
+from django_pgqueue.models.queue import Queue, explained
+from django_pgqueue.sqlstates import is_gone
 
-__all__ = ["Method", "on_database", "operation"]
+__all__ = ["Method", "on_database", "operation", "reopened"]
 
 _QUEUE = inspect.Parameter(
     "queue", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str | Queue"
 )
-#: Names of other libraries for arguments of ours.
+#: Other libraries' names for our arguments.
 _ELSEWHERE = {"countdown": "delay", "eta": "delay"}
 
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
 class Method:
-    """A method in two forms: of an object that is one queue, and of a manager, which is told it."""
+    """A method with two signatures. On a manager, the queue is the first argument."""
 
     def __init__(self, one: Callable[..., Any], many: Callable[..., Any]) -> None:
         self._of_one, self._of_many = one, many
@@ -54,11 +55,11 @@ def operation(
     *,
     returns: str | None = None,
 ) -> tuple[Method, Method]:
-    """A method, and its async twin, that calls a function with an open queue.
+    """A method, and its async twin, that call a function with an open queue.
 
-    ``then`` makes the result, of the type that ``returns`` names, from the object that has the
-    method, the queue and what the function returns. A queue that was dropped and made again
-    elsewhere is opened once more, unless that is too late inside a broken transaction.
+    ``then`` converts the function's return value to the type ``returns``; its arguments are the
+    method's object, the queue and the value. If another process dropped and re-created the queue,
+    the call is repeated with the new queue, except inside a broken transaction.
     """
 
     signature = inspect.signature(act)
@@ -72,7 +73,7 @@ def operation(
             _refuse_unknown(signature, act.__name__, kwargs)
             raise
         except DatabaseError as error:
-            opened = _reopened(opened, error)
+            opened = reopened(opened, error)
             result = act(opened, *args, **kwargs)
         return result if then is None else then(self, opened, result)
 
@@ -84,15 +85,23 @@ def operation(
 
 
 def on_database(act: Callable[..., Any]) -> tuple[Method, Method]:
-    """A method, and its async twin, that calls a function with the alias of a database.
+    """A method, and its async twin, that call a function with the alias of a database.
 
-    Of an object that is one queue the function gets the queue's name, too.
+    On a bound queue the function also gets the queue's name.
     """
 
-    def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return act(Queue.objects.database(self._using), *self._name_of_queue(), *args, **kwargs)
-
     signature = inspect.signature(act)
+
+    def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        alias = Queue.objects.database(self._using)
+        try:
+            return act(alias, *self._name_of_queue(), *args, **kwargs)
+        except TypeError:
+            _refuse_unknown(signature, act.__name__, kwargs)
+            raise
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
+
     own = list(signature.parameters.values())[1:]
     one = _documented(run, act, signature, [_SELF, *own[1:]])
     many = _documented(run, act, signature, [_SELF, *own])
@@ -100,7 +109,7 @@ def on_database(act: Callable[..., Any]) -> tuple[Method, Method]:
 
 
 def _refuse_unknown(signature: inspect.Signature, name: str, given: Iterable[str]) -> None:
-    """Raises TypeError that names the argument which was meant."""
+    """Raise TypeError for an unknown argument, and suggest the likely one."""
     known = list(signature.parameters)[1:]
     for argument in given:
         if argument not in known:
@@ -109,7 +118,11 @@ def _refuse_unknown(signature: inspect.Signature, name: str, given: Iterable[str
             raise TypeError(f"{name}() has no argument {argument!r}: {advice}") from None
 
 
-def _reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
+def reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
+    """The queue that replaced a dropped one. Raises ``error`` if the queue was not dropped.
+
+    Raises QueueNotFound.
+    """
     if not is_gone(error):
         raise error
     Queue.objects.forget(opened.name, opened.alias)

@@ -1,4 +1,4 @@
-"""A consumer process that lives, and what becomes of the leases of one that died."""
+"""Consumer processes: registration, heartbeats, and release of dead processes' leases."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import socket
 from typing import Any, ClassVar
 
-from django.db import models, transaction
+from django.db import connections, models, transaction
+from django.db.models import lookups
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.ddl.locks import set_locally
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
@@ -17,38 +19,60 @@ from django_pgqueue.models.queue import Queue
 __all__ = ["Process"]
 
 
+# Commit heartbeats without waiting for the disk: if a crash loses one, the next one follows.
+UNFLUSHED = lookups.Exact(
+    models.Func(
+        models.Value("synchronous_commit"),
+        models.Value("off"),
+        models.Value(True),
+        function="set_config",
+        output_field=models.TextField(),
+    ),
+    "off",
+)
+
+
 class ProcessManager(models.Manager["Process"]):
-    """Registers processes, and gives back the messages of dead ones."""
+    """Registers processes, and releases the leases of dead ones."""
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
-        """A row for this process; its id marks the leases that the process takes."""
+        """Insert a row for this process. Leases that the process takes carry the row's id."""
         return self.using(using).create(
             host=socket.gethostname(), pid=os.getpid(), version=version, queues=queues
         )
 
     def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool:
-        """Note that the process lives; False when its row was reaped."""
+        """Record a heartbeat. Returns False if the process was reaped."""
         return bool(
             self.using(process._state.db)
-            .filter(pk=process.pk)
+            .filter(UNFLUSHED, pk=process.pk)
             .update(heartbeat_at=NOW, working_on=working_on, stopping=stopping)
         )
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
-        """The processes with a heartbeat within ``dead_after`` seconds, but those that stop."""
+        """Processes with a heartbeat in the last ``dead_after`` seconds that are not stopping."""
         last = models.ExpressionWrapper(
             NOW - dt.timedelta(seconds=dead_after), output_field=models.DateTimeField()
         )
         return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
 
-    def reap(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
-        """Remove processes without a heartbeat for that long, and make their leases readable.
+    def declared(self, *, using: str) -> set[str]:
+        """The names of the schedules that the code of running processes declares."""
+        lists = self.using(using).values_list("schedules", flat=True)
+        return {name for names in lists for name in names}
 
-        Many processes may do it at once: each dead one is reaped by one of them. Returns how many
-        leases each had, by its id.
+    def reap(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
+        """Delete processes without a heartbeat for this long, and make their messages readable.
+
+        Several processes may call it at the same time: only one of them reaps a dead process.
+        Returns the number of leases by process id.
         """
         rescued: dict[int, int] = {}
+        alone = not connections[using].in_atomic_block
         with transaction.atomic(using=using):
+            if alone:  # if a server crash loses the commit, another process reaps again
+                with connections[using].cursor() as cursor:
+                    set_locally(cursor, synchronous_commit="off")
             last = models.ExpressionWrapper(NOW - older_than, output_field=models.DateTimeField())
             dead = list(
                 self.using(using)
@@ -69,7 +93,7 @@ class ProcessManager(models.Manager["Process"]):
 
 
 class Process(models.Model):
-    """One running consumer process; its row goes when it stops, or soon after it died."""
+    """One running consumer process. The row is deleted when it stops, or soon after it dies."""
 
     id: models.AutoField[int, int] = models.AutoField(primary_key=True)
     host: models.TextField[str, str] = models.TextField()
@@ -77,6 +101,9 @@ class Process(models.Model):
     version: models.TextField[str, str] = models.TextField()
     queues: models.JSONField[Any, Any] = models.JSONField(default=list)
     working_on: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    schedules: models.JSONField[Any, Any] = models.JSONField(
+        default=list, help_text="Names of the schedules that its code declares."
+    )
     stopping: models.BooleanField[bool, bool] = models.BooleanField(default=False)
     started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW

@@ -1,4 +1,4 @@
-"""Messages by Django's ORM."""
+"""The queryset of messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from typing import Any
 from django.db import models, transaction
 
 from django_pgqueue.engine.settle import settling
-from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.errors import ImmutableMessage, InvalidArgument
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["MessageQuerySet"]
 
 
 class MessageQuerySet(models.QuerySet[Any]):
-    """Messages by the ORM: for looking, bulk_create as a send, and delete."""
+    """Messages by the ORM: to query, to send with create and bulk_create, and to delete."""
+
+    def create(self, *args: Any, **columns: Any) -> Any:
+        """Send a message with one INSERT. Raises InvalidArgument without a Queue."""
+        if args or not (isinstance(columns.get("queue"), Queue) or columns.get("queue_id")):
+            raise InvalidArgument(
+                "Message.objects.create() takes the columns of a message by name, and queue as a "
+                'Queue. To send by the name of a queue: queue("orders").send(body). To make a '
+                'queue: Message.objects.create_queue("orders")'
+            )
+        return super().create(**columns)
 
     def update(self, **kwargs: Any) -> int:
         raise ImmutableMessage
@@ -23,7 +33,7 @@ class MessageQuerySet(models.QuerySet[Any]):
         raise ImmutableMessage
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete messages, in the queue or in the archive."""
+        """Delete messages, queued or archived, with their outcomes."""
         deleted = 0
         self._for_write = True
         with transaction.atomic(using=self.db):

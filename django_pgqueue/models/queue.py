@@ -1,4 +1,4 @@
-"""A queue: its settings, and the tables that come and go with it."""
+"""The model of queues. Saving a new queue makes its tables, deleting it drops them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
-from django.db import IntegrityError, connections, models, router, transaction
+from django.db import (
+    IntegrityError,
+    ProgrammingError,
+    connections,
+    models,
+    router,
+    transaction,
+)
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import arguments, ddl
+from django_pgqueue import arguments, ddl, errors
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
 from django_pgqueue.ddl.names import own_tables
-from django_pgqueue.engine.session import OpenQueue, database_key
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models.clock import NOW
+from django_pgqueue.runner import database_key, runner
+from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
+from django_pgqueue.validators import validate_queue_name
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "explained"]
 
 _MOST_REMEMBERED = 10_000
 
-#: For how long a message may be readable without an alert, where its queue says nothing.
+#: The default of ``age_limit``: how long a message may be readable without an alert.
 _AGE_LIMIT = dt.timedelta(minutes=5)
 
-# Seconds for which a drop waits for its locks, with others behind it, and then lets them go first.
+# A drop waits this many seconds for its locks, then pauses this many so that others can proceed.
 _TRY = (0.1, 0.05)
 
 
@@ -38,29 +48,29 @@ class QueueQuerySet(models.QuerySet["Queue"]):
     """Queues; deleting them drops their tables too."""
 
     def named(self, name: str) -> QueueQuerySet:
-        """The queue of that name, whatever its case."""
+        """The queue with this name. Upper and lower case count as equal."""
         return self.alias(lower_name=Lower("name")).filter(
             lower_name=arguments.queue_name(name).lower()
         )
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Drop each queue, one by one: there is no dropping many at once."""
+        """Drop the queues one by one: each drop has its own tables to lock."""
         dropped = sum(queue.delete()[0] for queue in self)
         return dropped, {self.model._meta.label: dropped}
 
 
 class QueueManager(models.Manager["Queue"]):
-    """Finds queues, and remembers all of them for a few seconds.
+    """Finds queues, and caches them for a few seconds.
 
-    Only committed queues are remembered, so that nothing is known of one that a rollback took.
+    Only committed queues are cached, so that a rollback leaves no stale entry.
     """
 
     use_in_migrations = False
-    #: By database: the queues by their names in lower case, and until when they are fresh.
+    #: The cache, by database: queues by lower-case name, and when these expire.
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
     def get_queryset(self) -> QueueQuerySet:
-        """Queues, which :meth:`QueueQuerySet.named` finds by name."""
+        """A queryset of queues. :meth:`QueueQuerySet.named` finds one by name."""
         return QueueQuerySet(self.model, using=self._db)
 
     def using(self, alias: str | None) -> QueueQuerySet:
@@ -68,19 +78,19 @@ class QueueManager(models.Manager["Queue"]):
         return self.get_queryset().using(alias)
 
     def named(self, name: str) -> QueueQuerySet:
-        """The queue of that name, whatever its case."""
+        """The queue with this name. Upper and lower case count as equal."""
         return self.get_queryset().named(name)
 
     def database(self, using: str | None = None) -> str:
-        """The alias to work on: the one asked for, else PGQUEUE's, else the routers'."""
+        """The database alias to use: ``using``, else PGQUEUE["DATABASE"], else the routers'."""
         return using or self._db or settings.DATABASE or router.db_for_write(self.model)
 
     def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
-        """The queue of that name, from memory if it is fresh.
+        """The queue with this name, from the cache if it is fresh.
 
-        A queue that is asked for in another database than its own is looked up there, by name.
+        If ``queue`` is a Queue of another database than ``using``, its name is looked up there.
 
-        Raises QueueNotFound, and InvalidQueueName before asking.
+        Raises QueueNotFound, TablesMissing, and InvalidQueueName before any query.
         """
         if isinstance(queue, Queue):
             if queue._state.adding:
@@ -89,10 +99,9 @@ class QueueManager(models.Manager["Queue"]):
                 return queue
             queue = queue.name
         alias = self.database(using)
-        database = database_key(alias)
-        queues, until = self._remembered.get(database, ({}, 0.0))
+        queues, until = self._remembered.get(database_key(alias), ({}, 0.0))
         fresh = time.monotonic() < until
-        # A remembered queue has a good name, and most names are in lower case.
+        # Try the name as given: cached names are valid, and most names are in lower case.
         found = queues.get(queue) if fresh and isinstance(queue, str) else None
         if found is not None:
             return found
@@ -100,42 +109,49 @@ class QueueManager(models.Manager["Queue"]):
         found = queues.get(name.lower()) if fresh else None
         if found is not None:
             return found
-        if not connections[alias].get_autocommit():
-            found = self.using(alias).named(name).first()
-        elif fresh:
-            found = self.using(alias).named(name).first()
-            if found is not None:
-                queues[name.lower()] = found
-        else:
-            # All at once: for one of a thousand queues it costs little more than for itself.
-            queues = {queue.name.lower(): queue for queue in self.using(alias)[:_MOST_REMEMBERED]}
-            self._remembered[database] = queues, time.monotonic() + settings.CACHE_SECONDS
-            found = queues.get(name.lower()) or self.using(alias).named(name).first()
+        try:
+            found = self._ask(name, alias, queues if fresh else None)
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
         if found is None:
             raise QueueNotFound(name, alias)
         return found
 
+    def _ask(self, name: str, alias: str, fresh: dict[str, Queue] | None) -> Queue | None:
+        """Query the queue with this name. Outside transactions, also refill the cache."""
+        if not connections[alias].get_autocommit():
+            return self.using(alias).named(name).first()
+        if fresh is not None:
+            found = self.using(alias).named(name).first()
+            if found is not None:
+                fresh[name.lower()] = found
+            return found
+        # Read all queues: even with a thousand, that costs little more than reading one.
+        queues = {queue.name.lower(): queue for queue in self.using(alias)[:_MOST_REMEMBERED]}
+        self._remembered[database_key(alias)] = queues, time.monotonic() + settings.CACHE_SECONDS
+        return queues.get(name.lower()) or self.using(alias).named(name).first()
+
     def forget(self, name: str, alias: str) -> None:
-        """Ask the database again at the next use of this queue."""
+        """Remove a queue from the cache."""
         queues, _ = self._remembered.get(database_key(alias), ({}, 0.0))
         queues.pop(name.lower(), None)
 
     def forget_all(self) -> None:
-        """Remember nothing: for tests that change the database of an alias."""
+        """Clear the cache, for tests that change the database of an alias."""
         self._remembered.clear()
 
 
 class Queue(models.Model):
     """One queue and its settings.
 
-    Saving a new one makes its tables, deleting it drops them with every message, each in the
-    transaction around it.
+    Saving a new queue makes its tables. Deleting it drops them with all messages. Both are part of
+    the caller's transaction.
     """
 
     id: models.AutoField[int, int] = models.AutoField(primary_key=True)
     name: models.CharField[str, str] = models.CharField(
         max_length=63,
-        validators=[arguments.validate_queue_name],
+        validators=[validate_queue_name],
         help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
     )
     visibility_timeout: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
@@ -224,44 +240,45 @@ class Queue(models.Model):
 
     @property
     def longest_wait(self) -> float:
-        """Seconds for which a message may be readable without an alert."""
+        """How many seconds a message may be readable without an alert."""
         return (self.age_limit or _AGE_LIMIT).total_seconds()
 
     @property
     def alias(self) -> str:
-        """The database that this queue was read from, or will be saved to."""
+        """The alias of the database that this queue was read from, or will be saved to."""
         return self._state.db or type(self).objects.database()
 
     @cached_property
     def opened(self) -> OpenQueue:
-        """This queue as operations see it, with the settings that are stored."""
+        """This queue as the engine's OpenQueue, with the stored settings."""
         alias = self.alias
         return OpenQueue(
             id=self.pk,
             name=self.name,
-            alias=alias,
             unlogged=self.unlogged,
             visibility_timeout=self.visibility_timeout,
             max_deliveries=self.max_deliveries,
             dead_letter_queue_id=self.dead_letter_queue_id,
             dedup_window=self.dedup_window,
             created_at=self.created_at,
+            runner=runner(alias),
             find=partial(_opened, alias),
             source=self,
         )
 
     @cached_property
     def tables(self) -> dict[str, Any]:
-        """The names of this queue's tables in the text of its queries."""
+        """The table names to fill into the queries of this queue."""
         return ddl.table_names(self.pk, unlogged=self.unlogged)
 
     def reread(self) -> Queue:
-        """The queue as it is now, for work that takes several transactions.
+        """The queue read anew, for work that takes several transactions.
 
-        Raises QueueNotFound when it was dropped, and RuntimeError inside a transaction.
+        Raises QueueNotFound if it was dropped, and RuntimeError inside a transaction.
         """
         manager = type(self).objects
-        with transaction.atomic(using=self.alias, durable=True):  # or Django refuses
+        # durable=True raises RuntimeError inside a transaction.
+        with transaction.atomic(using=self.alias, durable=True):
             found = manager.using(self.alias).filter(pk=self.pk).first()
         if found is None:
             manager.forget(self.name, self.alias)
@@ -275,7 +292,7 @@ class Queue(models.Model):
         self.__dict__.pop("opened", None)
         is_new = self._state.adding
         if not is_new and kwargs.get("update_fields") is None:
-            # Settings that were read a while ago must not undo a repartition since.
+            # Omit fixed settings: old values must not undo a repartition that happened since.
             kwargs["update_fields"] = self._settings()
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
@@ -290,7 +307,7 @@ class Queue(models.Model):
         type(self).objects.forget(self.name, self.alias)
 
     def _settings(self) -> list[str]:
-        """All that may be changed by saving."""
+        """The names of the fields that saving may change."""
         fixed = {"partition_interval", "unlogged", *self.get_deferred_fields()}
         return [
             field.name
@@ -299,7 +316,7 @@ class Queue(models.Model):
         ]
 
     def _refuse_loop(self, alias: str) -> None:
-        """Dead letters must come to rest somewhere."""
+        """Raise InvalidArgument for a cycle of dead-letter queues."""
         passed = [self.name]
         pk = self.dead_letter_queue_id
         while pk is not None:
@@ -307,8 +324,8 @@ class Queue(models.Model):
             passed.append(queue.name)
             if pk == self.pk:
                 raise InvalidArgument(
-                    f"dead letters would go round: {' -> '.join(passed)}. Leave one of these "
-                    f"queues without a dead_letter_queue"
+                    f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one "
+                    f"of these queues without a dead_letter_queue"
                 )
             pk = queue.dead_letter_queue_id
 
@@ -317,10 +334,10 @@ class Queue(models.Model):
     ) -> tuple[int, dict[str, int]]:
         """Drop the queue with its messages and its archive.
 
-        Needs its tables for itself for a moment. It does not queue for the locks, since all other
-        sessions would wait behind it; it tries again and again, for ``LOCK_SECONDS``.
+        Needs exclusive locks on its tables. It waits only briefly for them, since other sessions
+        would wait behind it, and tries again for up to ``LOCK_SECONDS``.
 
-        Raises QueueBusy; nothing is changed then.
+        Raises QueueBusy if it gets no lock; nothing is changed then.
         """
         alias = using or self.alias
         drop = partial(self._drop, alias, keep_parents)
@@ -337,13 +354,13 @@ class Queue(models.Model):
         ):
             locks.keep_vacuum_off(cursor, own_tables(pk))
             deleted = super().delete(using=alias, keep_parents=keep_parents)
-            self.pk = pk  # the next step may fail, and then be tried again
+            self.pk = pk  # super().delete() cleared it, but a retry needs it
             tables.drop_tables(cursor, pk, name=self.name, unlogged=self.unlogged)
         return deleted
 
     @classmethod
     def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
-        """The queue of that name and whether this call made it; safe when many do it at once."""
+        """The queue with this name, and whether this call made it. Safe with concurrent calls."""
         found = cls.objects.using(using).named(name).first()
         if found is not None:
             return found, False
@@ -357,6 +374,15 @@ class Queue(models.Model):
                 raise
             return found, False
         return queue, True
+
+
+class TablesMissing(errors.TablesMissing, ProgrammingError):
+    """Caught as an error of the database, too."""
+
+
+def explained(error: ProgrammingError, alias: str) -> ProgrammingError:
+    """Convert "undefined table" errors to TablesMissing; return other errors unchanged."""
+    return TablesMissing(error, alias) if sqlstate(error) == UNDEFINED_TABLE else error
 
 
 def _opened(alias: str, name: str) -> OpenQueue:

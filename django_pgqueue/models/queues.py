@@ -1,4 +1,4 @@
-"""Queues come and go: create, list, drop; and the metrics of all."""
+"""The operations on queues: create, list, drop, and the metrics of all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from django_pgqueue import arguments
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.errors import InvalidArgument, QueueInUse, QueueMismatch
 from django_pgqueue.models.queue import Queue
+from django_pgqueue.runner import runner
 from django_pgqueue.types import Metrics
 
 __all__ = ["create_queue", "drop_queue", "list_queues", "metrics_all"]
@@ -27,31 +28,30 @@ def create_queue(
     age_limit: dt.timedelta | float | None = None,
     notify: bool = True,
 ) -> Queue:
-    """Make a queue, or find it: when it exists, it is returned as it is.
+    """Make a queue. If it exists, return it unchanged.
 
-    Safe when many processes do it at once, and undone with the transaction around it.
+    Safe with concurrent calls. Part of the caller's transaction.
 
     Arguments:
         name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique whatever its case.
-        unlogged: skips the write-ahead log: faster, and empty after a crash of the server.
-        partition_interval: seconds or timedelta; a partition for each such interval of time, so
-            that old messages go by dropping a partition.
+        unlogged: skip the write-ahead log: faster, but the queue is empty after a server crash.
+        partition_interval: seconds or timedelta covered by a partition; old messages are removed by
+            dropping partitions.
         retention: seconds or timedelta for which archived messages are kept; None: for ever.
         visibility_timeout: seconds that a message stays hidden from other readers once it is read.
-        max_deliveries: how often a message is delivered before it goes to the
-            ``dead_letter_queue``, or without one to the archive as FAILED.
+        max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``, or
+            without one to the archive as FAILED.
         dead_letter_queue: a queue of the same database, or its name.
         dedup_window: seconds or timedelta for which a dedup key counts; None: five minutes.
         age_limit: seconds or timedelta for which a message may be readable before the admin raises
             an alert; None: five minutes.
-        notify: False saves the notification that a send gives to waiting consumers.
+        notify: whether a send notifies waiting consumers; with False they find messages by polling.
 
     >>> Message.objects.create_queue("orders", visibility_timeout=60).name
     'orders'
 
-    Raises InvalidQueueName, InvalidArgument, QueueNotFound for a dead-letter queue that does not
-    exist, and QueueMismatch when the queue exists with another storage (``unlogged``,
-    ``partition_interval``) than asked for.
+    Raises InvalidQueueName, InvalidArgument, QueueNotFound for a missing dead-letter queue, and
+    QueueMismatch if the queue exists with another storage (``unlogged``, ``partition_interval``).
     """
     arguments.queue_name(name)
     if not isinstance(notify, bool):
@@ -90,16 +90,16 @@ def list_queues(alias: str) -> list[Queue]:
 
 
 def drop_queue(alias: str, name: str | Queue) -> bool:
-    """Drop a queue with its messages and its archive; False when there is none.
+    """Drop a queue with its messages and its archive. Returns False if there is none.
 
-    Waits up to ``LOCK_SECONDS`` for transactions that use its tables, without making others wait
-    behind.
+    Waits up to ``LOCK_SECONDS`` for transactions that use its tables, and does not block other
+    sessions while it waits.
 
     >>> Message.objects.drop_queue("orders")
     True
 
-    Raises QueueBusy when that takes too long, and QueueInUse when another queue has it as its
-    dead-letter queue.
+    Raises QueueBusy if that takes too long, and QueueInUse if it is the dead-letter queue of
+    another queue.
     """
     if isinstance(name, Queue):
         alias, name = name.alias, name.name
@@ -116,12 +116,12 @@ def drop_queue(alias: str, name: str | Queue) -> bool:
 def metrics_all(alias: str) -> list[Metrics]:
     """The metrics of every queue, by name.
 
-    One statement for all, or two where some are unlogged. The more queues there are, the earlier
-    counts are estimated. Archived messages come from statistics that lag by seconds; ages are those
-    of the messages counted and of the last in line.
+    Runs one statement, or two if some queues are unlogged. With more queues, smaller counts are
+    estimated. Counts of archived messages come from statistics, which lag by seconds. Ages are
+    those of the counted messages and of the last in line.
 
     >>> [each.queue_name for each in Message.objects.metrics_all()]
     ['mails', 'orders']
     """
     storage = Queue.objects.using(alias).order_by().values_list("unlogged", flat=True)
-    return measuring.metrics_of_all(alias, list(storage))
+    return measuring.metrics_of_all(runner(alias), list(storage))

@@ -1,4 +1,4 @@
-"""The result of one message: asked for, or waited for."""
+"""The operations that return a message's result, or wait for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.errors import (
     InvalidArgument,
     MessageCancelled,
@@ -23,7 +24,7 @@ from django_pgqueue.types import State
 
 __all__ = ["aresult", "result", "wait"]
 
-# Seconds between two looks: soon after the send first, then ever more seldom.
+# Seconds between two polls: the first pause, and the longest. Pauses get longer.
 _FIRST, _LONGEST = 0.01, 0.5
 
 _DEAD_LETTER = """
@@ -33,9 +34,9 @@ FROM pgqueue_message WHERE queue_id = %s AND id = %s
 
 
 def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
-    """The value that a message's handler returned, where its consumer has ``keep_result``.
+    """The return value of a message's handler, if its consumer has ``keep_result``.
 
-    Waits up to ``timeout`` seconds for the message to be done; None waits for ever.
+    Waits up to ``timeout`` seconds until the message is done; with None it waits for ever.
 
     >>> queue("orders").result(7, timeout=5)
     {'charged': True}
@@ -55,7 +56,7 @@ def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> A
 
 
 def wait(queue: OpenQueue, message_id: int, timeout: float | None = None) -> Any:
-    """Wait for a message to be done: :func:`result` with a ``timeout``, by default endless.
+    """Wait until a message is done: :func:`result` that by default waits for ever.
 
     >>> queue("orders").wait(queue("orders").send({"order": 7}), timeout=5)
     {'charged': True}
@@ -94,19 +95,19 @@ def _look(queue: OpenQueue, message_id: int) -> Any:
     if type(message_id) is not int:
         raise InvalidArgument(f"the id of a message is a whole number, not {message_id!r}")
     live = LiveMessage.objects.one(queue.id, message_id, using=queue.alias)
-    # The archive twice: between two looks the message may have moved there.
+    # Query the archive twice: the message may be archived between the queries.
     for _look_again in range(2):
         for state, error, kept in queue.run("settle/result", {"id": message_id}):
             if state == State.COMPLETED:
                 return None if kept is None else json.loads(kept)
             if state == State.CANCELLED:
-                raise MessageCancelled(queue.name, message_id)
+                raise MessageCancelled(queue.name, message_id, error)
             raise MessageFailed(queue.name, message_id, error or "")
         state = live.values_list("state", flat=True).first()
         if state is not None:
             raise ResultNotReady(queue.name, message_id, state)
     if queue.dead_letter_queue_id is not None:
-        with queue.connection.cursor() as cursor:
+        with connections[queue.alias].cursor() as cursor:
             cursor.execute(_DEAD_LETTER, [queue.dead_letter_queue_id, message_id])
             dead = cursor.fetchone()
         if dead is not None:

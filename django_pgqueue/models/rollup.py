@@ -1,4 +1,4 @@
-"""The history of each queue, hour by hour: the source of the admin's charts."""
+"""Roll-ups of archived messages per queue and span: the data of the admin's charts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Rollup", "RollupRun"]
 
 
 class Rollup(models.Model):
-    """One queue in one span of time.
+    """The roll-up of one queue over one span of time.
 
-    Messages count where they were sent (``sent``) or ended (all else). Times are in seconds:
-    waiting from when a message could be read to its first delivery, running from its last
-    delivery to its end. Percentiles are exact and do not merge; histograms do: their keys are
-    quarters of octaves, ``floor(4 * log2(seconds))``, and counts may be added up over any span.
+    ``sent`` counts messages sent in the span, all other fields messages that ended in it. Times are
+    in seconds. The wait is from readable to the first delivery, the run from the last delivery to
+    the end. Percentiles are exact, but cannot be merged across spans. The histograms ``waits`` and
+    ``runs`` can: their keys are numbers of :func:`django_pgqueue.history.histograms.bucket`.
     """
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -32,13 +32,13 @@ class Rollup(models.Model):
     completed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
     failed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
     retried: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="Ended after more than one delivery."
+        default=0, help_text="Failed attempts, tried again, of messages that ended."
     )
     dead_lettered: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
     backlog: models.BigIntegerField[int, int] = models.BigIntegerField(
         default=0, help_text="In the queue at the span's end."
     )
-    busy_seconds: models.FloatField[float, float] = models.FloatField(
+    busy: models.FloatField[float, float] = models.FloatField(
         default=0, help_text="Run times added up; over the span's length: the workers kept busy."
     )
     wait_p50: models.FloatField[float | None, float | None] = models.FloatField(null=True)
@@ -47,8 +47,8 @@ class Rollup(models.Model):
     run_p50: models.FloatField[float | None, float | None] = models.FloatField(null=True)
     run_p95: models.FloatField[float | None, float | None] = models.FloatField(null=True)
     run_p99: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    wait_histogram: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    run_histogram: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    waits: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    runs: models.JSONField[Any, Any] = models.JSONField(default=dict)
     groups: models.BigIntegerField[int, int] = models.BigIntegerField(
         default=0, help_text="FIFO groups with messages that ended."
     )
@@ -80,16 +80,16 @@ class Rollup(models.Model):
 
     @property
     def utilisation(self) -> float:
-        """How many workers were busy on average.
+        """The average number of busy workers.
 
-        >>> Rollup(seconds=3600, busy_seconds=7200.0).utilisation
+        >>> Rollup(seconds=3600, busy=7200.0).utilisation
         2.0
         """
-        return self.busy_seconds / self.seconds
+        return self.busy / self.seconds
 
 
 class RollupRun(models.Model):
-    """One computation of roll-ups."""
+    """One run of the roll-up job."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     seconds: models.IntegerField[int, int] = models.IntegerField()

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import IntegrityError, connections, models, transaction
+from django.utils.timezone import is_aware, is_naive, make_aware, make_naive
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import arguments, cron
+from django_pgqueue import arguments, cron, ddl, signals
+from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.models.bound import queue
+from django_pgqueue.models.clock import NOW
+from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
+from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
 __all__ = ["Missed", "Schedule"]
 
@@ -23,9 +31,34 @@ __all__ = ["Missed", "Schedule"]
 _TICKS = 1000
 #: A tick that is later than this was missed.
 _LATE = dt.timedelta(minutes=1)
+#: Seconds that a send waits for a lock of another session.
+_PATIENCE = 0.2
 _SHORTEST = dt.timedelta(seconds=1)
 
-_TIMES = ("cron", "interval", "time_zone", "paused")
+_TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
+#: What a tick writes.
+_RUNS = frozenset({"next_run_at", "last_run_at"})
+
+#: A tick that was sent this far ahead of a clock that was put right is not sent again.
+_AHEAD = dt.timedelta(days=2)
+
+
+def _microseconds(field: str) -> models.Func:
+    return models.Func(
+        models.F(field),
+        template=as_microseconds("%(expressions)s"),
+        output_field=models.BigIntegerField(),
+    )
+
+
+def _may_send(queue_id: str) -> models.Func:
+    """Whether the role may send to the queue of that field; True for a queue without its table."""
+    return models.Func(
+        models.F(queue_id),
+        template=f"coalesce(has_any_column_privilege("
+        f"to_regclass('{ddl.MESSAGE}_q' || %(expressions)s)::oid, 'INSERT'), true)",
+        output_field=models.BooleanField(),
+    )
 
 
 class Missed(models.TextChoices):
@@ -37,7 +70,7 @@ class Missed(models.TextChoices):
 
 
 class ScheduleManager(models.Manager["Schedule"]):
-    """Sends what is due, and takes over what the code declares."""
+    """Sends the messages of due schedules, and saves the schedules that the code declares."""
 
     use_in_migrations = False
 
@@ -48,47 +81,110 @@ class ScheduleManager(models.Manager["Schedule"]):
         transaction, and a schedule that another process works on is passed by. ``now`` is the
         server's, unless a test says otherwise.
 
+        A schedule that fails keeps no other from being sent. Schedules of queues that the role may
+        not send to are left to other roles.
+
         >>> Schedule.objects.send_due(using="default")
         1
         """
-        with transaction.atomic(using=using):
-            moment = _now(using) if now is None else now
-            due = (
-                self._runnable(using)
-                .filter(next_run_at__lte=moment)
-                .select_related("queue")
-                .select_for_update(skip_locked=True, of=("self",))
-                .order_by("next_run_at")
-            )
-            return sum(schedule.send(moment) for schedule in due[:100])
+        moment = _now(using) if now is None else now
+        if is_naive(moment):
+            moment = make_aware(moment)
+        due = self._runnable(using).filter(next_run_at__lte=moment)
+        sent, locked = 0, set[int]()
+        for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
+            if queue_id in locked:
+                continue  # each would wait for the lock once more
+            with transaction.atomic(using=using):
+                schedule = (
+                    due.filter(pk=pk)
+                    .select_related("queue")
+                    .select_for_update(skip_locked=True, of=("self",))
+                    .first()
+                )
+                if schedule is None:
+                    continue
+                try:
+                    with transaction.atomic(using=using):
+                        sent += schedule.send(moment)
+                except Exception as error:
+                    if not connections[using].is_usable():
+                        raise
+                    schedule.fail(moment, error)
+                    if sqlstate(error) == LOCK_NOT_AVAILABLE:
+                        locked.add(queue_id)
+        return sent
+
+    def timed(self, using: str) -> models.QuerySet[Schedule]:
+        """All schedules, with ``tick`` and ``ran``: the next and the last one in microseconds.
+
+        They count from 1970. Unlike ``next_run_at`` and ``last_run_at`` they are exact in an hour
+        that clocks repeat, also without ``USE_TZ``.
+        """
+        moments = {"tick": _microseconds("next_run_at"), "ran": _microseconds("last_run_at")}
+        return self.using(using).annotate(**moments)
+
+    def mend(self, *, using: str, now: dt.datetime | None = None) -> list[Schedule]:
+        """Correct next ticks that lie too far ahead because the server's clock was ahead.
+
+        Returns these schedules with their old ``tick``. ``now`` is the server's, unless a test says
+        otherwise.
+        """
+        moment = _now(using) if now is None else now
+        rows = self._runnable(using)
+        late = [row.pk for row in rows if row.sooner(moment)]
+        mended = []
+        if late:
+            with transaction.atomic(using=using):
+                for row in rows.filter(pk__in=late).select_for_update(skip_locked=True):
+                    if sooner := row.sooner(moment):
+                        row._update(next_run_at=sooner)
+                        mended.append(row)
+        return mended
 
     def seconds_until_next(self, *, using: str) -> float | None:
-        """How long it is until the next tick by the server's clock; None when there is none."""
-        soonest = self._runnable(using).aggregate(soonest=models.Min("next_run_at"))["soonest"]
-        return None if soonest is None else (soonest - _now(using)).total_seconds()
+        """How long it is until the next tick by the server's clock; None when there is none.
+
+        A tick that failed does not count: it is tried again whenever others are sent.
+        """
+        waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=NOW)
+        soonest = waiting.aggregate(soonest=models.Min("tick"))["soonest"]
+        return None if soonest is None else (ddl.moment(soonest) - _now(using)).total_seconds()
 
     def declare(self, name: str, queue_name: str, *, using: str, **values: Any) -> bool:
-        """Make the schedule that the code declares, or change it; False when it is known.
+        """Create or update the schedule that the code declares. Returns whether anything changed.
 
-        What was changed in the admin stays, until the declaration itself changes.
+        Changes made in the admin stay until the declaration itself changes. A schedule that had
+        ended is resumed from now. If the role may not send to the queue, nothing changes: a process
+        whose role may send declares the schedule.
 
         Raises QueueNotFound, InvalidArgument.
         """
         declared: dict[str, Any] = {**values, "queue": queue_name}
         if (interval := values.get("interval")) is not None:
             declared["interval"] = interval.total_seconds()
-        # As the row gives it back, so that they compare equal.
+        # In the form that the row returns, so that the two can be compared.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
-        with transaction.atomic(using=using):
+        if self.using(using).filter(name=name, declared=declared, ended_at=None).exists():
+            return False
+        if not Queue.objects.using(using).filter(_may_send("pk"), pk=found.pk).exists():
+            return False
+        with (
+            transaction.atomic(using=using),
+            connections[using].cursor() as cursor,
+            settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
+        ):
             schedule = self.using(using).select_for_update().filter(name=name).first()
-            if schedule is not None and schedule.declared == declared:
-                return False
             schedule = schedule or Schedule(name=name)
-            for field, value in values.items():
-                setattr(schedule, field, value)
-            schedule.queue_id = found.pk
-            schedule.declared = declared
+            if schedule.declared == declared and schedule.ended_at is None:
+                return False  # another process was first
+            if schedule.declared != declared:
+                for field, value in values.items():
+                    setattr(schedule, field, value)
+                schedule.queue_id = found.pk
+                schedule.declared = declared
+            schedule.ended_at = None
             try:
                 with transaction.atomic(using=using):
                     schedule.save(using=using)
@@ -98,8 +194,38 @@ class ScheduleManager(models.Manager["Schedule"]):
                 raise
         return True
 
+    def have_ended(self, names: Collection[str], *, using: str) -> bool:
+        """Whether one of these schedules has ended."""
+        return self.using(using).filter(name__in=names, ended_at__isnull=False).exists()
+
+    def undeclared(
+        self, names: Collection[str], queues: Collection[int], *, using: str
+    ) -> set[str]:
+        """The declared schedules of these queues that no running process declares any more.
+
+        ``names`` are those that the caller's own code declares, and ``queues`` the ids of the
+        queues that it consumes: only their consumers can tell that a declaration is gone.
+        """
+        rows = self.using(using).filter(declared__isnull=False, ended_at=None, queue__in=queues)
+        found = set(rows.exclude(name__in=names).values_list("name", flat=True))
+        return found - Process.objects.declared(using=using) if found else found
+
+    def end(self, names: Collection[str], *, using: str) -> list[Schedule]:
+        """End these schedules: they send no further messages. Returns those that ended.
+
+        A schedule whose row is locked is skipped.
+        """
+        with transaction.atomic(using=using):
+            rows = self.using(using).filter(name__in=names, ended_at=None)
+            ended = list(
+                rows.select_related("queue").select_for_update(skip_locked=True, of=("self",))
+            )
+            for schedule in ended:
+                schedule._update(ended_at=_now(using))
+        return ended
+
     def _runnable(self, using: str) -> models.QuerySet[Schedule]:
-        schedules = self.using(using).filter(paused=False)
+        schedules = self.timed(using).filter(_may_send("queue_id"), paused=False, ended_at=None)
         # Another process may be able to read them.
         return schedules if cron.available() else schedules.filter(cron="")
 
@@ -153,6 +279,11 @@ class Schedule(models.Model):
     declared: models.JSONField[Any, Any] = models.JSONField(
         null=True, editable=False, help_text="What the code says, if it does."
     )
+    ended_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="Since then no running consumer declares it, and it sends nothing.",
+    )
     next_run_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         editable=False
     )
@@ -164,6 +295,10 @@ class Schedule(models.Model):
         )
     )
     error: models.TextField[str, str] = models.TextField(blank=True, default="", editable=False)
+
+    #: Of a row of ``objects.timed()``.
+    tick: int
+    ran: int | None
 
     objects: ClassVar[ScheduleManager] = ScheduleManager()
 
@@ -191,23 +326,35 @@ class Schedule(models.Model):
         except InvalidArgument as error:
             raise ValidationError(str(error)) from error
 
-    def save(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
-        """Save the settings; the next tick is told anew when the times have changed."""
+    def save(
+        self,
+        *args: Any,
+        using: str | None = None,
+        update_fields: Iterable[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Save the settings, and recompute the next tick if the times changed."""
         self._check()
         alias = using or self._state.db or Queue.objects.database()
         with transaction.atomic(using=alias):
-            old = None
+            old, fields = None, update_fields
             if not self._state.adding:
-                known = type(self).objects.using(alias).select_for_update()
-                old = known.filter(pk=self.pk).first()
+                rows = type(self).objects.using(alias).select_for_update()
+                old = rows.filter(pk=self.pk).first()
             if old is None or any(getattr(old, f) != getattr(self, f) for f in _TIMES):
                 now = _now(alias)
                 self.next_run_at = self.following(now, now)
                 self.error = ""
+                if fields is not None:
+                    fields = {*fields, "next_run_at", "error"}
             else:
-                # A row read a while ago must not bring a tick back that was sent since.
+                # A stale row must not restore a tick that was sent since.
                 self.next_run_at, self.last_run_at = old.next_run_at, old.last_run_at
-            super().save(*args, using=alias, **kwargs)
+                known = fields or (f.name for f in self._meta.concrete_fields if not f.primary_key)
+                fields = set(known) - _RUNS
+            super().save(*args, using=alias, update_fields=fields, **kwargs)
+        if not settings.USE_TZ and is_aware(self.next_run_at):
+            self.next_run_at = make_naive(self.next_run_at)
 
     def following(self, last: dt.datetime, after: dt.datetime) -> dt.datetime:
         """The first tick after this moment. ``last`` is where an interval counts from."""
@@ -215,35 +362,65 @@ class Schedule(models.Model):
             return cron.following_interval(last, self.interval, after)
         return cron.following(self.cron, self.time_zone, after)
 
+    def sooner(self, now: dt.datetime) -> dt.datetime | None:
+        """The next tick by the schedule's times, if that of its row lies further ahead, else None.
+
+        That is so once a server's clock that ran ahead is put right. Ticks that were sent up to two
+        days ahead count as sent.
+        """
+        tick = ddl.moment(self.tick)
+        ran = now if self.ran is None else ddl.moment(self.ran)
+        try:
+            sooner = self.following(tick, ran if now < ran <= now + _AHEAD else now)
+        except InvalidArgument:
+            return None
+        return sooner if sooner < tick else None
+
     def send(self, now: dt.datetime) -> int:
         """Send the messages of the ticks until now, and move on; how many were sent.
 
-        To be called with the row locked. A tick that cannot be sent is over too: ``error`` says
-        why, and the next one is tried in its turn.
+        To be called in a transaction that has locked the row of :meth:`ScheduleManager.timed`.
         """
-        try:
-            ticks, next_run_at = self._ticks(now)
-        except InvalidArgument as error:
-            self._update(paused=True, error=str(error))
+        ticks, next_run_at = self._ticks(now)
+        if not ticks:
+            self._update(next_run_at=next_run_at)
             return 0
-        changes: dict[str, Any] = {"next_run_at": next_run_at, "error": ""}
-        if ticks:
-            alias = str(self._state.db)
-            names = [{"x-schedule": {"name": self.name, "at": t.isoformat()}} for t in ticks]
-            try:
-                with transaction.atomic(using=alias):
-                    queue(self.queue.name, using=alias).send_batch(
-                        [self.body] * len(ticks), headers=names, priority=self.priority
-                    )
-                changes["last_run_at"] = ticks[-1]
-            except PgQueueError as error:
-                ticks, changes["error"] = [], str(error)
-        self._update(**changes)
+        alias = str(self._state.db)
+        with (
+            connections[alias].cursor() as cursor,
+            settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
+        ):
+            queue(self.queue.name, using=alias).send_batch(
+                [self.body] * len(ticks),
+                headers=[{"x-schedule": {"name": self.name, "at": t.isoformat()}} for t in ticks],
+                priority=self.priority,
+            )
+        self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
         return len(ticks)
 
+    def fail(self, now: dt.datetime, error: Exception) -> None:
+        """Write down why :meth:`send` failed.
+
+        A schedule whose times make no sense is paused. A tick whose message is refused by this
+        package is over. Any other error may pass, so the tick is tried again.
+        """
+        changes: dict[str, Any] = {
+            "error": str(error).strip().partition("\n")[0] or type(error).__name__
+        }
+        if isinstance(error, PgQueueError):
+            try:
+                _, changes["next_run_at"] = self._ticks(now)
+            except InvalidArgument:
+                changes["paused"] = True
+        if any(getattr(self, name) != value for name, value in changes.items()):
+            self._update(**changes)
+        signals.schedule_failed.send_robust(
+            self.queue.name, schedule=self, at=ddl.moment(self.tick), error=error
+        )
+
     def _ticks(self, now: dt.datetime) -> tuple[list[dt.datetime], dt.datetime]:
-        """The ticks to send a message for, and the one to go on with."""
-        tick = self.next_run_at
+        """The ticks to send messages for now, and the next tick."""
+        tick = ddl.moment(self.tick)
         if self.missed == Missed.ALL:
             ticks: list[dt.datetime] = []
             while tick <= now and len(ticks) < _TICKS:
@@ -273,9 +450,6 @@ class Schedule(models.Model):
 
 
 def _now(using: str) -> dt.datetime:
-    """By the server's clock: those of the consumers may differ."""
+    """The server's time: the clocks of consumers may differ."""
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        (now,) = cursor.fetchone()
-    moment: dt.datetime = now
-    return moment
+        return ddl.server_time(cursor)

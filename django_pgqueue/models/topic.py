@@ -1,4 +1,4 @@
-"""Which queues get what is published under which keys."""
+"""Topic bindings: the queues that get messages with a matching key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from django.db import models
 
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.topics import validate_topic_pattern
+from django_pgqueue.validators import validate_topic_pattern
 
 __all__ = ["Binding"]
 
 
 class Binding(models.Model):
-    """A pattern bound to a queue: what is published under a matching key goes there."""
+    """A topic pattern bound to a queue, which gets the messages published with a matching key."""
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     pattern: models.CharField[str, str] = models.CharField(

@@ -1,4 +1,4 @@
-"""Topics: publish under a key, and let bindings say which queues get a copy."""
+"""Topics: messages are published with a key, and bound queues get copies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 from django.db import connections, models, transaction
 
-from django_pgqueue.engine.send import sending
-from django_pgqueue.engine.session import OpenQueue, database_key
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import announcing
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.topic import Binding
+from django_pgqueue.runner import database_key
 from django_pgqueue.topics import Router, routing_key, topic_pattern
 from django_pgqueue.types import Delay
 
@@ -25,21 +26,20 @@ __all__ = [
     "unbind",
 ]
 
-#: The header in which a consumer finds the key that a message was published under.
+#: The header with the key that a message was published with.
 ROUTING_KEY = "x-routing-key"
 
 R = TypeVar("R")
 
-# The bindings of each database that this process knows: their fingerprint, the router, and the
-# queues by pattern.
+# A cache of bindings by database: their fingerprint, the router, and the queues by pattern.
 _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
 
 
 def bind(alias: str, pattern: str, queue: str | Queue) -> bool:
-    """Send a queue a copy of each message that is published under a matching key.
+    """Bind a pattern to a queue: it gets a copy of each message published with a matching key.
 
-    In a pattern ``*`` is one word of a key and ``#`` any number of them. Takes effect at the next
-    publish, in every process. False when it was bound already.
+    In a pattern ``*`` is one word of a key and ``#`` any number of words. Takes effect at the next
+    publish, in every process. Returns False if the binding exists.
 
     >>> Message.objects.bind("github.push.#", "builds")
     True
@@ -55,7 +55,7 @@ def bind(alias: str, pattern: str, queue: str | Queue) -> bool:
 
 
 def unbind(alias: str, pattern: str, queue: str | Queue) -> bool:
-    """Take a binding back; False when there is none.
+    """Remove a binding. Returns False if there is none.
 
     >>> Message.objects.unbind("github.push.#", "builds")
     True
@@ -70,7 +70,7 @@ def unbind(alias: str, pattern: str, queue: str | Queue) -> bool:
 
 
 def list_bindings(alias: str, queue: str | Queue | None = None) -> list[Binding]:
-    """Every binding, or those of one queue, by pattern.
+    """All bindings, or those of one queue, ordered by pattern.
 
     >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
     [('github.push.#', 'builds')]
@@ -85,7 +85,7 @@ def list_bindings(alias: str, queue: str | Queue | None = None) -> list[Binding]
 
 
 def test_routing(alias: str, key: str) -> dict[str, list[str]]:
-    """Where a key would go: the names of the queues, and the patterns that match.
+    """The names of the queues that would get a key, each with the matching patterns.
 
     >>> Message.objects.test_routing("github.push.main")
     {'builds': ['github.push.#']}
@@ -109,11 +109,11 @@ def publish(
     group: str | None = None,
     dedup_key: str | None = None,
 ) -> dict[str, int]:
-    """Send one copy to each queue that is bound to the key; ids by the queues' names.
+    """Send one copy to each queue that is bound to the key. Returns the ids by queue name.
 
-    All or none, in the caller's transaction if there is one. A queue gets one copy however
-    many of its patterns match; where none match nothing is sent. The key travels in the
-    header ``x-routing-key``.
+    Sends all copies or none, in the caller's transaction if there is one. A queue gets one copy
+    even if several of its patterns match. If none match, nothing is sent. The header
+    ``x-routing-key`` carries the key.
 
     Arguments:
         key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
@@ -128,7 +128,7 @@ def publish(
     return _to_each(
         alias,
         key,
-        lambda queue: sending.send(
+        lambda queue: announcing.send(
             queue,
             body,
             headers=headers,
@@ -151,9 +151,9 @@ def publish_batch(
     group: Sequence[str | None] | str | None = None,
     dedup_key: Sequence[str | None] | None = None,
 ) -> dict[str, list[int]]:
-    """:func:`publish` many messages under one key; lists of ids by the queues' names.
+    """Publish several messages with one key. Returns lists of ids by queue name.
 
-    Arguments are as for ``send_batch``.
+    The arguments are those of ``send_batch``.
 
     >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
     {'builds': [8, 9]}
@@ -167,7 +167,7 @@ def publish_batch(
     return _to_each(
         alias,
         key,
-        lambda queue: sending.send_batch(
+        lambda queue: announcing.send_batch(
             queue,
             bodies,
             headers=with_key,
@@ -180,7 +180,7 @@ def publish_batch(
 
 
 def _to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
-    """Send to each queue that is bound to the key, all or none; the results, by name."""
+    """Call ``send`` for each queue bound to the key, all or none. Returns results by name."""
     queues = [_as_it_is_now(queue) for queue, _patterns in _route(alias, key)]
     if not queues:
         return {}
@@ -189,11 +189,11 @@ def _to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, 
 
 
 def _route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
-    """The queues that a key goes to, by name, each with the patterns that say so."""
+    """The queues bound to a key, by name, each with the matching patterns."""
     key = routing_key(key)
     place = database_key(alias)
     bindings = Binding.objects.using(alias)
-    # Ids are never used again, so these three tell any two sets of bindings apart.
+    # The fingerprint. Ids are never reused, so number, last id and sum change with the bindings.
     now = bindings.aggregate(
         number=models.Count("pk"), last=models.Max("pk"), total=models.Sum("pk")
     )
@@ -214,9 +214,9 @@ def _route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
 
 
 def _as_it_is_now(queue: Queue) -> Queue:
-    """The queue with its present settings; bindings are remembered for longer than those."""
+    """The queue with its current settings: bindings are cached longer than settings."""
     found = Queue.objects.resolve(queue.name, queue.alias)
-    # It may be remembered from before it was dropped and made again.
+    # The cached queue may be an earlier one of the same name.
     return found if found.pk == queue.pk else queue
 
 

@@ -1,3 +1,3 @@
-"""Listeners of the signals: what is logged, counted and traced."""
+"""Receivers of the signals, which log events."""
 
 from __future__ import annotations

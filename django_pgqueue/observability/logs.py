@@ -1,13 +1,14 @@
-"""Every log line about messages and consumers, phrased here and nowhere else.
+"""All log lines about messages and consumers.
 
 The logger is ``django_pgqueue``. Each record carries its values as ``extra`` fields (``queue``,
-``message_id``, ``count``, ``seconds`` …), so that a JSON formatter has structure. Events of a
-healthy queue are DEBUG; failures are WARNING or ERROR, with the handler's traceback. Control
-characters of error texts are escaped in the lines, and by :class:`Formatter` in tracebacks.
+``message_id``, ``count``, ``seconds`` …) for JSON formatters. Normal events have the level DEBUG;
+failures have WARNING or ERROR, with the handler's traceback. Control characters in error texts are
+escaped in the lines, and by :class:`Formatter` in tracebacks.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from typing import Any
 
@@ -19,7 +20,7 @@ logger = logging.getLogger("django_pgqueue")
 
 
 def connect() -> None:
-    """Log every event; called once, when the app is ready."""
+    """Connect a log function to each signal. Called once, when the app is ready."""
     for signal, listener in (
         (signals.messages_fetched, fetched),
         (signals.messages_completed, completed),
@@ -28,6 +29,8 @@ def connect() -> None:
         (signals.messages_discarded, discarded),
         (signals.messages_exhausted, exhausted),
         (signals.messages_released, released),
+        (signals.messages_interrupted, interrupted),
+        (signals.messages_cancelled, cancelled),
         (signals.leases_lost, lost),
         (signals.leases_rescued, rescued),
         (signals.database_failed, database_failed),
@@ -35,6 +38,9 @@ def connect() -> None:
         (signals.pool_too_small, pool_too_small),
         (signals.queue_maintained, maintained),
         (signals.maintenance_failed, maintenance_failed),
+        (signals.schedule_failed, schedule_failed),
+        (signals.bulk_action_ended, bulk_action_ended),
+        (signals.schedule_ended, schedule_ended),
         (signals.consumer_started, started),
         (signals.consumer_stopping, stopping),
         (signals.consumer_stopped, stopped),
@@ -43,15 +49,17 @@ def connect() -> None:
 
 
 class Formatter(logging.Formatter):
-    """Escapes the control characters of a record, so that an error's text cannot steer a terminal
-    or forge a line. Tracebacks keep their line breaks."""
+    """Escapes control characters, so that errors' texts cannot control a terminal or forge lines.
+
+    Tracebacks keep their line breaks.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(_printable(line) for line in super().format(record).split("\n"))
 
 
 def configure_if_unset() -> None:
-    """Log to stderr, from INFO on for this package, where the project has configured no logging."""
+    """Log to stderr, this package from INFO on, unless the project has configured logging."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
@@ -82,18 +90,19 @@ def completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
 def retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
     for message, outcome in zip(messages, outcomes, strict=True):
         logger.warning(
-            "%s: message %s failed at attempt %s, next try in %.1f s: %s",
+            "%s: message %s failed in attempt %s, next try in %.1f s: %s",
             sender,
-            message.id,
+            _named(message),
             message.attempts + 1,
             outcome.delay or 0.0,
-            _first_line(outcome.error),
+            _first_line(outcome.reason),
             extra={
                 "queue": sender,
                 "message_id": message.id,
+                "task": message.task,
                 "attempt": message.attempts + 1,
                 "delay": outcome.delay,
-                "error": outcome.error,
+                "error": outcome.reason,
             },
             exc_info=outcome.cause,
         )
@@ -104,12 +113,13 @@ def failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any)
         logger.error(
             "%s: message %s failed for good after %s deliveries: %s",
             sender,
-            message.id,
+            _named(message),
             message.read_ct,
             _first_line(outcome.reason),
             extra={
                 "queue": sender,
                 "message_id": message.id,
+                "task": message.task,
                 "deliveries": message.read_ct,
                 "error": outcome.reason,
             },
@@ -129,7 +139,7 @@ def discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
 def exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
     for receipt in receipts:
         logger.error(
-            "%s: message %s failed for good: it was delivered %s times, as often as allowed",
+            "%s: message %s failed for good: it was delivered %s times, which is the maximum",
             sender,
             receipt.id,
             receipt.read_ct,
@@ -143,20 +153,53 @@ def released(sender: str, count: int, **kwargs: Any) -> None:
     )
 
 
+def interrupted(sender: str, messages: list[Any], seconds: float, **kwargs: Any) -> None:
+    for message in messages:
+        logger.warning(
+            "%s: this process stopped and interrupted message %s after %.1f s; it is due again. "
+            "Raise --graceful-timeout if handlers need longer",
+            sender,
+            _named(message),
+            seconds,
+            extra={
+                "queue": sender,
+                "message_id": message.id,
+                "task": message.task,
+                "seconds": seconds,
+            },
+        )
+
+
+def cancelled(sender: str, messages: list[Any], reasons: list[str | None], **kwargs: Any) -> None:
+    for message, reason in zip(messages, reasons, strict=True):
+        logger.info(
+            "%s: message %s was cancelled%s; its handler's outcome is ignored",
+            sender,
+            _named(message),
+            f" ({_first_line(reason)})" if reason else "",
+            extra={
+                "queue": sender,
+                "message_id": message.id,
+                "task": message.task,
+                "reason": reason,
+            },
+        )
+
+
 def lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
     for message in messages:
         logger.warning(
-            "%s: lost the lease of message %s, which another reader has now; its work may happen "
-            "twice. Give the queue a longer visibility_timeout if this happens often",
+            "%s: lost the lease of message %s to another reader; its work may be done twice. Give "
+            "the queue a longer visibility_timeout if this happens often",
             sender,
-            message.id,
-            extra={"queue": sender, "message_id": message.id},
+            _named(message),
+            extra={"queue": sender, "message_id": message.id, "task": message.task},
         )
 
 
 def rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
     logger.warning(
-        "gave back %s leases of consumer process %s, which is dead",
+        "gave back %s leases of dead consumer process %s",
         count,
         worker,
         extra={"count": count, "worker": worker},
@@ -173,15 +216,14 @@ def database_failed(
         type(error).__name__,
         _first_line(str(error)),
         extra={"operation": operation, "error": str(error), "delay": wait},
-        # An error of the database is a line; any other is a defect and needs its traceback.
-        exc_info=error if type(error).__module__.startswith("builtins") else None,
+        exc_info=error if _is_defect(error) else None,
     )
 
 
 def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
     logger.warning(
-        "no notifications from database %r, so its queues are polled (%s). Start with --no-listen "
-        "to poll from the beginning",
+        "LISTEN does not work on database %r, so its queues are polled (%s). Start with "
+        "--no-listen to poll without trying LISTEN",
         sender,
         _first_line(reason),
         extra={"database": sender, "reason": reason},
@@ -190,8 +232,8 @@ def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
 
 def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: Any) -> None:
     logger.warning(
-        "the pool of database %r has %s connections for %s workers: some will wait for one, and "
-        "give their messages back when none comes. Set max_size to %s or more",
+        "the pool of database %r has %s connections for %s workers: workers that get none in time "
+        "give their messages back. Set max_size to %s or more",
         sender,
         size,
         workers,
@@ -218,7 +260,7 @@ def maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     )
 
 
-#: Queues and lakes that were warned of; rounds come again and again.
+#: Queues and lakes of earlier warnings: each pair is logged once, not at every round.
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 
@@ -228,8 +270,8 @@ def _warn_of_foreign_lakes(queue: str, lakes: tuple[str, ...]) -> None:
     _warned.add((queue, lakes))
     logger.warning(
         "%s: retention removes nothing, because it waits for %s, which was exported from another "
-        "server. Export to a new lake with --hold-retention, then let the old one go: unset its "
-        '"holds retention" in the admin',
+        'server. Export to a new lake with --hold-retention, then unset "holds retention" of the '
+        "old one in the admin",
         queue,
         ", ".join(lakes),
         extra={"queue": queue, "lakes": list(lakes)},
@@ -243,7 +285,57 @@ def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
         type(error).__name__,
         _first_line(str(error)),
         extra={"queue": sender, "error": str(error)},
-        exc_info=error if type(error).__module__.startswith("builtins") else None,
+        exc_info=error if _is_defect(error) else None,
+    )
+
+
+#: The last failed tick of each schedule: a failing tick is retried often, but logged once.
+_failed_ticks: dict[str, dt.datetime] = {}
+
+
+def schedule_failed(
+    sender: str, schedule: Any, at: dt.datetime, error: Exception, **kwargs: Any
+) -> None:
+    if _failed_ticks.get(schedule.name) == at:
+        return
+    _failed_ticks[schedule.name] = at
+    logger.error(
+        "%s: schedule %s could not send the message of %s: %s",
+        sender,
+        schedule.name,
+        at.isoformat(),
+        _first_line(str(error)),
+        extra={"queue": sender, "schedule": schedule.name, "error": str(error)},
+        exc_info=error if _is_defect(error) else None,
+    )
+
+
+def bulk_action_ended(sender: Any, bulk_action: Any, **kwargs: Any) -> None:
+    failed = bool(bulk_action.error)
+    logger.log(
+        logging.ERROR if failed else logging.INFO,
+        "%s: bulk action %s (%s) %s after %s of %s messages%s",
+        bulk_action.queue.name,
+        bulk_action.pk,
+        bulk_action.kind,
+        bulk_action.state,
+        bulk_action.done + bulk_action.passed,
+        bulk_action.count,
+        f": {_first_line(bulk_action.error)}" if failed else "",
+        extra={
+            "queue": bulk_action.queue.name,
+            "bulk_action": bulk_action.pk,
+            "error": bulk_action.error,
+        },
+    )
+
+
+def schedule_ended(sender: str, schedule: Any, **kwargs: Any) -> None:
+    logger.warning(
+        "%s: schedule %s ended, because no running consumer declares it any more",
+        sender,
+        schedule.name,
+        extra={"queue": sender, "schedule": schedule.name},
     )
 
 
@@ -260,6 +352,16 @@ def stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
     logger.info(
         "consumer stopped after %.1f s", consumer.uptime, extra={"seconds": consumer.uptime}
     )
+
+
+def _is_defect(error: Exception) -> bool:
+    """Whether to log the traceback: for Python's own exceptions, not for database errors."""
+    return type(error).__module__.startswith("builtins")
+
+
+def _named(message: Any) -> str:
+    """The message's id, followed by its task's name, if any."""
+    return f"{message.id}" if message.task is None else f"{message.id} ({message.task})"
 
 
 def _first_line(text: str) -> str:

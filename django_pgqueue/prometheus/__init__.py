@@ -1,7 +1,7 @@
 """Metrics for Prometheus: put ``django_pgqueue.prometheus`` in INSTALLED_APPS.
 
-A consumer's health port then has ``/metrics`` with what the process does, and
-:func:`django_pgqueue.prometheus.views.metrics` is a view of what the queues hold. Needs
+A consumer's health port then serves the process's counters as ``/metrics``. The view
+:func:`django_pgqueue.prometheus.views.metrics` serves the counts of the queues. Needs
 prometheus-client (``pip install django-postgres-mq[prometheus]``).
 """
 

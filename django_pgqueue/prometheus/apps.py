@@ -1,4 +1,4 @@
-"""Wiring: the listeners, and the page of the health port."""
+"""The app: connects the signal receivers, and adds ``/metrics`` to the health port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the work of one consumer process by listening to its signals."""
+"""Counters of one consumer process, updated by its signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ failed = _counter("failed", "Messages that failed for good, dead letters include
 exhausted = _counter("exhausted", "Messages whose deliveries ran out.")
 discarded = _counter("discarded", "Messages that their handler discarded.")
 released = _counter("released", "Messages given back unstarted.")
-leases_lost = _counter("leases_lost", "Leases that ran out or were taken away.")
+interrupted = _counter("interrupted", "Messages whose handler was interrupted by a stop.")
+cancelled = _counter("cancelled", "Messages that were cancelled while the consumer held them.")
+leases_lost = _counter("leases_lost", "Leases that ran out while the consumer held them.")
 database_failed = Counter(
     "pgqueue_database_failed", "Operations that failed.", ["operation"], registry=registry
 )
@@ -39,20 +41,29 @@ run_seconds = Histogram(
 )
 wait_seconds = Histogram(
     "pgqueue_wait_seconds",
-    "From the send to the first delivery.",
+    "Time from the send to the first delivery.",
     ["queue"],
     registry=registry,
     buckets=_WAIT,
 )
+task_runs = Counter(
+    "pgqueue_task_runs",
+    "Runs of tasks, by their outcome.",
+    ["queue", "task", "outcome"],
+    registry=registry,
+)
+task_run_seconds = Histogram(
+    "pgqueue_task_run_seconds", "Runs of tasks.", ["queue", "task"], registry=registry, buckets=_RUN
+)
 
 
 def page() -> tuple[str, bytes]:
-    """The content type and the text that Prometheus scrapes."""
+    """Content type and text of the ``/metrics`` page."""
     return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 def connect() -> None:
-    """Listen to consumers, and put the counts on their health ports as ``/metrics``."""
+    """Connect the signal receivers, and serve the counters as ``/metrics`` on the health port."""
     pages["/metrics"] = page
     for signal, listener in (
         (signals.messages_fetched, _fetched),
@@ -63,6 +74,8 @@ def connect() -> None:
         (signals.messages_exhausted, _exhausted),
         (signals.messages_discarded, _discarded),
         (signals.messages_released, _released),
+        (signals.messages_interrupted, _interrupted),
+        (signals.messages_cancelled, _cancelled),
         (signals.leases_lost, _lost),
         (signals.database_failed, _database_failed),
         (signals.consumer_started, _started),
@@ -76,6 +89,8 @@ def _fetched(sender: str, count: int, **kwargs: Any) -> None:
 
 def _finished(sender: str, message: Any, seconds: float, **kwargs: Any) -> None:
     run_seconds.labels(sender).observe(seconds)
+    if message.task is not None:
+        task_run_seconds.labels(sender, message.task).observe(seconds)
     if message.read_ct == 1 and message.first_read_at is not None:
         waited = (message.first_read_at - message.enqueued_at).total_seconds()
         wait_seconds.labels(sender).observe(max(0.0, waited))
@@ -83,14 +98,17 @@ def _finished(sender: str, message: Any, seconds: float, **kwargs: Any) -> None:
 
 def _completed(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
     completed.labels(sender).inc(len(messages))
+    _count_tasks(sender, messages, "completed")
 
 
 def _retried(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
     retried.labels(sender).inc(len(messages))
+    _count_tasks(sender, messages, "retried")
 
 
 def _failed(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
     failed.labels(sender).inc(len(messages))
+    _count_tasks(sender, messages, "failed")
 
 
 def _exhausted(sender: str, receipts: Sequence[Any], **kwargs: Any) -> None:
@@ -99,14 +117,29 @@ def _exhausted(sender: str, receipts: Sequence[Any], **kwargs: Any) -> None:
 
 def _discarded(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
     discarded.labels(sender).inc(len(messages))
+    _count_tasks(sender, messages, "discarded")
 
 
 def _released(sender: str, count: int, **kwargs: Any) -> None:
     released.labels(sender).inc(count)
 
 
+def _interrupted(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
+    interrupted.labels(sender).inc(len(messages))
+
+
+def _cancelled(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
+    cancelled.labels(sender).inc(len(messages))
+
+
 def _lost(sender: str, messages: Sequence[Any], **kwargs: Any) -> None:
     leases_lost.labels(sender).inc(len(messages))
+
+
+def _count_tasks(sender: str, messages: Sequence[Any], outcome: str) -> None:
+    for message in messages:
+        if message.task is not None:
+            task_runs.labels(sender, message.task, outcome).inc()
 
 
 def _database_failed(sender: Any, operation: str, **kwargs: Any) -> None:
@@ -114,7 +147,7 @@ def _database_failed(sender: Any, operation: str, **kwargs: Any) -> None:
 
 
 def _started(sender: Any, consumer: Any, **kwargs: Any) -> None:
-    """All queues from the start: a rate needs a zero to begin with."""
+    """Create the counters of all queues with 0: a rate needs a first value."""
     for subscription in consumer.subscriptions:
         for counter in (fetched, completed, retried, failed, exhausted, leases_lost):
             counter.labels(subscription.name)

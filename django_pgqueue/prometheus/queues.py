@@ -1,4 +1,4 @@
-"""The contents of the queues, read from the database at each scrape."""
+"""Metrics of queues and schedules, read from the database at each scrape."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from django_pgqueue.ddl import moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Message, Queue, Schedule
 
 __all__ = ["STATES", "QueueCollector", "page"]
 
@@ -19,7 +20,7 @@ STATES = ("ready", "in_flight", "delayed", "waiting")
 
 
 class QueueCollector(Collector):
-    """The metrics of all queues of one database, within ``seconds`` or not at all."""
+    """Collects the metrics of all queues of one database, with a timeout of ``seconds``."""
 
     def __init__(self, using: str | None = None, seconds: float = 5.0) -> None:
         self._alias = Queue.objects.database(using)
@@ -30,23 +31,33 @@ class QueueCollector(Collector):
             "pgqueue_messages", "Messages in the queue, by state.", labels=["queue", "state"]
         )
         visible = GaugeMetricFamily(
-            "pgqueue_visible_messages", "What a read could take now.", labels=["queue"]
+            "pgqueue_visible_messages", "Messages that a read could take now.", labels=["queue"]
         )
         archived = GaugeMetricFamily(
             "pgqueue_archived_messages", "Messages in the archive.", labels=["queue"]
         )
         age = GaugeMetricFamily(
             "pgqueue_oldest_message_age_seconds",
-            "Since the oldest message in the queue was sent; 0 when it is empty.",
+            "Time since the oldest message in the queue was sent; 0 when it is empty.",
             labels=["queue"],
         )
         limit = GaugeMetricFamily(
             "pgqueue_age_limit_seconds",
-            "For how long a message of the queue may be readable without an alert.",
+            "How long a message may be readable without an alert.",
             labels=["queue"],
         )
+        failing = GaugeMetricFamily(
+            "pgqueue_schedule_failing",
+            "1 if the schedule's last tick could not be sent, else 0.",
+            labels=["queue", "schedule"],
+        )
+        late = GaugeMetricFamily(
+            "pgqueue_schedule_late_seconds",
+            "Time since the schedule's next tick was due; 0 when it is in the future.",
+            labels=["queue", "schedule"],
+        )
         up = GaugeMetricFamily(
-            "pgqueue_up", "Whether the database answered in time.", labels=["database"]
+            "pgqueue_up", "1 if the database answered in time, else 0.", labels=["database"]
         )
         try:
             with (
@@ -56,6 +67,12 @@ class QueueCollector(Collector):
             ):
                 found = Message.objects.using(self._alias).metrics_all()
                 limits = list(Queue.objects.using(self._alias))
+                schedules = list(
+                    Schedule.objects.timed(self._alias)
+                    .filter(ended_at=None)
+                    .select_related("queue")
+                )
+                now = server_time(cursor)
         except DatabaseError:
             up.add_metric([self._alias], 0)
             yield up
@@ -68,12 +85,17 @@ class QueueCollector(Collector):
             age.add_metric([each.queue_name], each.oldest_age or 0.0)
         for queue in limits:
             limit.add_metric([queue.name], queue.longest_wait)
+        for schedule in schedules:
+            labels = [schedule.queue.name, schedule.name]
+            failing.add_metric(labels, bool(schedule.error))
+            overdue = 0.0 if schedule.paused else (now - moment(schedule.tick)).total_seconds()
+            late.add_metric(labels, max(0.0, overdue))
         up.add_metric([self._alias], 1)
-        yield from (depth, visible, archived, age, limit, up)
+        yield from (depth, visible, archived, age, limit, failing, late, up)
 
 
 def page(using: str | None = None) -> tuple[str, bytes]:
-    """The content type and the text that Prometheus scrapes."""
+    """Content type and text for Prometheus."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(using))
     return CONTENT_TYPE_LATEST, generate_latest(registry)

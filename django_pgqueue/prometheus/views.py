@@ -1,4 +1,4 @@
-"""A view for Prometheus."""
+"""The view that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["metrics"]
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The contents of all queues, as text for Prometheus.
+    """The metrics of all queues, as text for Prometheus.
 
-    The page names the queues: keep it inside, or put a decorator around it::
+    The page lists queue names: do not expose it publicly, or decorate it with a permission check::
 
         path("metrics/queues", django_pgqueue.prometheus.views.metrics)
     """

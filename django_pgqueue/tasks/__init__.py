@@ -1,19 +1,18 @@
-"""Django's Tasks on the queues: a backend, and tasks with a retry strategy of their own.
+"""A backend for Django's Tasks, and tasks with options such as ``retry``.
 
 ::
 
     TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
 
-``manage.py runconsumer`` runs them. Needs Django 6.0; the options of a task need 6.1.
+``manage.py runconsumer`` runs them. Needs Django 6.0, or django-tasks on
+Django 5.2. :func:`task` is Django's decorator with four more options.
 """
 
 from __future__ import annotations
 
-from django_pgqueue.tasks import _django
+from django_pgqueue.tasks import framework  # noqa: F401  first: it refuses a Django without Tasks
 from django_pgqueue.tasks.backend import PgQueueBackend
+from django_pgqueue.tasks.definition import PgQueueTask, task
 from django_pgqueue.tasks.stand_ins import DummyBackend, ImmediateBackend
-from django_pgqueue.tasks.task import PgQueueTask
 
-__all__ = ["DummyBackend", "ImmediateBackend", "PgQueueBackend", "PgQueueTask"]
-
-del _django
+__all__ = ["DummyBackend", "ImmediateBackend", "PgQueueBackend", "PgQueueTask", "task"]

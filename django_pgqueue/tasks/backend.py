@@ -1,34 +1,40 @@
-"""The task backend: a task is a message, its queue the queue of that name."""
+"""The task backend: an enqueued task is a message in the queue that the task names."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from django.core.checks import CheckMessage, Error
-from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.base import DEFAULT_TASK_QUEUE_NAME, Task, TaskResult
-from django.tasks.signals import task_enqueued
+from django.db import DEFAULT_DB_ALIAS, ProgrammingError
 from django.utils import timezone
-from django.utils.json import normalize_json
 
-from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Queue, queue
+from django_pgqueue.tasks.definition import Call, Options, PgQueueTask, call_of
+from django_pgqueue.tasks.framework import (
+    DEFAULT_TASK_QUEUE_NAME,
+    BaseTaskBackend,
+    Task,
+    TaskResult,
+    normalize_json,
+    task_enqueued,
+)
 from django_pgqueue.tasks.results import body_of, load, new_result
-from django_pgqueue.tasks.task import Call, Options, PgQueueTask, call_of
 
 __all__ = ["PgQueueBackend"]
 
 _OWN_OPTIONS = ("async_queues", "consume", "database")
-#: Options that a handler of tasks sets itself.
+#: Options of ``@consumer`` that a backend's OPTIONS cannot set.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
 
 
 class TaskMessage(NamedTuple):
-    """The message that has a task run, and its place."""
+    """The message that runs a task, with its queue and database."""
 
     queue: str
     using: str | None
@@ -37,7 +43,7 @@ class TaskMessage(NamedTuple):
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
-    """Enqueues tasks as messages, in the caller's transaction, and tells what became of them.
+    """Enqueues tasks as messages, in the caller's transaction, and returns their results.
 
     ::
 
@@ -52,11 +58,11 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     ``OPTIONS`` are those of ``@consumer``, except for ``batch`` and ``keep_result``, and:
 
     ``database``
-        the alias of the queues' database (as the routers say)
+        the alias of the queues' database (default: as the routers say)
     ``consume``
-        the queues that ``runconsumer`` runs the tasks of (``QUEUES``)
+        the queues whose tasks ``runconsumer`` runs (default: ``QUEUES``)
     ``async_queues``
-        those of them whose tasks run on an event loop (none): coroutines, many at once
+        the queues whose tasks are coroutines, and run concurrently on an event loop (default: none)
     """
 
     supports_defer = True
@@ -76,12 +82,18 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return sorted(names)
 
     @property
+    def command_for_queues(self) -> str:
+        """The command that makes the queues of :attr:`consumed`."""
+        alias = self.database
+        return "manage.py migrate" + ("" if alias == DEFAULT_DB_ALIAS else f" --database {alias}")
+
+    @property
     def handler_options(self) -> dict[str, Any]:
-        """The options that are those of a handler."""
+        """The OPTIONS that are passed to the handlers."""
         return {name: v for name, v in self.options.items() if name not in _OWN_OPTIONS}
 
     def message_of(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskMessage:
-        """The message that has a task run, for a schedule to send."""
+        """The message that runs a task. Schedules send it."""
         self.validate_task(task)
         body = body_of(task, *_plain(args, kwargs))
         return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
@@ -95,17 +107,19 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        message_id = queue(task.queue_name, using=self.database).send(
-            body_of(task, args, kwargs),
-            delay=_delay(task),
-            priority=task.priority,
-            group=_key(task, "group", args, kwargs),
-            dedup_key=(dedup_key := _key(task, "dedup_key", args, kwargs)),
-        )
+        dedup_key = _key(task, "dedup_key", args, kwargs)
+        with self._naming_command(task.queue_name):
+            message_id = queue(task.queue_name, using=self.database).send(
+                body_of(task, args, kwargs),
+                delay=_delay(task),
+                priority=task.priority,
+                group=_key(task, "group", args, kwargs),
+                dedup_key=dedup_key,
+            )
         if dedup_key is None:
             result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
         else:
-            # It may be one that was enqueued before.
+            # With a dedup key this may be the id of an earlier run.
             result = self.get_result(str(message_id))
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -113,10 +127,10 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def enqueue_many(
         self, task: Task[..., Any], calls: Iterable[Call]
     ) -> list[TaskResult[..., Any]]:
-        """Enqueue a task once for each of these arguments, all in one statement or COPY.
+        """Enqueue one run of a task per item of ``calls``, in one statement or COPY.
 
-        ``calls`` has a list or a dict of arguments for each run. With a dedup key, a run that was
-        enqueued before has the result id of that one.
+        An item is a list or a dict of arguments. With a dedup key, a duplicate gets the result id
+        of the earlier run.
 
         >>> default_task_backend.enqueue_many(email_user, [{"user_id": 7}, {"user_id": 8}])
         [TaskResult(...), TaskResult(...)]
@@ -127,13 +141,14 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         runs = [_plain(*call_of(call)) for call in calls]
         if not runs:
             return []
-        ids = queue(task.queue_name, using=self.database).send_batch(
-            [body_of(task, args, kwargs) for args, kwargs in runs],
-            delay=_delay(task),
-            priority=task.priority,
-            group=_keys(task, "group", runs),
-            dedup_key=_keys(task, "dedup_key", runs),
-        )
+        with self._naming_command(task.queue_name):
+            ids = queue(task.queue_name, using=self.database).send_batch(
+                [body_of(task, args, kwargs) for args, kwargs in runs],
+                delay=_delay(task),
+                priority=task.priority,
+                group=_keys(task, "group", runs),
+                dedup_key=_keys(task, "dedup_key", runs),
+            )
         now = timezone.now()
         results = [
             new_result(task, str(pk), args, kwargs, enqueued_at=now)
@@ -144,15 +159,26 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return results
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
-        """The result of that id, from where its message stands.
+        """The result with this id, computed from its message.
 
-        Raises TaskResultDoesNotExist, also for a message that retention has removed, and
-        ImportError when the task's function is gone.
+        Raises TaskResultDoesNotExist, also if retention has removed the message, and ImportError
+        if the task's function no longer exists.
         """
         return load(result_id, backend=self.alias, using=self.database, queues=self.queues)
 
+    @contextmanager
+    def _naming_command(self, name: str) -> Iterator[None]:
+        """Add the command that makes the queue to an error for a missing queue, if there is one."""
+        try:
+            yield
+        except (QueueNotFound, ProgrammingError) as error:
+            missing = isinstance(error, QueueNotFound) or Queue._meta.db_table in str(error)
+            if missing and name in self.consumed:
+                raise QueueNotFound(name, self.database, self.command_for_queues) from error
+            raise
+
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Errors in the OPTIONS."""
+        """System check: errors in the OPTIONS."""
         known = {field.name for field in fields(Handler)} - set(_DECIDED)
         unknown = sorted(set(self.handler_options) - known)
         if unknown:
@@ -176,11 +202,11 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
 
 def _stand_in(message: Any) -> None:
-    """A function to try the options on."""
+    """A dummy handler: ``check`` validates the options with it."""
 
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The arguments as JSON gives them back."""
+    """The arguments after a round trip through JSON."""
     return normalize_json(list(args)), normalize_json(kwargs)
 
 

@@ -1,4 +1,4 @@
-"""The result of a task, told from where its message stands."""
+"""The result of a task, computed from its message, archive row and attempts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
-from django.tasks.base import Task, TaskError, TaskResult, TaskResultStatus
-from django.tasks.exceptions import TaskResultDoesNotExist
 from django.utils import dateparse, timezone
 from django.utils.module_loading import import_string
 
 from django_pgqueue import errors as errors_module
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue
+from django_pgqueue.tasks.framework import (
+    Task,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+)
 from django_pgqueue.types import State
 
 __all__ = [
@@ -30,12 +35,12 @@ __all__ = [
     "worker_ids",
 ]
 
-#: Stands for the worker of an attempt of which nothing is kept.
+#: The worker id of an attempt that is not stored.
 UNKNOWN = "unknown"
 
 
 def body_of(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The body of the message that has a task run."""
+    """The body of the message that runs a task."""
     body = {"task": task.module_path, "args": args, "kwargs": kwargs}
     if task.run_after is not None:
         body["run_after"] = task.run_after.isoformat()
@@ -43,7 +48,7 @@ def body_of(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> di
 
 
 def is_task(body: object) -> bool:
-    """Whether a message is one that a task backend sent."""
+    """Whether a body has the form that a task backend sends."""
     return (
         isinstance(body, dict)
         and isinstance(body.get("task"), str)
@@ -53,9 +58,9 @@ def is_task(body: object) -> bool:
 
 
 def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task[..., Any]:
-    """The task that a message is for, as it was enqueued.
+    """The task that a message runs, with the options it was enqueued with.
 
-    Raises ImportError when its function is gone, and TypeError when the name is another thing's.
+    Raises ImportError if its function no longer exists, and TypeError if the name is no task.
     """
     task = _task(body["task"], queue_name, priority, backend)
     if "run_after" not in body:
@@ -74,7 +79,7 @@ def _task(path: str, queue_name: str, priority: int, backend: str) -> Task[..., 
 def new_result(
     task: Task[..., Any], result_id: str, args: list[Any], kwargs: dict[str, Any], **values: Any
 ) -> TaskResult[..., Any]:
-    """A result of which nothing else is known than the values given."""
+    """A TaskResult with these values, and defaults for all others."""
     empty: dict[str, Any] = {
         "status": TaskResultStatus.READY,
         "enqueued_at": None,
@@ -97,7 +102,7 @@ def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
 
 
 def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None) -> list[str]:
-    """One worker for each run: those that failed, as far as they are known, and the last."""
+    """A worker id per run: UNKNOWN for failed runs that are not stored; ``last`` comes last."""
     known = {each.attempt: str(each.process_id or UNKNOWN) for each in attempts}
     ids = [known.get(number, UNKNOWN) for number in range(1, failed + 1)]
     return ids if last is None else [*ids, last]
@@ -106,7 +111,7 @@ def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None
 def load(
     result_id: str, *, backend: str, using: str, queues: Iterable[str]
 ) -> TaskResult[..., Any]:
-    """The result of that id, looked for in these queues first. Raises TaskResultDoesNotExist."""
+    """The result with this id. Searches ``queues`` first. Raises TaskResultDoesNotExist."""
     try:
         message_id = int(result_id)
     except (TypeError, ValueError):
@@ -114,7 +119,7 @@ def load(
     if not 0 < message_id < 2**63:
         raise TaskResultDoesNotExist(result_id)
     attempts = Attempt.objects.of(message_id, using=using)
-    # Twice: between two looks the message may have moved to another queue.
+    # Try twice, since the message may move to another queue between two queries.
     for _look_again in range(2):
         message = _find(message_id, queues, using)
         if message is None or not is_task(message.body):
@@ -122,7 +127,7 @@ def load(
         letter = _dead_letter(message)
         if letter is not None:
             return _failed(message, letter["source"], backend, attempts, **_of_letter(letter))
-        # The live row first: what is gone from there by then is in the archive.
+        # The live row first: a message that leaves it meanwhile is found in the archive.
         live = LiveMessage.objects.one(message.queue_id, message_id, using=using).first()
         if live is not None:
             return _live(message, live, backend, attempts)
@@ -134,9 +139,9 @@ def load(
 
 
 def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
-    """The message of that id: in these queues and their dead-letter queues, or else in any.
+    """Find a message in the named queues and their dead-letter queues, then in all queues.
 
-    Without its queue the tables of each queue are looked into.
+    The last step is slow: it searches every queue's partition.
     """
     queues: set[int] = set()
     for name in names:
@@ -159,7 +164,8 @@ def _done(
     }
     if done.state != State.COMPLETED:
         cancelled = done.state == State.CANCELLED
-        times |= {"error": "cancelled" if cancelled else done.error, "cancelled": cancelled}
+        error = done.error or ("cancelled" if cancelled else None)
+        times |= {"error": error, "cancelled": cancelled}
         return _failed(message, message.queue.name, backend, attempts, **times)
     return _successful(message, backend, attempts, done.result, **times)
 
@@ -167,13 +173,12 @@ def _done(
 def _live(
     message: Message, live: LiveMessage, backend: str, attempts: Sequence[Attempt]
 ) -> TaskResult[..., Any]:
-    running = live.state == State.PROCESSING and live.vt > dt.datetime.now(dt.timezone.utc)
-    last = str(live.process_id or UNKNOWN) if running else None
+    last = str(live.process_id or UNKNOWN) if live.in_flight else None
     return _result(
         message,
         message.queue.name,
         backend,
-        status=TaskResultStatus.RUNNING if running else TaskResultStatus.READY,
+        status=TaskResultStatus.RUNNING if live.in_flight else TaskResultStatus.READY,
         enqueued_at=_moment(live.enqueued_at),
         started_at=_moment(live.first_read_at),
         last_attempted_at=_moment(live.last_read_at),
@@ -191,7 +196,7 @@ def _successful(
     failed: int,
     **times: Any,
 ) -> TaskResult[..., Any]:
-    # Archived by hand, there is neither.
+    # A message archived by hand has no result and no worker.
     envelope = kept if isinstance(kept, dict) else {}
     worker = envelope.get("worker_id", UNKNOWN)
     result = _result(
@@ -220,7 +225,7 @@ def _failed(
 ) -> TaskResult[..., Any]:
     errors = task_errors(attempts)
     if cancelled or not attempts or attempts[-1].attempt < failed:
-        # Its deliveries ran out, it could not even start, or it was called off.
+        # No attempt failed: the deliveries ran out, the task could not start, or it was cancelled.
         kind = errors_module.MessageCancelled if cancelled else errors_module.PgQueueError
         path = f"{kind.__module__}.{kind.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback=error or ""))
@@ -242,7 +247,7 @@ def _result(message: Message, queue_name: str, backend: str, **values: Any) -> T
 
 
 def _dead_letter(message: Message) -> dict[str, Any] | None:
-    """The header of a message that is in a dead-letter queue; a redriven one is at home again."""
+    """The ``x-dead-letter`` header; None for a message that was redriven to its own queue."""
     headers: Any = message.headers
     letter = headers.get("x-dead-letter") if isinstance(headers, dict) else None
     if not isinstance(letter, dict) or letter.get("source") in (None, message.queue.name):
@@ -260,7 +265,7 @@ def _of_letter(letter: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moment(moment: dt.datetime | None) -> dt.datetime | None:
-    """As Django's settings want it."""
+    """Make the datetime aware or naive, as USE_TZ demands."""
     if moment is None or timezone.is_aware(moment) == settings.USE_TZ:
         return moment
     return timezone.make_aware(moment) if settings.USE_TZ else timezone.make_naive(moment)

@@ -1,8 +1,9 @@
-"""Tasks as a consumer's work: a handler for each queue of a task backend."""
+"""Runs tasks in consumers: each queue of a task backend gets a handler."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,19 +11,27 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, transaction
-from django.tasks import task_backends
-from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
-from django.utils.json import normalize_json
 from django.utils.module_loading import autodiscover_modules
 
 from django_pgqueue import handlers, signals
 from django_pgqueue.acks import Outcome, Reject
+from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Attempt, Message, Queue
 from django_pgqueue.retries import Exponential, NoRetry, RetryStrategy
 from django_pgqueue.tasks.backend import PgQueueBackend
+from django_pgqueue.tasks.framework import (
+    Task,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
 from django_pgqueue.tasks.results import (
     is_task,
     new_result,
@@ -34,19 +43,30 @@ from django_pgqueue.types import Receipt
 
 __all__ = ["TaskHandler", "connect", "create_queues", "register"]
 
-#: While a deployment is under way, the code of a new task may be on its way to this process.
+#: Retries of unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
+
+#: The error of Django's @task for our options: always in 6.0, later only with Django's backends.
+_REFUSED_OPTION = re.compile(
+    r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
+    r"'(retry|timeout|group|dedup_key)'"
+)
 
 
 @dataclass(frozen=True)
 class TaskHandler(Handler):
-    """The handler of one queue of a task backend. Tasks bring options of their own."""
+    """The handler of one queue of a task backend. A task's options override the handler's."""
 
     backend: str = ""
 
     @property
     def label(self) -> str:
         return f"the tasks of TASKS[{self.backend!r}]"
+
+    @property
+    def queue_made_by(self) -> str | None:
+        backend: Any = task_backends[self.backend]
+        return str(backend.command_for_queues)
 
     @property
     def has_timeouts(self) -> bool:
@@ -64,22 +84,28 @@ class TaskHandler(Handler):
         own: RetryStrategy | None = getattr(task, "retry", None)
         return self.retry if own is None else own
 
+    def name(self, messages: Sequence[Message]) -> None:
+        # Only names of existing tasks, which are few, become labels of metrics.
+        for message in messages:
+            task = self._task(message)
+            message.task = None if task is None else task.module_path
+
     def _task(self, message: Message) -> Task[..., Any] | None:
         try:
             return _task(message, self.backend)
         except Exception:
-            # Whatever its import raises: the run raises it again, and that is the place for it.
+            # Ignore any import error here: the run raises it again.
             return None
 
 
 def register() -> None:
     """Register a handler for each queue of each backend, and import all ``tasks.py``.
 
-    Raises InvalidArgument when a queue has another handler.
+    Raises InvalidArgument if a queue already has a handler.
     """
     backends = _backends()
     if backends:
-        autodiscover_modules("tasks")
+        _discover()
     for backend in backends:
         asynchronous = set(backend.options.get("async_queues", ()))
         for name in backend.consumed:
@@ -97,17 +123,30 @@ def register() -> None:
             )
 
 
+def _discover() -> None:
+    """Import all ``tasks.py``. Raises InvalidArgument for options that Django's @task refuses."""
+    try:
+        autodiscover_modules("tasks")
+    except TypeError as error:
+        if not _REFUSED_OPTION.search(str(error)):
+            raise
+        raise InvalidArgument(
+            f"{error}: Django's own @task does not take it here. Write from django_pgqueue.tasks "
+            f"import task, which takes retry, timeout, group and dedup_key"
+        ).with_traceback(error.__traceback__) from None
+
+
 def connect() -> None:
-    """Have Django's ``task_finished`` sent once an outcome is written."""
+    """Send Django's ``task_finished`` whenever an outcome is written."""
     signals.messages_completed.connect(_succeeded, dispatch_uid="django_pgqueue.tasks")
     signals.messages_failed.connect(_failed, dispatch_uid="django_pgqueue.tasks")
     signals.messages_exhausted.connect(_exhausted, dispatch_uid="django_pgqueue.tasks")
 
 
 def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
-    """Receives ``post_migrate``: the queues of the task backends are made if they are missing.
+    """Receiver of ``post_migrate``: make the missing queues of the task backends.
 
-    Not after a flush, which has no plan: the tables of queues that it emptied are still there.
+    Does nothing after a flush (no ``plan``), since the queues' own tables still exist then.
     """
     if plan is None:
         return
@@ -118,7 +157,7 @@ def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
                     with transaction.atomic(using=using):
                         Queue.create(name, using)
                 except DatabaseError:
-                    # Migrated to the middle, or to nothing: the tables are not there yet.
+                    # After a migration to an earlier state the tables are missing.
                     return
 
 
@@ -152,7 +191,7 @@ def _arunner(alias: str) -> Callable[[Message, Any], Any]:
 
 
 def _worker_id(context: Any) -> str:
-    """The consumer process, or where a test drains a queue this very one."""
+    """The consumer process; in a test that drains a queue, this process."""
     process_id = getattr(context, "process_id", None)
     return f"{socket.gethostname()}:{os.getpid()}" if process_id is None else str(process_id)
 
@@ -160,7 +199,7 @@ def _worker_id(context: Any) -> str:
 def _begin(
     message: Message, alias: str, worker_id: str
 ) -> tuple[Task[..., Any], TaskResult[..., Any], list[Any]]:
-    """The task, its result so far, and its positional arguments; Django is told of the start."""
+    """The task, its result so far, and its positional arguments. Sends ``task_started``."""
     if not is_task(message.body):
         raise Reject(
             f"message {message.pk} is no task: its body must have task, args and kwargs. Only a "
@@ -225,14 +264,14 @@ def _failed(messages: Sequence[Message], outcomes: Sequence[Outcome], **kwargs: 
             if (raised := vars(message).pop("task_error", None)) is not None:
                 raise raised
         except BaseException:
-            # Django's log takes the exception that is being handled.
+            # Called inside ``except``: Django's log function uses the current exception.
             _finish(result, TaskResultStatus.FAILED)
         else:
             _finish(result, TaskResultStatus.FAILED)
 
 
 def _exhausted(sender: str, receipts: Sequence[Receipt], **kwargs: Any) -> None:
-    """Deliveries ran out, of tasks that most likely took their processes with them."""
+    """Send ``task_finished`` for tasks without deliveries left, which probably crashed workers."""
     for handler in handlers.handlers():
         if isinstance(handler, TaskHandler) and handler.queue.lower() == str(sender).lower():
             backend = task_backends[handler.backend]

@@ -1,4 +1,4 @@
-"""For the tests of projects: handle what is queued, look at what was sent, let time pass."""
+"""Test helpers for projects: handle queued messages, assert on sent ones, advance time."""
 
 from __future__ import annotations
 

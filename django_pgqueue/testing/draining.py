@@ -1,7 +1,7 @@
-"""Helpers for the tests of projects that use the queue.
+"""Test helpers that handle messages without a consumer process.
 
-Most tests need little of it: ``Message.objects.create_queue("orders")`` is one line, and is gone
-with the test's transaction; a handler is a plain function of a message.
+Many tests do not need them: ``Message.objects.create_queue("orders")`` makes a queue until the
+test's rollback, and a handler is a plain function that takes a message.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.management import call_command
-from django.db import connections, transaction
+from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 from django.utils import timezone
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, AckPolicy, Discard, Outcome, Reject, Retry
+from django_pgqueue.acks import Discard, Reject, Retry
 from django_pgqueue.handlers import Handler, autodiscover, handler_of, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.operations import operations_in
 from django_pgqueue.types import State
-from django_pgqueue.worker.context import Context
+from django_pgqueue.worker.connections import limited
+from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.options import Options
-from django_pgqueue.worker.outcomes import outcome_of, outcomes_of
-from django_pgqueue.worker.running import Running
+from django_pgqueue.worker.running import Result, Running
+from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["drain", "eager", "make_queues", "make_tables", "replace_plain_tables"]
@@ -45,20 +46,20 @@ def drain(
     limit: int = 1000,
     using: str | None = None,
 ) -> list[Message]:
-    """Handle what is readable in a queue, and what that sends to it, until nothing is left.
+    """Handle the readable messages of a queue until none is left, new ones included.
 
-    Runs in the thread and the transaction of the test, so that it works in a TestCase and in a
-    TransactionTestCase; with ``function``, or else with the queue's ``@consumer``. Middleware,
-    batches, conversion of bodies and the context are as in a consumer; ``timeout`` is not applied.
-    Returns the messages handled, once for each run of the handler. Messages sent with a delay stay.
+    Runs ``function`` or the queue's ``@consumer`` in the thread and transaction of the test, so it
+    works in a TestCase and in a TransactionTestCase. Middleware, batches, conversion of bodies and
+    the context work as in a consumer; ``timeout`` is not applied. Returns the handled messages, one
+    for each run of the handler. Delayed messages stay in the queue.
 
-    By default an error of the handler reaches the test, its message stays leased, as after a crash,
-    and planned retries stay. With ``policies=True`` an error is dealt with as in a consumer: the
-    ack policy and the retry strategy decide, planned retries are run in the order of their times
-    without waiting for them, and what fails for good goes to the dead-letter queue or the archive.
+    By default an exception of the handler reaches the test. Its message stays leased, as after a
+    crash, and planned retries stay in the queue. With ``policies=True`` the ack policy and the
+    retry strategy decide, as in a consumer: planned retries run in the order of their times,
+    without waiting, and messages that fail for good go to the dead-letter queue or the archive.
 
-    After ``limit`` runs it stops with an AssertionError: a handler that always sends another
-    message, or is always retried, would never end.
+    After ``limit`` runs it raises AssertionError, since a handler that always sends another message
+    or is always retried would never end.
 
     >>> queue("orders").send({"order": 7})
     1
@@ -85,12 +86,12 @@ def drain(
 
 @contextmanager
 def eager(*, policies: bool = False, using: str | None = None) -> Iterator[None]:
-    """Have each message handled as soon as it is sent, in the sender's thread and transaction.
+    """Handle each message as soon as it is sent, in the sender's thread and transaction.
 
-    For queues that have a ``@consumer``, or tasks; the others keep their messages. What a handler
-    sends is handled right after it. As in :func:`drain` an error of a handler reaches the sender,
-    unless ``policies`` are to decide; messages with a delay stay. Sends by the ORM and plain SQL
-    are not seen: :func:`drain` handles those.
+    Applies to queues with a ``@consumer`` and to tasks; other queues keep their messages. Messages
+    that a handler sends are handled right after it. As in :func:`drain`, a handler's exception
+    reaches the sender unless ``policies=True``, and delayed messages stay. Messages sent by the ORM
+    or plain SQL are not noticed: use :func:`drain` for these.
 
     >>> with eager():
     ...     place_order(7)
@@ -132,120 +133,70 @@ def _handler(queue: str, function: Callable[..., Any] | None) -> Handler:
         return Handler(queue, function)
 
 
-class _Run:
-    """Runs the handler of a subscription, in this thread."""
+class _Run(Execution):
+    """Runs the handler of a subscription in this thread, and settles at once."""
 
     def __init__(self, subscription: Subscription, policies: bool) -> None:
-        handler = subscription.handler
-        self._subscription = subscription
-        self._handler = handler
+        super().__init__(subscription, Settler(0))
         self._policies = policies
-        self._in_transaction = handler.locked or handler.ack_policy is AckPolicy.TRANSACTIONAL
-        self._call = handler.wrapped()
+        self._raised: BaseException | None = None
 
     def lease(self) -> list[Message]:
         """The next message, or batch of messages."""
-        return Message.objects.lease(
-            self._subscription.queue,
-            vt=self._subscription.vt,
-            qty=self._handler.run_size,
-            max_deliveries=self._handler.max_deliveries,
-        )
+        return self._subscription.lease(self._handler.run_size)
 
     def handle(self, messages: list[Message]) -> None:
-        """Run the handler and settle the messages."""
-        messages = self._fitting(messages)
-        if not messages:
-            return
-        if self._handler.ack_policy is AckPolicy.ACK_FIRST:
-            self._settle([(message, Ack()) for message in messages])
-        running = self._subscription.begin(messages)
-        said: list[tuple[Message, Outcome]] = []
+        """Run the handler and settle the messages. Raises the handler's error, unless policies are
+        to decide."""
+        if self._handler.locked:
+            with limited() as limit:
+                outcomes = self.run_locked(messages[0], None, limit)
+            for message, outcome in outcomes if self._raised is None else ():
+                self._settler.put(self._subscription, message, outcome)
+        elif self._handler.is_async:
+            async_to_sync(self.arun)(messages)
+        else:
+            self.run(messages)
+        self._settler.flush()
+        if self._raised is not None:
+            raise self._raised
 
-        def on_said(running: Running, message: Message, outcome: Outcome) -> None:
-            decided = outcome_of(self._subscription, running, message, None, outcome)
-            if decided is not None:
-                said.append((message, decided))
-
-        for message in messages:
-            message.on_outcome = running.say
-        if not self._in_transaction:
-            running.on_said = on_said
-        error: Exception | None = None
-        returned: Any = None
-        try:
-            try:
-                if self._in_transaction:
-                    with transaction.atomic(using=self._subscription.queue.alias):
-                        returned = self._run(running)
-                else:
-                    returned = self._run(running)
-            except (Discard, Reject, Retry) as outcome:
-                error = outcome
-            except Exception as raised:
-                if not self._policies:
-                    raise
-                error = raised
-            if error is not None and self._in_transaction:
-                # The rollback undid what the handler said, too.
-                running.said.clear()
-            said += outcomes_of(self._subscription, running, error, returned)
-        finally:
+    def _conclude(self, running: Running, result: Result) -> None:
+        error = result.error
+        decided = Exception if self._policies else (Discard, Reject, Retry)
+        if error is None or isinstance(error, decided):
+            super()._conclude(running, result)
+        else:
             self._subscription.end(running)
-            self._settle(said)
-
-    def _run(self, running: Running) -> Any:
-        given = running.messages if self._handler.batch else running.messages[0]
-        context = Context(self._subscription, running)
-        if self._handler.is_async:
-            return async_to_sync(self._awaited)(given, context)
-        return self._call(given, context)
-
-    async def _awaited(self, given: Any, context: Context) -> Any:
-        return await self._call(given, context)
-
-    def _fitting(self, messages: list[Message]) -> list[Message]:
-        """The messages whose bodies fit; the others of a batch are rejected."""
-        if not self._handler.batch:
-            return messages
-        misfits = [(message, self._handler.call.misfit(message)) for message in messages]
-        self._settle([(message, misfit) for message, misfit in misfits if misfit is not None])
-        return [message for message, misfit in misfits if misfit is None]
-
-    def _settle(self, outcomes: list[tuple[Message, Outcome]]) -> None:
-        if outcomes:
-            Message.objects.settle(
-                self._subscription.queue,
-                {message.receipt: outcome for message, outcome in outcomes},
-            )
+            self._raised = error
 
 
 class _Clock:
-    """Moves time on to the next planned retry, so that a test need not wait for it."""
+    """Advances time to the next planned retry, so that a test need not wait."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._ahead = dt.timedelta(0)
-        #: How far ahead the clock was when a message was first, and when it was last handled.
+        #: By message id: how far the clock had advanced at its first and its last run.
         self._first: dict[int, dt.timedelta] = {}
         self._last: dict[int, dt.timedelta] = {}
         self._tried: set[int] = set()
 
     def stamp(self, messages: list[Message]) -> None:
-        """Have messages that were just leased see the time that was moved on."""
+        """Add the skipped time to messages that were just leased."""
         self._tried.clear()
         for message in messages:
             first = self._first.setdefault(message.id, self._ahead)
             self._last[message.id] = self._ahead
             if message._first_read_at is not None:
-                # A limit in total time, such as max_total_delay, is counted from there.
+                # Limits of total time, such as max_total_delay, count from the first read.
                 skipped = (self._ahead - first) // dt.timedelta(microseconds=1)
                 message._first_read_at -= skipped
 
     def advance(self) -> bool:
-        """Make the retry that is planned for the earliest time readable; False without one.
+        """Make the earliest planned retry readable. Returns False if there is none.
 
-        One that stays behind another message of its FIFO group is not tried a second time.
+        A retry that waits behind another message of its FIFO group is tried only once.
         """
         planned = [
             (vt + self._last.get(pk, dt.timedelta(0)), pk)
@@ -264,12 +215,12 @@ class _Clock:
 
 
 def make_tables(using: str | None = None) -> None:
-    """Make the queues' tables, and the queues, in a test database made without migrations.
+    """Make the queues and their partitioned tables in a test database without migrations.
 
-    For ``pytest --no-migrations`` and ``TEST["MIGRATE"] = False``: Django makes plain tables from
-    the models then, and the queues' are partitioned. It replaces those and calls
-    :func:`make_queues`. Tables that migrations made are left as they are, with what is in them.
-    The pytest plugin calls it; with Django's own runner, a runner's ``setup_databases`` does.
+    With ``pytest --no-migrations`` or ``TEST["MIGRATE"] = False`` Django makes plain tables from
+    the models. This function replaces them by partitioned ones, and calls :func:`make_queues`. It
+    leaves tables made by migrations unchanged. The pytest plugin calls it; with Django's own test
+    runner, call it in ``setup_databases``.
     """
     alias = Queue.objects.database(using)
     if _kind_of_table(alias) == "p":
@@ -284,17 +235,17 @@ def make_tables(using: str | None = None) -> None:
 
 
 def make_queues(using: str | None = None) -> None:
-    """Make the queues that the project's migrations make with ``CreateQueue`` and its siblings.
+    """Make the queues that the project's migrations make with ``CreateQueue`` and the like.
 
-    For test databases made without migrations, where :func:`make_tables` calls it, and for a
-    TransactionTestCase, which deletes all rows after each test, those of queues too::
+    For test databases without migrations (:func:`make_tables` calls it), and for a
+    TransactionTestCase, which deletes all rows after each test, queues included::
 
         class Shipping(TransactionTestCase):
             def setUp(self):
                 make_queues()
 
-    Queues and bindings that exist stay as they are. A queue that a migration makes in another way,
-    as with RunPython, is not found.
+    Existing queues and bindings are not changed. Queues that a migration makes in another way,
+    such as with RunPython, are not made.
     """
     alias = Queue.objects.database(using)
     with override_settings(MIGRATION_MODULES=_migration_modules()):
@@ -312,7 +263,7 @@ def replace_plain_tables() -> None:
         creation: Any = connection.creation
         if (
             connection.vendor == "postgresql"
-            # Not the databases that no test uses: those are the real ones still.
+            # Skip databases that no test uses: their connections still point to the real ones.
             and connection.settings_dict["NAME"] == creation._get_test_db_name()
             and _kind_of_table(connection.alias) == "r"
         ):
@@ -320,7 +271,7 @@ def replace_plain_tables() -> None:
 
 
 def _kind_of_table(alias: str) -> str | None:
-    """``p`` for the partitioned table of messages that migrations make, ``r`` for a plain one."""
+    """The kind of the message table: ``p`` is partitioned (by migrations), ``r`` is plain."""
     with connections[alias].cursor() as cursor:
         cursor.execute(
             "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
@@ -331,9 +282,9 @@ def _kind_of_table(alias: str) -> str | None:
 
 
 def _migration_modules() -> dict[str, str]:
-    """The modules of migrations that exist, for a run in which they are switched off."""
+    """MIGRATION_MODULES without the entries that switch migrations off."""
     modules: Any = django_settings.MIGRATION_MODULES
     if not isinstance(modules, dict):
-        # pytest-django's stand-in, which knows no module at all.
+        # With --no-migrations pytest-django puts an object here that switches off migrations.
         return {}
     return {label: module for label, module in modules.items() if module is not None}

@@ -1,4 +1,4 @@
-"""Factories of factory-boy for queues, messages and schedules.
+"""factory-boy factories for queues, messages and schedules.
 
 >>> MessageFactory(queue__name="orders", body={"order": 7})
 <Message: Message object (1)>
@@ -25,7 +25,7 @@ __all__ = ["MessageFactory", "QueueFactory", "ScheduleFactory"]
 
 
 class QueueFactory(DjangoModelFactory[Queue]):
-    """A queue with its tables; one of that name is used again."""
+    """A queue with its tables. Returns an existing queue of the same name."""
 
     name = Sequence(lambda n: f"queue-{n}")
 
@@ -40,7 +40,7 @@ def archive(message: Message, create: bool, extracted: bool, **kwargs: Any) -> N
 
 
 class MessageFactory(DjangoModelFactory[Message]):
-    """A message, saved by the ORM, which is a send; ``archived=True``: it is done."""
+    """A message. Saving it sends it; ``archived=True`` also archives it."""
 
     queue = SubFactory(QueueFactory)
     body = Sequence(lambda n: {"number": n})
@@ -52,12 +52,12 @@ class MessageFactory(DjangoModelFactory[Message]):
 
     @classmethod
     def sent(cls, count: int, **kwargs: Any) -> list[Message]:
-        """Many at once, by bulk_create."""
+        """Send ``count`` messages with bulk_create."""
         return Message.objects.bulk_create(cls.build_batch(count, **kwargs))
 
 
 class ScheduleFactory(DjangoModelFactory[Schedule]):
-    """A schedule, of an hour unless ``cron`` or another ``interval`` is given."""
+    """A schedule. Its interval is an hour unless ``cron`` or ``interval`` is given."""
 
     name = Sequence(lambda n: f"schedule-{n}")
     queue = SubFactory(QueueFactory)

@@ -1,7 +1,7 @@
-"""For the tests of projects: what was sent, and what of it is still in a queue.
+"""Test helpers that assert which messages were sent.
 
-Everything asks the database, in the test's own transaction too, so that it sees bulk sends, COPY
-and plain SQL as well.
+They query the database inside the test's transaction, so they also find messages that were sent in
+bulk, by COPY or by plain SQL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django_pgqueue.testing.draining import drain
 __all__ = ["assert_enqueued", "assert_not_enqueued", "captured_messages"]
 
 _ANY: Any = object()
-#: Messages that a failed assertion shows.
+#: How many messages a failed assertion shows.
 _SHOWN = 10
 
 
@@ -36,12 +36,12 @@ def assert_enqueued(
     count: int | None = None,
     using: str | None = None,
 ) -> list[Message]:
-    """The messages in a queue that fit; an AssertionError when there is none, or not ``count``.
+    """Return the matching messages of a queue; AssertionError if none match, or not ``count``.
 
-    In a queue are messages that wait, are delayed or are leased; those in the archive are not.
-    ``body`` is equal, ``contains`` is contained as in PostgreSQL's ``@>``: ``{"order": 7}`` fits
-    ``{"order": 7, "total": 3}``. ``headers`` are contained. In place of the queue's name a task of
-    a task backend can be given, with the ``args`` and ``kwargs`` of its run.
+    Ready, delayed and leased messages count, archived ones do not. ``body`` must be equal.
+    ``contains`` and ``headers`` must be contained, as by PostgreSQL's ``@>``: ``{"order": 7}``
+    matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass a task, with
+    the ``args`` and ``kwargs`` of its run.
 
     >>> [message] = assert_enqueued("orders", contains={"order": 7}, count=1)
     >>> assert_enqueued(email_user, args=[7])
@@ -56,7 +56,7 @@ def assert_enqueued(
         messages = messages if args is None else messages.filter(body__args=args)
         messages = messages if kwargs is None else messages.filter(body__kwargs=kwargs)
     elif args is not None or kwargs is not None:
-        raise TypeError("args and kwargs are those of a task: give the task in place of a queue")
+        raise TypeError("args and kwargs need a task: pass the task in place of the queue's name")
     if contains is not _ANY:
         messages = messages.filter(body__contains=contains)
     if headers is not None:
@@ -75,7 +75,7 @@ def assert_enqueued(
 
 
 def assert_not_enqueued(queue: Any, **which: Any) -> None:
-    """An AssertionError when a message fits: as :func:`assert_enqueued` with a count of 0.
+    """Raise AssertionError if a message matches: :func:`assert_enqueued` with ``count=0``.
 
     >>> assert_not_enqueued("orders", contains={"order": 8})
     """
@@ -86,10 +86,10 @@ def assert_not_enqueued(queue: Any, **which: Any) -> None:
 def captured_messages(
     queue: str | None = None, *, handle: bool = False, using: str | None = None
 ) -> Iterator[list[Message]]:
-    """The messages that a block sends, to one queue or to all: a list, filled at the block's end.
+    """Collect the messages that a block sends, to one queue or to all. Fills the list at its end.
 
-    With ``handle`` it is handled then too, and so is what the consumers send in their turn, until
-    nothing is left: as ``captureOnCommitCallbacks(execute=True)`` of Django does for callbacks.
+    With ``handle=True`` the messages are then handled, and so are the messages that handlers send,
+    until none is left. Compare Django's ``captureOnCommitCallbacks(execute=True)``.
 
     >>> with captured_messages("orders") as sent:
     ...     place_order(7)
@@ -113,7 +113,7 @@ def _handle_all(queue: str | None, alias: str) -> None:
     known = [h for h in handlers() if Queue.objects.database(h.using) == alias]
     existing = {q.name.lower() for q in Queue.objects.using(alias)}
     names = [h.queue for h in known if h.queue.lower() in existing] if queue is None else [queue]
-    # A handler may send to another queue.
+    # Repeat, since a handler may send to a queue that was drained before.
     while any(drain(name, using=alias) for name in names):
         pass
 

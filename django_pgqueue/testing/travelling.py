@@ -1,4 +1,4 @@
-"""For the tests of projects: time that passes at once."""
+"""A test helper that advances time for the queues."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("dedup", "u
 
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
-    """Let time pass for the queues, in seconds or as a timedelta. Returns the ticks sent.
+    """Advance time for the queues, by seconds or a timedelta. Returns the number of ticks sent.
 
-    Delayed messages, planned retries, leases and dedup keys come nearer to their ends, and
-    schedules send the messages of ticks that are due then. The clock stays as it is.
+    Delays, planned retries, leases and dedup windows get shorter by the span, and schedules send
+    their due ticks. The clock itself does not change.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1
@@ -29,11 +29,11 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     >>> [message.body for message in drain("orders", charge)]
     [{'order': 7}]
 
-    Raises InvalidArgument for a time in the past.
+    Raises InvalidArgument for a negative span.
     """
     length = arguments.duration(span, "span")
     if length < dt.timedelta(0):
-        raise InvalidArgument(f"span must be zero or more: no queue goes back, not {span!r}")
+        raise InvalidArgument(f"span must be zero or more, not {span!r}: time cannot go back")
     alias = Queue.objects.database(using)
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for table, column in _MOMENTS:

@@ -1,8 +1,8 @@
 """Traces for OpenTelemetry: put ``django_pgqueue.tracing`` in INSTALLED_APPS.
 
-One trace goes from the code that sends through the queue to the handler, by the W3C headers of
-the message. Needs opentelemetry-api (``pip install django-postgres-mq[opentelemetry]``); what
-becomes of the spans is for the project's SDK to say.
+One trace covers the sending code, the queue and the handler: the message carries W3C trace headers.
+Needs opentelemetry-api (``pip install django-postgres-mq[opentelemetry]``). The project's SDK
+decides where spans are exported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wiring: the listeners."""
+"""The app: connects the signal receivers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Spans of sends and handler runs, made by listening to signals.
+"""Spans of sends and handler runs, created by signal receivers.
 
-Named as OpenTelemetry's semantic conventions for messaging say. The first delivery of a message is
-a child of the span that sent it. A later one has a trace of its own with a link to that span: a
-retry an hour later would stretch the first trace over the hour.
+Names follow OpenTelemetry's semantic conventions for messaging. The first delivery of a message is
+a child of the span that sent it. Each later delivery starts a new trace with a link to that span,
+since a retry an hour later would stretch the first trace to an hour.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SYSTEM = "django_pgqueue"
 _SPAN = "_pgqueue_span"
 _propagator = TraceContextTextMapPropagator()
 
-#: The message whose span is the current one here; of a batch it is the first.
+#: The message of the current span (the first of a batch), and the token to restore the context.
 _current: ContextVar[tuple[Any, Any] | None] = ContextVar("pgqueue_span", default=None)
 
 
 def connect() -> None:
-    """Listen to sends and handler runs."""
+    """Connect the receivers for sends and handler runs."""
     for signal, listener in (
         (signals.messages_sending, _sending),
         (signals.message_started, _started),
@@ -38,14 +38,14 @@ def connect() -> None:
 
 
 def _tracer() -> trace.Tracer:
-    # Asked for each time: the project may set its provider after the apps are loaded.
+    # Not cached: the project may set its provider after the apps are loaded.
     return trace.get_tracer("django_pgqueue", __version__)
 
 
 def _sending(sender: str, headers: dict[str, Any], count: int, **kwargs: Any) -> None:
-    """A span for what is sent, whose place in the trace goes with the message."""
+    """Create a span for the send, and add its trace context to the headers."""
     if "traceparent" in headers or not trace.get_current_span().get_span_context().is_valid:
-        return  # it goes on with a trace that the caller chose, or there is none
+        return  # the caller set a trace, or there is no current trace
     attributes: dict[str, Any] = _attributes(sender, "create")
     if count > 1:
         attributes["messaging.batch.message_count"] = count
@@ -61,11 +61,13 @@ def _started(sender: str, message: Any, **kwargs: Any) -> None:
         "messaging.message.id": str(message.id),
         "messaging.message.delivery_attempt": message.read_ct,
     }
+    if message.task is not None:
+        attributes["code.function.name"] = message.task
     origin = _origin(message)
     linked = message.read_ct > 1
     creator = trace.get_current_span(origin).get_span_context()
     span = _tracer().start_span(
-        f"process {sender}",
+        f"process {message.task or sender}",
         context=Context() if linked else origin,
         kind=SpanKind.CONSUMER,
         attributes=attributes,
@@ -87,7 +89,7 @@ def _finished(sender: str, message: Any, error: BaseException | None, **kwargs: 
         span.set_status(Status(StatusCode.ERROR, str(error)[:200]))
     span.end()
     current = _current.get()
-    # A run that was given up ends in another thread than it began in.
+    # An abandoned run ends in another thread, which cannot detach this thread's context.
     if current is not None and current[0] is message:
         context.detach(current[1])
         _current.set(None)

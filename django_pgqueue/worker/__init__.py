@@ -1,13 +1,14 @@
-"""The worker: four loops around the handlers.
+"""The worker: a message is fetched, buffered, run and settled.
 
-fetch      :mod:`.fetcher`  leases messages into each subscription's bounded buffer
-work       :mod:`.workers`  runs handlers, in threads or on an event loop
-settle     :mod:`.settler`  writes outcomes together
-leases     :mod:`.leases`   extends what runs, gives back what waits too long, ends what is overdue
+fetch   :mod:`.fetcher`  leases messages, woken by the :mod:`.listener`
+buffer  :mod:`.buffer`   holds them until a handler starts on them, FIFO groups in :mod:`.lines`
+run     :mod:`.workers`  run handlers in threads or on an event loop: :mod:`.execution`
+settle  :mod:`.settler`  writes the :mod:`.outcomes` together; :mod:`.endings` announces them
 
-Messages of one FIFO group are in one of the :mod:`.lines`, and start one after another.
-:mod:`.consumer` puts them together for one process, :mod:`.supervisor` runs several. One run of a
-handler is a :class:`.running.Running`; everything about connections is in :mod:`.connections`.
+A :mod:`.subscription` is one handler and its queue, with its buffer, its runs and its counts.
+:mod:`.leases` extends the leases of running messages, :mod:`.presence` writes the heartbeat, and
+:mod:`.maintenance` maintains the queues. :mod:`.consumer` puts the loops together for one process,
+:mod:`.supervisor` runs several. Everything about connections is in :mod:`.connections`.
 """
 
 from __future__ import annotations

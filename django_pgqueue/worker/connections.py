@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import close_old_connections, connections
@@ -63,7 +64,7 @@ def configure(seconds: float, name: str) -> None:
         "keepalives_interval": max(1, whole // 6),
         "keepalives_count": 3,
         "tcp_user_timeout": whole * 1000,
-        # The name given by PGAPPNAME or a service file is the better one.
+        # A fallback: a name from PGAPPNAME or a service file takes precedence.
         "fallback_application_name": name[:_LONGEST_NAME],
     }
     for connection in connections.all():
@@ -122,7 +123,7 @@ def give_back_pooled() -> None:
 
 def close_old() -> None:
     """Close this thread's connections that are broken or past CONN_MAX_AGE."""
-    # Asking a broken one may wait for an answer.
+    # The check of a broken connection may wait for an answer that never comes.
     with limited():
         close_old_connections()
 
@@ -130,29 +131,29 @@ def close_old() -> None:
 # Silence
 
 
+@dataclass(eq=False)
 class Limit:
     """A block of work, the connections it may wait on, and when they are cut."""
 
-    def __init__(self, seconds: float, connections: Sequence[Any]) -> None:
-        self._seconds = seconds
-        self._connections = connections
-        self._deadline = time.monotonic() + seconds
+    seconds: float
+    connections: Sequence[Any]
+    deadline: float
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Let this block take as long as it likes: it runs a handler."""
-        self._deadline = float("inf")
+        self.deadline = float("inf")
         try:
             yield
         finally:
-            self._deadline = time.monotonic() + self._seconds
+            self.deadline = time.monotonic() + self.seconds
 
     def check(self) -> None:
-        """Cut the connections if the time is over, and give what follows as much time again."""
+        """Cut the connections if the time is over, and start the time limit again."""
         now = time.monotonic()
-        if now > self._deadline:
-            self._deadline = now + self._seconds
-            for connection in self._connections:
+        if now > self.deadline:
+            self.deadline = now + self.seconds
+            for connection in self.connections:
                 cut(connection)
 
 
@@ -164,9 +165,11 @@ def limited(*others: Any, seconds: float | None = None) -> Iterator[Limit]:
     by default.
     """
     # Django's connections belong to their thread, so they are collected in it.
-    limit = Limit(_seconds if seconds is None else seconds, others or connections.all())
+    seconds = _seconds if seconds is None else seconds
+    limit = Limit(seconds, others or connections.all(), time.monotonic() + seconds)
     _limits.add(limit)
-    _start_checking()
+    if _checker is None or not _checker.is_alive():
+        _start_checking()
     try:
         yield limit
     finally:
@@ -187,11 +190,10 @@ _checker: threading.Thread | None = None
 
 def _start_checking() -> None:
     global _checker
-    if _checker is None or not _checker.is_alive():
-        with _starting:
-            if _checker is None or not _checker.is_alive():
-                _checker = threading.Thread(target=_check, name="pgqueue-limits", daemon=True)
-                _checker.start()
+    with _starting:
+        if _checker is None or not _checker.is_alive():
+            _checker = threading.Thread(target=_check, name="pgqueue-limits", daemon=True)
+            _checker.start()
 
 
 def _check() -> None:

@@ -7,13 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from django.db import Error, connections
 
 from django_pgqueue import signals
-from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.worker.connections import give_back_pooled, limited, pool_shortage, threads_of
@@ -28,6 +27,7 @@ from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
@@ -51,7 +51,8 @@ class Consumer:
 
     def __init__(self, handlers: Sequence[Handler], options: Options) -> None:
         self.options = options
-        self.subscriptions = _subscriptions(handlers, options)
+        low = threading.Event()
+        self.subscriptions = _subscriptions(handlers, options, low)
         self.started = time.monotonic()
         self.reason = ""
         # Plain flags: a signal handler sets them, and must not wait for a lock that the thread it
@@ -63,16 +64,16 @@ class Consumer:
         self.presence = Presence(
             self.subscriptions, heartbeat=options.heartbeat, dead_after=options.dead_after
         )
-        for subscription in self.subscriptions:
-            subscription.process_id = partial(self.presence.worker, subscription.queue.alias)
         self._quarantine = Quarantine(self.subscriptions, self.settler)
-        self.fetcher = Fetcher(self.subscriptions, self._quarantine, allowance=self._allowance)
+        allowance = None if options.max_messages is None else self._allowance
+        self.fetcher = Fetcher(self.subscriptions, self._quarantine, allowance=allowance, awake=low)
         self._leases = LeaseKeeper(self._executions, self._replace_worker)
         self.maintenance = Maintenance({s.queue.alias for s in self.subscriptions})
         self._workers: list[threading.Thread] = []
         self._listeners: list[Listener] = []
-        self._deaf: set[str] = {s.queue.alias for s in self.subscriptions}
         self._reserving = threading.Lock()
+        #: The process stops at ``max_memory``.
+        self._grew_too_large = False
         self._health: HealthServer | None = None
 
     @property
@@ -86,7 +87,7 @@ class Consumer:
         self.stopping = True
 
     def abort(self, reason: str = "asked twice") -> None:
-        """Stop without waiting for handlers; their messages are delivered again."""
+        """Stop without waiting for handlers; their messages are delivered again, uncounted."""
         self.stop(reason)
         self.aborting = True
 
@@ -100,7 +101,7 @@ class Consumer:
             "database": silence < patience,
             "stopping": self.stopping,
             "uptime": round(self.uptime, 1),
-            "queues": {s.name: s.counts() for s in self.subscriptions},
+            "queues": {s.name: s.report() for s in self.subscriptions},
         }
 
     def run(self, every_second: Callable[[], None] = lambda: None) -> None:
@@ -148,8 +149,8 @@ class Consumer:
             for alias in {s.queue.alias for s in self.subscriptions}:
                 listener = Listener(
                     alias,
-                    self._notified,
-                    self._heard,
+                    self.fetcher.notified,
+                    self.fetcher.heard,
                     probe=self.options.database_timeout,
                 )
                 listener.start()
@@ -184,29 +185,17 @@ class Consumer:
                 size, wanted = shortage
                 signals.pool_too_small.send_robust(alias, size=size, workers=workers, wanted=wanted)
 
-    def _notified(self, name: str | None) -> None:
-        self.fetcher.notified(name)
-        for subscription in self.subscriptions:
-            if subscription.handler.locked and name in (None, subscription.name):
-                with subscription.available:
-                    subscription.wakes += 1
-                    subscription.available.notify_all()
-
-    def _heard(self, alias: str, heard: bool) -> None:
-        self._deaf = self._deaf - {alias} if heard else self._deaf | {alias}
-        self.fetcher.listening = not self._deaf
-
-    def _allowance(self) -> int | None:
-        if self.options.max_messages is None:
-            return None
-        return max(0, self.options.max_messages - sum(s.fetched for s in self.subscriptions))
+    def _allowance(self) -> int:
+        """How many more messages may be fetched."""
+        most = self.options.max_messages or 0
+        return max(0, most - sum(s.counts.fetched for s in self.subscriptions))
 
     def _reserve(self, subscription: Subscription) -> bool:
         """Count a message that is about to be read, if it may be."""
         with self._reserving:
-            if self._allowance() == 0:
+            if self.options.max_messages is not None and self._allowance() == 0:
                 return False
-            subscription.count(fetched=1)
+            subscription.counts.add(fetched=1)
         return True
 
     def _stop_if_done(self) -> None:
@@ -216,6 +205,7 @@ class Consumer:
         elif options.max_runtime is not None and self.uptime > options.max_runtime:
             self.stop(f"ran for {options.max_runtime:g} seconds")
         elif options.max_memory is not None and memory() > options.max_memory:
+            self._grew_too_large = True
             self.stop(f"uses more than {options.max_memory} bytes of memory")
         elif is_orphaned():
             self.stop("its supervisor is gone")
@@ -228,7 +218,7 @@ class Consumer:
         return time.monotonic() - self.started
 
     def _finished(self) -> int:
-        return sum(s.settled for s in self.subscriptions)
+        return sum(s.counts.settled for s in self.subscriptions)
 
     def _is_drained(self) -> bool:
         if self._busy():
@@ -253,7 +243,7 @@ class Consumer:
         return bool(self.settler.pending or any(s.busy for s in self.subscriptions))
 
     def _leased(self) -> int:
-        return sum(s.leased for s in self.subscriptions)
+        return sum(s.counts.leased for s in self.subscriptions)
 
     def _shut_down(self) -> None:
         signals.consumer_stopping.send_robust(self, consumer=self, reason=self.reason)
@@ -265,7 +255,7 @@ class Consumer:
         for listener in self._listeners:
             listener.stop()
         for subscription in self.subscriptions:
-            subscription.close()
+            subscription.buffer.close()
         # A fetch under way may still bring messages; they must be given back too.
         _end(self.fetcher)
         self._wait(deadline, lambda: not self.fetcher.is_alive())
@@ -317,35 +307,59 @@ class Consumer:
     def _give_back_buffers(self) -> None:
         failures = Failures()
         for subscription in self.subscriptions:
-            buffered = subscription.take_all()
+            buffered = subscription.buffer.take_back()
             with failures.of(subscription):
                 try:
                     subscription.give_back(buffered)
                 except Error:
                     # No handler starts on them any more, so another try can only be right.
-                    subscription.count(fetched=len(buffered))
-                    subscription.buffer.extend(buffered)
+                    subscription.counts.add(fetched=len(buffered))
+                    subscription.buffer.messages.extend(buffered)
                     raise
         failures.end()
 
     def _give_back_running(self) -> None:
-        """Handlers that did not end in time: their messages are due at once, and counted."""
+        """Give up handlers that did not end in time: their messages are due at once.
+
+        The delivery is uncounted, because the stop is not the message's fault. It counts where the
+        process grew too large: one of its messages may be the reason, and must come to an end.
+        """
         failures = Failures()
         for subscription in self.subscriptions:
             if not subscription.handler.locked:
                 with failures.of(subscription):
                     for running in list(subscription.running.values()):
-                        receipts = [m.receipt for m in running.messages]
-                        Message.objects.set_vt(subscription.queue, receipts, 0)
+                        if running.abandon():
+                            self._interrupt(subscription, running)
         failures.end()
 
+    def _interrupt(self, subscription: Subscription, running: Running) -> None:
+        messages = running.unsettled
+        receipts = [message.receipt for message in messages]
+        if self._grew_too_large:
+            settled = Message.objects.set_vt(subscription.queue, receipts, 0)
+        else:
+            settled = Message.objects.release(subscription.queue, receipts)
+        seconds = subscription.end(running)
+        gone = set(settled.lost)
+        if given_back := [message for message in messages if message.receipt not in gone]:
+            signals.messages_interrupted.send_robust(
+                subscription.name, messages=given_back, seconds=seconds
+            )
 
-def _subscriptions(handlers: Sequence[Handler], options: Options) -> list[Subscription]:
+
+def _subscriptions(
+    handlers: Sequence[Handler], options: Options, low: threading.Event
+) -> list[Subscription]:
     """A subscription for each handler. Raises InvalidArgument when two have the same queue, as
     ``using=None`` and the name of the same database do."""
     found: dict[tuple[str, int], Subscription] = {}
     for handler in handlers:
-        queue = Queue.objects.resolve(handler.queue, handler.using)
+        try:
+            queue = Queue.objects.resolve(handler.queue, handler.using)
+        except QueueNotFound:
+            alias = Queue.objects.database(handler.using)
+            raise QueueNotFound(handler.queue, alias, handler.queue_made_by) from None
         other = found.get((queue.alias, queue.pk))
         if other is not None:
             raise InvalidArgument(
@@ -353,7 +367,7 @@ def _subscriptions(handlers: Sequence[Handler], options: Options) -> list[Subscr
                 f"{other.handler.label} and {handler.label}: remove one of them, or route to a "
                 f"second queue"
             )
-        found[queue.alias, queue.pk] = Subscription(handler, queue, options)
+        found[queue.alias, queue.pk] = Subscription(handler, queue, options, low)
     return list(found.values())
 
 

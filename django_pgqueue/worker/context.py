@@ -52,15 +52,15 @@ class Context:
     @property
     def process_id(self) -> int | None:
         """The id of this consumer process: its row in :class:`~django_pgqueue.models.Process`."""
-        return self._subscription.process_id()
+        return self._subscription.process_id
 
     @property
     def cancelled(self) -> bool:
         """Whether the message, or the whole batch, was cancelled meanwhile.
 
-        Known from the next extension of its lease on: within half of the visibility timeout. An
-        async handler is cancelled then; another one looks here, and ends what it is at. Whatever
-        it returns or raises changes nothing any more.
+        Set when the lease is next extended, within half of the visibility timeout. An async handler
+        is cancelled then. A plain handler should check this property and return early. Its return
+        value or error has no effect any more.
         """
         return self._running.cancelled
 

@@ -17,11 +17,11 @@ from django_pgqueue.models import Message
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
-from django_pgqueue.worker.outcomes import Lost, Release, endings, outcome_of, outcomes_of
-from django_pgqueue.worker.running import Result, Running, Stage
-from django_pgqueue.worker.settler import Settler, announce
+from django_pgqueue.worker.endings import Lost, Release, announce
+from django_pgqueue.worker.outcomes import outcome_of, outcomes_of
+from django_pgqueue.worker.running import Result, Running, Stage, canceller, guarded
+from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
-from django_pgqueue.worker.timeouts import canceller, guarded
 
 __all__ = ["Execution"]
 
@@ -40,7 +40,7 @@ class Execution:
         self._call = subscription.handler.wrapped()
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
-        """Run a plain handler, and hand the outcomes on. Never raises."""
+        """Run a plain handler, and pass its outcomes to the settler. Never raises."""
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST:
             messages = self._ack_first(messages)
@@ -50,13 +50,13 @@ class Execution:
         if self._policy is AckPolicy.TRANSACTIONAL:
             result = self._run_and_settle(running)
         else:
-            returned, error = guarded(running, self._run_handler)
+            returned, error = guarded(running, self._call)
             result = Result(returned, error)
         self._conclude(running, result)
         return running
 
     def run_locked(
-        self, message: Message, thread: int, limit: Limit
+        self, message: Message, thread: int | None, limit: Limit
     ) -> list[tuple[Message, Outcome]]:
         """Run a handler in the transaction that holds its message, and that ``limit`` is for.
 
@@ -67,13 +67,10 @@ class Execution:
         running.on_said = None
         returned, error = self._run_in_transaction(running, limit)
         if error is not None:
-            # The handler's own words were rolled back with its work.
+            # Calls like message.ack() were rolled back with the handler's work.
             running.said.clear()
         self._conclude(running, Result(returned, error, settled=True))
         return outcomes_of(self._subscription, running, error, returned)
-
-    def _run_handler(self, running: Running) -> Any:
-        return self._call(self._given(running), Context(self._subscription, running))
 
     def _run_and_settle(self, running: Running) -> Result:
         """Run the handler and write its acks in one transaction.
@@ -99,9 +96,9 @@ class Execution:
             settled = Message.objects.settle(
                 self._subscription.queue,
                 {m.receipt: o for m, o in outcomes},
-                process_id=self._subscription.process_id(),
+                process_id=self._subscription.process_id,
             )
-            # A delivery that was settled before has had its effect before, too.
+            # A delivery that was settled before took effect then.
             if late := [*settled.lost, *settled.before]:
                 lost.extend(late)
                 raise LeaseLost(late[0])
@@ -129,7 +126,7 @@ class Execution:
             with transaction.atomic(using=connection.alias):
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
                 with limit.suspended():
-                    returned, error = guarded(running, self._run_handler)
+                    returned, error = guarded(running, self._call)
                 # An interrupt may have hit the end of a block of the handler's own.
                 del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
                 if error is not None:
@@ -140,7 +137,7 @@ class Execution:
         return returned, None
 
     async def arun(self, messages: list[Message]) -> Running | None:
-        """Run an async handler in a task of its own, and hand the outcomes on."""
+        """Run an async handler in its own task, and pass its outcomes to the settler."""
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST and messages:
             messages = await sync_to_async(self._ack_first)(messages)
@@ -152,8 +149,7 @@ class Execution:
         returned: Any = None
         try:
             running.stage = Stage.RUNNING
-            context = Context(self._subscription, running)
-            returned = await self._call(self._given(running), context)
+            returned = await self._call(*running.arguments)
         except BaseException as raised:
             error = HandlerTimeout() if running.overdue else raised
         running.stage = Stage.ENDED
@@ -186,20 +182,28 @@ class Execution:
             with limited():
                 settled = Message.objects.complete(self._subscription.queue, receipts)
         except Error as error:
-            # It is unknown whether that was written: to run them could be a second time.
+            # The acks may have been written: running the handler now could be a second run.
             connections.close_all()
             signals.database_failed.send_robust(
                 self._subscription.name, operation="ack", error=error, wait=self._subscription.vt
             )
             announce(self._subscription, [(message, Lost()) for message in messages])
             return []
-        announce(self._subscription, endings([(m, Ack()) for m in messages], settled.lost))
-        acked = set(settled)
+        gone, acked = set(settled.lost), set(settled)
+        announce(self._subscription, [(m, Ack()) for m in messages if m.receipt not in gone])
+        for message in messages:
+            if message.receipt in gone:
+                self._settler.put(self._subscription, message, Lost())
         return [message for message in messages if message.id in acked]
 
     def _begin(self, messages: list[Message], thread: int | None) -> Running:
-        """Announce the start, and take what the handler says of its messages."""
-        running = self._subscription.begin(messages, thread)
+        """Count the run and announce its start; from now on it can settle its own messages."""
+        self._handler.name(messages)
+        running = Running(messages, thread)
+        given = messages if self._handler.batch else messages[0]
+        running.arguments = given, Context(self._subscription, running)
+        self._subscription.counts.started += len(messages)
+        self._subscription.running[id(running)] = running
         if thread is not None and self._handler.has_timeouts:
             running.connections = connections.all()
         for message in messages:
@@ -211,14 +215,11 @@ class Execution:
             running.on_said = self._settle_what_was_said
         return running
 
-    def _given(self, running: Running) -> Any:
-        return running.messages if self._handler.batch else running.messages[0]
-
     def _conclude(self, running: Running, result: Result) -> None:
         if not running.conclude(result):
             return
         seconds = self._subscription.end(running)
-        # Asked first: a signal costs more than many a handler.
+        # Skipped without receivers: sending a signal can cost more than the handler.
         for message in running.messages if signals.message_finished.receivers else ():
             signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=result.error
@@ -229,7 +230,7 @@ class Execution:
             self._after_lost_lease(running, result)
         elif not result.settled:
             if self._policy is AckPolicy.TRANSACTIONAL:
-                # The handler's own words were rolled back with its work.
+                # Calls like message.ack() were rolled back with the handler's work.
                 running.said.clear()
             try:
                 outcomes = outcomes_of(self._subscription, running, result.error, result.returned)
@@ -239,7 +240,7 @@ class Execution:
                 self._settler.put(self._subscription, message, outcome)
 
     def _give_back(self, running: Running, result: Result) -> None:
-        """The handler never ran, for want of a connection: neither delivery nor attempt counts."""
+        """Release messages whose handler got no connection: no delivery or attempt counts."""
         signals.database_failed.send_robust(
             self._subscription.name, operation="begin", error=result.error, wait=0.0
         )
@@ -252,14 +253,12 @@ class Execution:
             self._settler.put(self._subscription, message, decided)
 
     def _after_lost_lease(self, running: Running, result: Result) -> None:
-        """One message of a transactional run was lost: the others go back, the attempt counted."""
+        """Retry the other messages of a transactional run that lost one. The attempt counts."""
         gone = set(result.lost)
-        late = [message for message in running.messages if message.receipt in gone]
-        announce(self._subscription, [(message, Lost()) for message in late])
+        again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
         for message in running.messages:
-            if message.receipt not in gone:
-                outcome = Nack(0.0, "the lease of another message of the batch was lost")
-                self._settler.put(self._subscription, message, outcome)
+            outcome = Lost() if message.receipt in gone else again
+            self._settler.put(self._subscription, message, outcome)
 
     def _extend(self, message: Message, seconds: float) -> bool:
         """Prolong a lease outside of whatever transaction the handler is in.
@@ -292,7 +291,7 @@ class Execution:
         """Settle a run that was abandoned; its handler's later outcome comes too late."""
         self._subscription.end(running)
         if self._policy is AckPolicy.TRANSACTIONAL:
-            # Said in a transaction that will never commit.
+            # These outcomes belong to a transaction that never commits.
             running.said.clear()
         for message in running.messages:
             signals.message_finished.send_robust(

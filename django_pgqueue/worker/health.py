@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -12,6 +15,43 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.pages import pages
 
 __all__ = ["HealthServer"]
+
+
+#: Seconds that a read from a client, or a write to it, may take.
+_TIMEOUT = 5.0
+#: Connections at a time, each with a thread.
+_CONNECTIONS = 16
+
+
+class _Server(ThreadingHTTPServer):
+    """Serves a limited number of connections: one more closes the oldest, so that clients that
+    send no whole request cannot keep a probe out."""
+
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._slots = threading.Semaphore(_CONNECTIONS)
+        self._served: dict[Any, None] = {}  # connections, the oldest first
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            for oldest in list(self._served)[:1]:
+                with suppress(OSError):  # its thread has just closed it
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._slots.acquire()
+        self._served[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        del self._served[request]
+        self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone is no event; other errors are printed."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class HealthServer(threading.Thread):
@@ -25,6 +65,8 @@ class HealthServer(threading.Thread):
         super().__init__(name="pgqueue-health", daemon=True)
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = _TIMEOUT
+
             def do_GET(self) -> None:
                 if self.path in pages:
                     self._answer(200, *pages[self.path]())
@@ -52,7 +94,7 @@ class HealthServer(threading.Thread):
                 """Log nothing: a probe is no event."""
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = _Server((host, port), Handler)
         except OSError as error:
             raise InvalidArgument(
                 f"the health port {host}:{port} cannot be opened: {error.strerror or error}; "

@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 
 from django_pgqueue import signals
+from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import HandlerTimeout
-from django_pgqueue.models import ArchivedMessage, Message
-from django_pgqueue.types import Receipt, State
+from django_pgqueue.models import Message
+from django_pgqueue.types import Receipt
 from django_pgqueue.worker.connections import cut
+from django_pgqueue.worker.endings import Cancelled, announce_gone, why_gone
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
-from django_pgqueue.worker.running import Clock, Running
+from django_pgqueue.worker.running import Clock, Running, interrupt
 from django_pgqueue.worker.subscription import Subscription
-from django_pgqueue.worker.timeouts import interrupt
 
 __all__ = ["LeaseKeeper"]
 
@@ -53,11 +54,14 @@ class LeaseKeeper(Loop):
         return min(_TICK, shortest / 6)
 
     def _extend(self, subscription: Subscription) -> None:
+        if subscription.handler.ack_policy is AckPolicy.ACK_FIRST:
+            # What runs was archived before it started.
+            return
         now = time.monotonic()
         ending: dict[Receipt, Message] = {}
         for running in list(subscription.running.values()):
             if not running.abandoned:
-                for message in running.messages:
+                for message in running.unsettled:
                     if message.lease_until - now < subscription.vt / 2:
                         ending[message.receipt] = message
         if not ending:
@@ -67,36 +71,30 @@ class LeaseKeeper(Loop):
         for message in ending.values():
             if message.id in extended:
                 message.lease_until = now + subscription.vt
-            else:
-                # Asking again would be in vain.
-                message.lease_until = float("inf")
         if extended:
             signals.leases_extended.send_robust(subscription.name, count=len(extended))
-        still_running = {m.id for r in list(subscription.running.values()) for m in r.messages}
-        gone = set(settled.lost)
-        lost = [m for receipt, m in ending.items() if receipt in gone and m.id in still_running]
-        if lost:
-            self._tell_of_cancelling(subscription, lost)
-            signals.leases_lost.send_robust(subscription.name, messages=lost)
+        if gone := set(settled.lost):
+            self._report_gone(
+                subscription, [each for receipt, each in ending.items() if receipt in gone]
+            )
 
     @staticmethod
-    def _tell_of_cancelling(subscription: Subscription, lost: list[Message]) -> None:
-        """A lease that is gone may be one whose message was cancelled."""
-        archive = ArchivedMessage.objects.using(subscription.queue.alias)
-        ids = [message.id for message in lost]
-        called_off = set(
-            archive.filter(queue=subscription.queue, pk__in=ids, state=State.CANCELLED).values_list(
-                "pk", flat=True
-            )
-        )
-        for message in lost:
-            if message.id in called_off:
-                message.cancelled = True
-        for running in list(subscription.running.values()):
-            if not running.cancelled and all(m.cancelled for m in running.messages):
-                running.cancelled = True
-                if running.cancel is not None:
-                    running.cancel()
+    def _report_gone(subscription: Subscription, gone: list[Message]) -> None:
+        """Announce leases that are gone, and tell handlers whose messages were cancelled."""
+        why = why_gone(subscription, gone)
+        for message in gone:
+            # Asking again would be in vain.
+            message.lease_until = float("inf")
+            message.cancelled = isinstance(why[message.receipt], Cancelled)
+        # A handler that has ended meanwhile may have settled its message.
+        runs = list(subscription.running.values())
+        running = {message.id for run in runs for message in run.unsettled}
+        announce_gone(subscription, [(m, why[m.receipt]) for m in gone if m.id in running])
+        for run in runs:
+            if not run.cancelled and all(message.cancelled for message in run.messages):
+                run.cancelled = True
+                if run.cancel is not None:
+                    run.cancel()
 
     def _let_go(self, subscription: Subscription) -> None:
         """Give back messages that have waited for half their lease."""
@@ -105,13 +103,7 @@ class LeaseKeeper(Loop):
         def is_stale(message: Message) -> bool:
             return message.lease_until - now < subscription.vt / 2
 
-        behind = subscription.lines.leave(is_stale)
-        buffered = [
-            message
-            for message in list(subscription.buffer)
-            if is_stale(message) and subscription.remove(message)
-        ]
-        subscription.give_back(behind + buffered)
+        subscription.give_back(subscription.buffer.take_stale(is_stale))
 
     def _end_overdue(self, subscription: Subscription) -> None:
         now = time.monotonic()

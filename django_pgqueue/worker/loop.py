@@ -25,10 +25,12 @@ class Loop(threading.Thread):
     database gives no answer for too long.
     """
 
-    def __init__(self, name: str, *, limited: bool = False) -> None:
+    def __init__(
+        self, name: str, *, limited: bool = False, awake: threading.Event | None = None
+    ) -> None:
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self.stopping = threading.Event()
-        self._awake = threading.Event()
+        self._awake = awake or threading.Event()
         self._limited = limited
         self._failures = 0
         self._pooled = uses_pools()
@@ -49,32 +51,30 @@ class Loop(threading.Thread):
         self._awake.set()
 
     def run(self) -> None:
+        wait = 0.0
         try:
             while not self.stopping.is_set():
-                self._awake.wait(self._tick_safely())
+                try:
+                    with limited() if self._limited else nullcontext():
+                        wait = self.tick()
+                    self._failures, self.last_success = 0, time.monotonic()
+                except Exception as error:
+                    # No error may end the loop: a consumer with a dead loop looks alive.
+                    wait = self._after(error)
+                if self._pooled:
+                    give_back_pooled()
+                self._awake.wait(wait)
                 self._awake.clear()
         finally:
             connections.close_all()
 
-    def _tick_safely(self) -> float:
-        try:
-            with limited() if self._limited else nullcontext():
-                wait = self.tick()
-        except Exception as error:
-            # No error may end the loop: a consumer with a dead loop looks alive.
-            self._failures += 1
-            wait = after_failures(self._failures)
-            signals.database_failed.send_robust(
-                self.name, operation=self.name, error=error, wait=wait
-            )
-            if isinstance(error, (DatabaseError, InterfaceError)):
-                connections.close_all()
-            return wait
-        finally:
-            if self._pooled:
-                give_back_pooled()
-        self._failures = 0
-        self.last_success = time.monotonic()
+    def _after(self, error: Exception) -> float:
+        """Tell of an error; returns the seconds until the next try."""
+        self._failures += 1
+        wait = after_failures(self._failures)
+        signals.database_failed.send_robust(self.name, operation=self.name, error=error, wait=wait)
+        if isinstance(error, (DatabaseError, InterfaceError)):
+            connections.close_all()
         return wait
 
 

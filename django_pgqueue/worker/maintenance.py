@@ -1,5 +1,5 @@
 """The maintenance loop: one consumer process in each database maintains its queues, and goes on
-with the operations that were begun in the admin."""
+with the bulk actions that were begun in the admin."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from django.db import Error, connections
 
 from django_pgqueue import signals
 from django_pgqueue.conf import settings
-from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.maintenance import lease, maintain
-from django_pgqueue.maintenance.retention import is_lost
-from django_pgqueue.models import Operation, Queue
-from django_pgqueue.models.maintaining import keep_history
+from django_pgqueue.maintenance import keep_history, lease, maintain_or_tell
+from django_pgqueue.models import BulkAction, Queue
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 
 __all__ = ["Maintenance", "pause"]
 
-#: Seconds until the lease of a process that fell silent passes on.
+#: Maximum length of the maintenance lease, in seconds.
 _TERM = 30.0
-#: Seconds between two rounds of a queue at most.
+#: Maximum seconds between two rounds of a queue.
 _LONGEST_PAUSE = 3600.0
-#: Seconds between two looks at all queues for their history.
+#: Seconds between two samples of all queues for the history.
 _LOOK = 60.0
 
 
@@ -48,8 +45,11 @@ def pause(queue: Queue, least: float) -> float:
     return max(least, min(lengths))
 
 
-class _Stopped(Exception):
-    """The process is about to end, or another one holds the lease."""
+class _Stopped(BaseException):
+    """The process is about to end, or another one holds the lease.
+
+    It is no Exception, so that it is not taken for a failure of the queue.
+    """
 
 
 class Maintenance(Loop):
@@ -79,7 +79,7 @@ class Maintenance(Loop):
 
     def tick(self) -> float:
         if not self._began:
-            # The first round is put off: a consumer that lives for a moment has none to do.
+            # The first round is delayed, so that a short-lived consumer runs none.
             self._began = True
             return min(self._every, self._term / 3)
         failures = Failures()
@@ -88,7 +88,7 @@ class Maintenance(Loop):
             with failures.of(alias), contextlib.suppress(_Stopped):
                 self._maintain_database(alias)
                 if self._held_at.get(alias) is not None:
-                    wait = Operation.objects.drive(using=alias)
+                    wait = BulkAction.objects.drive(using=alias)
                     waits += [] if wait is None else [wait]
         failures.end()
         return min(waits)
@@ -108,7 +108,6 @@ class Maintenance(Loop):
             if last is None or time.monotonic() - last >= pause(queue, self._every):
                 self._keep(alias)
                 self._maintain(queue)
-                self._rounds[alias, queue.pk] = time.monotonic()
         self._keep(alias)
         self._keep_history(alias)
 
@@ -127,25 +126,19 @@ class Maintenance(Loop):
 
     def _maintain(self, queue: Queue) -> None:
         alias = queue.alias
-        try:
-            maintain(queue, progress=lambda _: self._keep(alias))
-        except QueueNotFound:
-            pass  # dropped meanwhile
-        except _Stopped:
-            raise
-        except Exception as error:
-            if isinstance(error, Error) and is_lost(alias):
-                raise  # the connection is lost: not the fault of this queue
-            signals.maintenance_failed.send_robust(queue.name, queue=queue, error=error)
-            # Rights may be missing, or newer code: another process is given a try. Each looks for
-            # the lease once in `_every`, so twice that lets the slowest of them have it.
-            self._rounds[alias, queue.pk] = time.monotonic()
-            self._aside[alias] = time.monotonic() + 2 * self._every
-            if isinstance(error, Error):
-                connections[alias].close()
-            self._held_at.pop(alias, None)
-            lease.leave(self._token, using=alias)
-            raise _Stopped from error
+        maintained = maintain_or_tell(
+            queue, caught=Exception, progress=lambda removed: self._keep(alias)
+        )
+        self._rounds[alias, queue.pk] = time.monotonic()
+        if maintained is None or not maintained.error:
+            return
+        # Rights may be missing, or newer code: another process is given a try. Each looks for
+        # the lease once in `_every`, so twice that lets the slowest of them have it.
+        self._aside[alias] = time.monotonic() + 2 * self._every
+        connections[alias].close()
+        self._held_at.pop(alias, None)
+        lease.leave(self._token, using=alias)
+        raise _Stopped
 
     def _keep(self, alias: str) -> None:
         """Renew the lease in the midst of a long round. Raises _Stopped to end the round."""

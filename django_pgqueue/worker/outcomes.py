@@ -1,10 +1,9 @@
-"""Decides what becomes of the messages of a run: by its result, its policy and its strategy."""
+"""Chooses the outcome of each message of a run, by result, ack policy and retry strategy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject, decide, describe
@@ -13,35 +12,17 @@ from django_pgqueue.models import Message
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Ending", "Lost", "Release", "endings", "outcome_of", "outcomes_of"]
+__all__ = ["outcome_of", "outcomes_of"]
 
 
-@dataclass(frozen=True)
-class Lost:
-    """The lease ended before the message was settled: another reader has it, or will have it."""
-
-
-@dataclass(frozen=True)
-class Release:
-    """No handler ran: the message goes back at once, the delivery uncounted."""
-
-
-#: The end of a message in this process: a handler's outcome, or that there was none.
-Ending = Outcome | Lost | Release
-
-
-def endings(
-    outcomes: Iterable[tuple[Message, Ending]], lost: Collection[object]
-) -> list[tuple[Message, Ending]]:
-    """The outcomes, with Lost for each message whose receipt was found lost."""
-    gone = set(lost)
-    return [(m, Lost() if gone and m.receipt in gone else outcome) for m, outcome in outcomes]
+#: What a handler may return, or in a batch handler's list, to settle a message.
+_WORDS = (Ack, Nack, BaseException)
 
 
 def outcomes_of(
     subscription: Subscription, running: Running, error: BaseException | None, returned: Any
 ) -> list[tuple[Message, Outcome]]:
-    """The outcome of each message that has not been settled by the handler's own word.
+    """The outcome of each message that the handler has not settled itself.
 
     Raises TypeError when a batch handler returned neither None nor an answer for each.
     """
@@ -52,8 +33,9 @@ def outcomes_of(
         said = running.said.get(message.id)
         if said is not None and running.on_said is not None:
             continue
-        outcome = outcome_of(subscription, running, message, error, said or _as_outcome(answer))
-        if keeps and said is None and error is None and not _says(answer):
+        word = answer if isinstance(answer, _WORDS) else None
+        outcome = outcome_of(subscription, running, message, error, said or word)
+        if keeps and said is None and error is None and word is None:
             outcome = _with_result(subscription, running, message, answer, outcome)
         if outcome is not None:
             outcomes.append((message, outcome))
@@ -68,34 +50,24 @@ def outcome_of(
     said: Outcome | BaseException | None = None,
 ) -> Outcome | None:
     """The outcome of one message; None when it was settled before."""
-    try:
-        return _decide(subscription, running, message, error, said)
-    except Exception as broken:
-        # A retry strategy of the project's that fails must not take the message with it.
-        failure = Failure.of(broken, message.attempts + 1)
-        return Nack(subscription.vt, describe(broken), broken, failure)
-
-
-def _decide(
-    subscription: Subscription,
-    running: Running,
-    message: Message,
-    error: BaseException | None,
-    said: Outcome | BaseException | None,
-) -> Outcome | None:
     if isinstance(said, BaseException) and not isinstance(said, (Reject, Discard)):
         said, error = None, said
     # Until this lease began, which is its end less its length. As dates the two moments would take
     # a tenth of a process's time.
     before = message.leased_for - subscription.vt
-    return decide(
-        subscription.handler.ack_policy,
-        subscription.handler.retry_of(message),
-        error=error,
-        attempt=message.attempts + 1,
-        elapsed=max(0.0, before) + time.monotonic() - running.started,
-        said=said,
-    )
+    try:
+        return decide(
+            subscription.handler.ack_policy,
+            subscription.handler.retry_of(message),
+            error=error,
+            attempt=message.attempts + 1,
+            elapsed=max(0.0, before) + time.monotonic() - running.started,
+            said=said,
+        )
+    except Exception as broken:
+        # A retry strategy of the project's that fails must not take the message with it.
+        failure = Failure.of(broken, message.attempts + 1)
+        return Nack(subscription.vt, describe(broken), broken, failure)
 
 
 def _answers(returned: Any, count: int) -> Sequence[Any]:
@@ -111,15 +83,6 @@ def _answers(returned: Any, count: int) -> Sequence[Any]:
     return answers
 
 
-def _as_outcome(answer: Any) -> Any:
-    """An outcome that a handler returned; any other value says nothing."""
-    return answer if _says(answer) else None
-
-
-def _says(answer: Any) -> bool:
-    return isinstance(answer, (Ack, Nack, BaseException))
-
-
 def _with_result(
     subscription: Subscription,
     running: Running,
@@ -127,9 +90,9 @@ def _with_result(
     answer: Any,
     outcome: Outcome | None,
 ) -> Outcome | None:
-    """Done, with what the handler returned; a value that is not JSON is an error of the handler."""
+    """An Ack with the handler's return value. A value that is not JSON counts as its error."""
     if not isinstance(outcome, Ack):
-        return outcome  # a manual policy, and nothing was said
+        return outcome  # manual ack policy, and the handler settled nothing
     try:
         return Ack(subscription.handler.result_of(answer))
     except InvalidArgument as unfit:

@@ -8,9 +8,9 @@ import datetime as dt
 from django.db import connections
 
 from django_pgqueue import __version__, signals
+from django_pgqueue.history.note import Recorder
 from django_pgqueue.models import Process
 from django_pgqueue.worker.failures import Failures
-from django_pgqueue.worker.history import Recorder
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
 
@@ -41,11 +41,17 @@ class Presence(Loop):
     def register(self) -> None:
         """Make the rows, before anything is fetched."""
         for alias in {s.queue.alias for s in self._subscriptions}:
-            mine = [s for s in self._subscriptions if s.queue.alias == alias]
-            self._processes[alias] = Process.objects.register(
-                [s.name for s in mine], version=__version__, using=alias
-            )
-            self._recorders[alias] = Recorder(alias, mine)
+            self._recorders[alias] = Recorder(alias, self._register(alias))
+
+    def _register(self, alias: str) -> list[Subscription]:
+        """Make the row in one database; returns the subscriptions there, which get its id."""
+        mine = [s for s in self._subscriptions if s.queue.alias == alias]
+        self._processes[alias] = process = Process.objects.register(
+            [s.name for s in mine], version=__version__, using=alias
+        )
+        for subscription in mine:
+            subscription.process_id = process.pk
+        return mine
 
     def worker(self, alias: str) -> int | None:
         """The id of this process's row, which marks its leases in that database."""
@@ -67,11 +73,8 @@ class Presence(Loop):
         if not Process.objects.beat(process, _working_on(mine), self.leaving):
             # Its row was reaped after too long a silence, and its leases were given back. What
             # runs is fenced by its receipts.
-            self._processes[alias] = Process.objects.register(
-                process.queues, version=__version__, using=alias
-            )
-            for subscription in mine:
-                subscription.give_back(subscription.take_all())
+            for subscription in self._register(alias):
+                subscription.give_back(subscription.buffer.take_back())
         for worker, count in Process.objects.reap(self._dead_after, using=alias).items():
             signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
 

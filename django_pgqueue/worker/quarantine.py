@@ -2,9 +2,10 @@
 
 A delivery that ended with neither an outcome nor a release most likely ended with its process.
 After one such delivery the message runs among others as before: what a killed process held is
-innocent, but for one message at most. After two it is a suspect, and the process finishes or gives
-back everything else before the suspect starts. So a poison message costs any other message at most
-two redeliveries, until ``max_deliveries`` ends it.
+innocent, but for one message at most. After two, or before its last delivery, it is a suspect, and
+the process finishes or gives back everything else before the suspect starts. So a poison message
+costs any other message at most two redeliveries, and never its last delivery, until
+``max_deliveries`` ends the poison.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ _PROBATION = 2.0
 _PAUSE = 0.001
 
 
-def is_suspect(message: Message) -> bool:
-    """Whether at least two earlier deliveries of the message ended without a word.
+def is_suspect(message: Message, max_deliveries: int) -> bool:
+    """Whether two earlier deliveries of the message ended without a word, or one did and this is
+    its last.
 
     A handler's outcome counts an attempt and a release takes the delivery back, so
     ``read_ct - attempts`` less this delivery is the number of those that ended in neither.
     """
-    return message.read_ct - message.attempts - 1 >= _SILENT
+    silent = message.read_ct - message.attempts - 1
+    return silent >= _SILENT or (silent >= 1 and message.read_ct >= max_deliveries)
 
 
 class Quarantine:
@@ -50,23 +53,23 @@ class Quarantine:
         try:
             subscription.give_back(others)
             for each in self._subscriptions:
-                each.give_back(each.take_all())
+                each.give_back(each.buffer.take_back())
             self._wait(_PATIENCE, lambda: not any(each.running for each in self._subscriptions))
             self._settler.flush()
             held = self._renew(subscription, suspect)
         except BaseException:
             # Its lease runs out.
-            subscription.count(fetched=-1)
+            subscription.counts.add(fetched=-1)
             raise
         if not held:
-            subscription.count(fetched=-1)
+            subscription.counts.add(fetched=-1)
             return
         if self.stopping:
             subscription.give_back([suspect])
             return
-        before = subscription.started
-        subscription.fill([suspect])
-        self._wait(_PATIENCE, lambda: subscription.started > before)
+        before = subscription.counts.started
+        subscription.counts.add(lost=subscription.buffer.put([suspect]))
+        self._wait(_PATIENCE, lambda: subscription.counts.started > before)
         self._wait(_PROBATION, lambda: not subscription.running)
         self._settler.flush()
 

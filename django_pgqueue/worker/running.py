@@ -1,7 +1,12 @@
-"""One run of a handler, and how far it is."""
+"""One run of a handler: its stage, and the interrupt after its timeout.
+
+The interrupt hits the handler, and nothing before or after it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,14 +15,15 @@ from enum import Enum, auto
 from typing import Any
 
 from django_pgqueue.acks import Outcome
+from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
 
-__all__ = ["Clock", "Result", "Running", "Stage"]
+__all__ = ["Clock", "Result", "Running", "Stage", "canceller", "guarded", "interrupt"]
 
 
 class Stage(Enum):
-    """How far a run is: BEGUN, RUNNING, ENDED, CONCLUDED, in that order.
+    """The stage of a run: BEGUN, RUNNING, ENDED, CONCLUDED, in that order.
 
     Written by the thread of the run alone. A run in a transaction that is tried again goes back
     to BEGUN.
@@ -30,7 +36,7 @@ class Stage(Enum):
 
 
 class Clock(Enum):
-    """The timeout's part in a run: IN_TIME, OVERDUE, INTERRUPTED, ABANDONED, in that order.
+    """The state of a run's timeout: IN_TIME, OVERDUE, INTERRUPTED, ABANDONED, in that order.
 
     Written by the lease loop alone.
     """
@@ -47,7 +53,7 @@ class Result:
 
     returned: Any = None
     error: BaseException | None = None
-    #: False when the handler was never called, for want of a connection.
+    #: False when the handler was not called, because there was no connection.
     ran: bool = True
     #: The outcomes are committed already, with the handler's work.
     settled: bool = False
@@ -65,6 +71,8 @@ class Running:
 
     messages: list[Message]
     thread: int | None = None
+    #: What the handler, or the middleware around it, is called with.
+    arguments: tuple[Any, ...] = ()
     started: float = field(default_factory=time.monotonic)
     #: The outcomes the handler set by message.ack() and the like, by message id.
     said: dict[int, Outcome] = field(default_factory=dict)
@@ -86,6 +94,12 @@ class Running:
         return self.result.error is not None
 
     @property
+    def unsettled(self) -> list[Message]:
+        """The messages without an outcome of the handler that is written at once."""
+        said = self.said if self.on_said is not None else {}
+        return [message for message in self.messages if message.id not in said]
+
+    @property
     def overdue(self) -> bool:
         """Whether its time is over."""
         return self.clock is not Clock.IN_TIME
@@ -96,14 +110,14 @@ class Running:
         return self.clock is Clock.ABANDONED
 
     def say(self, message: Message, outcome: Outcome) -> None:
-        """Take what the handler says of a message; the first word counts."""
+        """Record the outcome that the handler set for a message. Only the first one counts."""
         if message.id not in self.said:
             self.said[message.id] = outcome
             if self.on_said is not None:
                 self.on_said(self, message, outcome)
 
     def conclude(self, result: Result) -> bool:
-        """Note the result; False when the run was abandoned before."""
+        """Record the result. Returns False if the run was abandoned before."""
         with self._ending:
             if self.clock is Clock.ABANDONED:
                 return False
@@ -111,9 +125,79 @@ class Running:
             return True
 
     def abandon(self) -> bool:
-        """Give the run up; False when it was concluded before."""
+        """Give up the run. Returns False if it was concluded before."""
         with self._ending:
             if self.stage is Stage.CONCLUDED:
                 return False
             self.clock = Clock.ABANDONED
             return True
+
+
+def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseException | None]:
+    """Run a handler; returns what it returned and what it raised.
+
+    SystemExit and MemoryError too: a handler ends its message, not its consumer. An interrupt may
+    come at any step, here as well, so an error is assumed until there is none.
+    """
+    returned: Any = None
+    error: BaseException | None = HandlerTimeout()
+    try:
+        try:
+            running.stage = Stage.RUNNING
+            if running.clock is not Clock.IN_TIME:
+                raise HandlerTimeout
+            returned = call(*running.arguments)
+            error = None
+        except BaseException as raised:
+            error = raised
+        _disarm(running)
+    except HandlerTimeout:
+        _disarm(running)
+    return returned, error
+
+
+def canceller() -> Callable[[], None]:
+    """Returns a function that cancels the present task from another thread."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    return cancel
+
+
+def interrupt(running: Running) -> None:
+    """Have HandlerTimeout raised in the thread of a run, at its next step in Python.
+
+    Only the handler is interrupted, not the code before it starts or after it ends.
+    """
+    running.clock = Clock.OVERDUE
+    if running.stage is Stage.RUNNING:
+        _raise_in(running.thread, HandlerTimeout)
+    running.clock = Clock.INTERRUPTED
+
+
+def _disarm(running: Running) -> None:
+    """End the handler: no interrupt hits this thread any more, one that is on its way included.
+
+    Stage and clock are written and read crosswise, here and in :func:`interrupt`: either this
+    thread sees that the run is overdue, or the other one sees that the handler has ended.
+    """
+    while True:
+        try:
+            running.stage = Stage.ENDED
+            if running.clock is not Clock.IN_TIME:
+                while running.clock is Clock.OVERDUE:
+                    time.sleep(0)
+                _raise_in(running.thread, None)
+            return
+        except HandlerTimeout:
+            continue
+
+
+def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
+    if thread is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread), ctypes.py_object(error) if error else None
+        )

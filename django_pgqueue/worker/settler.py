@@ -10,16 +10,22 @@ from dataclasses import dataclass
 from django.db import DataError, IntegrityError
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, Discard, Nack, Reject
+from django_pgqueue.acks import Nack
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.types import Settled
-from django_pgqueue.worker.failures import Failures
+from django_pgqueue.worker.endings import (
+    Cancelled,
+    Ending,
+    Lost,
+    Release,
+    announce,
+    why_gone,
+)
 from django_pgqueue.worker.loop import Loop
-from django_pgqueue.worker.outcomes import Ending, Lost, Release, endings
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Settler", "announce"]
+__all__ = ["Settler"]
 
 #: The most outcomes in one statement.
 _MOST = 1000
@@ -58,10 +64,10 @@ class Settler(Loop):
         """Have an outcome written soon; ``ran``: a handler ran, which counts an attempt."""
         if message.group_key is not None:
             self.keep_order(subscription, message, outcome)
-            self._hurry = self._hurry or not subscription.buffer
+            self._hurry = self._hurry or not subscription.buffer.messages
         self._pending.append(Settlement(subscription, message, outcome, ran))
         if not self._awake.is_set():
-            self.wake()
+            self._awake.set()
 
     def keep_order(self, subscription: Subscription, message: Message, outcome: Ending) -> None:
         """Give back the messages behind one of a FIFO group that is not done.
@@ -69,7 +75,7 @@ class Settler(Loop):
         Before its outcome is written: once it is delivered again, their leases are lost.
         """
         if isinstance(outcome, (Nack, Release)):
-            for follower in subscription.lines.behind(message):
+            for follower in subscription.buffer.lines.behind(message):
                 self._pending.append(Settlement(subscription, follower, Release(), ran=False))
 
     @property
@@ -91,7 +97,7 @@ class Settler(Loop):
         Raises DatabaseError. Outcomes that could not be written stay pending; those for other
         databases are written all the same.
         """
-        failures = Failures()
+        failed: dict[str, Exception] = {}
         unwritten: list[Settlement] = []
         with self._one_at_a_time:
             try:
@@ -101,17 +107,20 @@ class Settler(Loop):
                         for key in list(together):
                             subscription, ran, _kind = key
                             alias = subscription.queue.alias
-                            if alias not in failures:
-                                with failures.of(alias):
+                            if alias not in failed:
+                                try:
                                     self._write(subscription, together[key], ran)
                                     del together[key]
+                                except Exception as error:
+                                    failed[alias] = error
                     finally:
                         for settlements in together.values():
                             unwritten += settlements
             finally:
                 self._pending.extendleft(reversed(unwritten))
                 self._under_way = 0
-        failures.end()
+        for raised in failed.values():
+            raise raised
 
     def _gather(self, unwritten: int) -> Together:
         """Take the next outcomes, kind by kind: when one statement fails, what the others wrote
@@ -145,68 +154,25 @@ class Settler(Loop):
                 self._write(subscription, settlements[:1], ran)
                 del settlements[0]
             return
-        announce(subscription, endings(outcomes, settled.lost))
+        if gone := set(settled.lost):
+            why = why_gone(subscription, [m for m, _ in outcomes if m.receipt in gone])
+            outcomes = [(m, why.get(m.receipt, outcome)) for m, outcome in outcomes]
+        announce(subscription, outcomes)
 
     @staticmethod
     def _settle(
         subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]], ran: bool
     ) -> Settled:
+        if isinstance(outcomes[0][1], Lost):
+            return Settled(lost=[message.receipt for message, _ in outcomes])
         if isinstance(outcomes[0][1], Release):
             released = Message.objects.release(
                 subscription.queue, [message.receipt for message, _ in outcomes]
             )
             # A lease that was lost meanwhile needs no giving back.
             return Settled(released)
-        # A Nack carries the error of its attempt, for the row that waits for the next one.
-        given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Release))}
+        # A Nack carries the reason of its attempt, for the row that waits for the next one.
+        given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Cancelled, Release))}
         return Message.objects.settle(
-            subscription.queue, given, ran=ran, process_id=subscription.process_id()
+            subscription.queue, given, ran=ran, process_id=subscription.process_id
         )
-
-
-def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
-    """Count and signal outcomes that were written, and messages that were lost."""
-    done: list[Message] = []
-    again: list[tuple[Message, Nack]] = []
-    failed: list[tuple[Message, Reject]] = []
-    discarded, late, released = [], [], 0
-    for message, outcome in outcomes:
-        if isinstance(outcome, Ack):
-            done.append(message)
-        elif isinstance(outcome, Nack):
-            again.append((message, outcome))
-        elif isinstance(outcome, Reject):
-            failed.append((message, outcome))
-        elif isinstance(outcome, Discard):
-            discarded.append(message)
-        elif isinstance(outcome, Lost):
-            late += [message, *subscription.lines.behind(message)]
-        else:
-            released += 1
-    subscription.add_up()
-    subscription.count(
-        completed=len(done) + len(discarded),
-        retried=len(again),
-        failed=len(failed),
-        lost=len(late),
-        fetched=-released,
-    )
-    name = subscription.name
-    if done:
-        signals.messages_completed.send_robust(name, messages=done)
-    if again:
-        signals.messages_retried.send_robust(
-            name, messages=[m for m, _ in again], outcomes=[o for _, o in again]
-        )
-    if failed:
-        signals.messages_failed.send_robust(
-            name, messages=[m for m, _ in failed], outcomes=[o for _, o in failed]
-        )
-    if discarded:
-        signals.messages_discarded.send_robust(name, messages=discarded)
-    if late:
-        signals.leases_lost.send_robust(name, messages=late)
-    if released:
-        signals.messages_released.send_robust(name, count=released)
-    if grouped := [message for message, _ in outcomes if message.group_key is not None]:
-        subscription.go_on(grouped)

@@ -1,4 +1,4 @@
-"""The waits of an idle consumer between two looks for messages: longer each time."""
+"""The waits of an idle consumer between two reads: each is longer than the last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django_pgqueue.wake import THROTTLE
 
 __all__ = ["NOW", "longer"]
 
-#: A message that is due within this many seconds is due.
+#: A message whose due time is at most this many seconds away counts as due now.
 NOW = 0.001
 
 _FIRST = 0.008
@@ -15,10 +15,10 @@ _GROWTH_POLLING = 1.5
 
 
 def longer(wait: float, longest: float, *, listening: bool = True) -> float:
-    """The wait that follows one of ``wait`` seconds, 0 for none, up to ``longest``.
+    """The next wait after one of ``wait`` seconds (0: none before), up to ``longest``.
 
-    The first ones are short: while notifications are throttled, only a look finds new messages.
-    After that a process that listens need not look often.
+    The first waits are short: while notifications are throttled, only a read finds new messages.
+    Later waits grow faster in a process that listens.
 
     >>> [longer(wait, 1.0) for wait in (0.0, 0.008, 0.5)]
     [0.008, 0.012, 1.0]

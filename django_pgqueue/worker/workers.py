@@ -13,12 +13,13 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.models import Message, Queue
+from django_pgqueue.models import Message
+from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import close_old, give_back_pooled, limited, uses_pools
+from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.loop import after_failures
 from django_pgqueue.worker.running import Running
-from django_pgqueue.worker.settler import announce
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
 
@@ -43,13 +44,19 @@ class Worker(threading.Thread):
         self._connections: Sequence[Any] = ()
 
     def run(self) -> None:
-        handler = self._subscription.handler
-        size = handler.run_size
+        buffer, size = self._subscription.buffer, self._subscription.handler.run_size
         thread = threading.get_ident()
-        # They belong to this thread, and stay the same for its life.
+        # The thread's connections, which stay the same for its life.
         self._connections = connections.all()
         try:
-            while messages := self._take(size):
+            while True:
+                messages = buffer.take(size)
+                if not messages:
+                    # Idle: Django does the same at the end of a request.
+                    close_old()
+                    messages = buffer.take(size, wait=True)
+                if not messages:
+                    return
                 running = self._execution.run(messages, thread)
                 if running is not None and running.abandoned:
                     # Another thread has taken its place.
@@ -60,16 +67,8 @@ class Worker(threading.Thread):
         finally:
             connections.close_all()
 
-    def _take(self, size: int) -> list[Message]:
-        messages = self._subscription.take_now(size)
-        if not messages:
-            # Idle: Django does the same at the end of a request.
-            close_old()
-            messages = self._subscription.take(size)
-        return messages
-
     def _pause_if_it_never_ran(self, running: Running) -> None:
-        """Without a connection the next message would fare no better at once."""
+        """Wait if there was no connection: the next message would fail to run, too."""
         self._failures = 0 if running.result.ran else self._failures + 1
         if self._failures:
             time.sleep(min(after_failures(self._failures), _LONGEST_PAUSE))
@@ -98,7 +97,7 @@ class Worker(threading.Thread):
             close_old()
 
     def _forget_transactions(self) -> None:
-        """A handler left a transaction open: its work must not become part of the next one's."""
+        """Close connections after a handler left a transaction open: the next must not join it."""
         for connection in self._connections:
             if connection.connection is not None:
                 connection.connection.close()
@@ -126,12 +125,13 @@ class LockedWorker(threading.Thread):
         self._reserve = reserve
 
     def run(self) -> None:
-        wait, heard = 0.0, self._subscription.wakes
+        buffer = self._subscription.buffer
+        wait, heard = 0.0, buffer.notices
         try:
-            while not self._subscription.stopping:
-                seen = self._subscription.wakes
+            while not buffer.stopping:
+                seen = buffer.notices
                 if seen != heard:
-                    # More may follow without a notification: short waits again.
+                    # More may follow while notifications are throttled: restart with short waits.
                     wait, heard = 0.0, seen
                 try:
                     found = self._handle_one()
@@ -146,15 +146,14 @@ class LockedWorker(threading.Thread):
                     connections.close_all()
                 close_old()
                 if not found:
-                    self._wait(seen, min(wait, due))
+                    buffer.wait_for_notice(seen, min(wait, due))
         finally:
             connections.close_all()
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
         with limited():
-            queue = Queue.objects.resolve(subscription.name, subscription.queue.alias)
-        subscription.queue = queue
+            queue = subscription.refresh()
         if queue.paused or not self._reserve(subscription):
             return False
         outcomes = None
@@ -167,12 +166,12 @@ class LockedWorker(threading.Thread):
                     Message.objects.settle(
                         queue,
                         {m.receipt: o for m, o in found},
-                        process_id=subscription.process_id(),
+                        process_id=subscription.process_id,
                     )
             outcomes = found if messages else None
         finally:
             if outcomes is None:
-                subscription.count(fetched=-1)
+                subscription.counts.add(fetched=-1)
         if outcomes is not None:
             announce(subscription, outcomes)
         return outcomes is not None
@@ -180,13 +179,8 @@ class LockedWorker(threading.Thread):
     def _next_due(self) -> float:
         with limited():
             due = Message.objects.next_due(self._subscription.queue)
-        # Overdue and not to be had: another has the row locked.
+        # Overdue but not read: another transaction has locked the row.
         return due if due > NOW else float("inf")
-
-    def _wait(self, seen: int, seconds: float) -> None:
-        with self._subscription.available:
-            if self._subscription.wakes == seen and not self._subscription.stopping:
-                self._subscription.available.wait(seconds)
 
 
 class AsyncWorkers(threading.Thread):
@@ -201,23 +195,11 @@ class AsyncWorkers(threading.Thread):
         asyncio.run(self._work_together())
 
     async def _work_together(self) -> None:
-        loop = asyncio.get_running_loop()
-        filled = asyncio.Event()
-
-        def wake() -> None:
-            # The loop may have ended just now.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(filled.set)
-
-        self._subscription.on_filled = wake
         theirs = await sync_to_async(connections.all)()
-        housekeeping = loop.create_task(self._look_after_connections())
+        housekeeping = asyncio.create_task(self._look_after_connections())
         try:
-            await asyncio.gather(
-                *(self._work(loop, filled, theirs) for _ in range(self._subscription.workers))
-            )
+            await asyncio.gather(*(self._work(theirs) for _ in range(self._subscription.workers)))
         finally:
-            self._subscription.on_filled = None
             housekeeping.cancel()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(sync_to_async(connections.close_all)(), 1.0)
@@ -228,26 +210,19 @@ class AsyncWorkers(threading.Thread):
             await asyncio.sleep(_HOUSEKEEPING)
             await sync_to_async(close_old_connections)()
 
-    async def _work(
-        self, loop: asyncio.AbstractEventLoop, filled: asyncio.Event, theirs: Sequence[Any]
-    ) -> None:
-        subscription, handler = self._subscription, self._subscription.handler
-        size = handler.run_size
-        while not subscription.stopping:
-            messages = subscription.take_now(size)
-            if messages:
-                # A task of its own, so that a timeout ends the handler and not this worker.
-                run = loop.create_task(self._execution.arun(messages))
-                await asyncio.wait([run])
-                if (running := run.result()) is not None and running.failed:
-                    # So that the next one does not find a broken connection. After a timeout the
-                    # thread of all async queries may wait for an answer that never comes.
-                    with limited(*(theirs if running.overdue else [None])):
-                        await sync_to_async(close_old_connections)()
+    async def _work(self, theirs: Sequence[Any]) -> None:
+        buffer, size = self._subscription.buffer, self._subscription.handler.run_size
+        assert isinstance(buffer, AsyncBuffer)
+        while not buffer.stopping:
+            messages = buffer.take(size)
+            if not messages:
+                await buffer.ready()
                 continue
-            filled.clear()
-            if not subscription.buffer:
-                try:
-                    await asyncio.wait_for(filled.wait(), 1.0)
-                except asyncio.TimeoutError:
-                    continue
+            # A task of its own, so that a timeout ends the handler and not this worker.
+            run = asyncio.create_task(self._execution.arun(messages))
+            await asyncio.wait([run])
+            if (running := run.result()) is not None and running.failed:
+                # So that the next one does not find a broken connection. After a timeout the
+                # thread of all async queries may wait for an answer that never comes.
+                with limited(*(theirs if running.overdue else [None])):
+                    await sync_to_async(close_old_connections)()

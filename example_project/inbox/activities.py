@@ -1,7 +1,7 @@
-"""One line for each webhook: a small function for six kinds of event, a general line for the rest.
+"""Describes each webhook in one line: a function for each of six events, and a general line.
 
-Payload in, value out; no database. To say more about an event, write a function for it and
-register it with ``@describes``.
+Payload in, value out, no database. To say more about an event, write a function for it and register
+it with ``@describes``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Summary:
     url: str = ""
 
 
-#: Title and address of what happened.
+#: The title and the address of an event.
 Line = tuple[str, str]
 
 _functions: dict[str, tuple[Kind, Callable[[Payload], Line]]] = {}
@@ -72,7 +72,7 @@ def summarize(event: str, payload: Payload) -> Summary:
 
 
 def in_general(event: str, payload: Payload) -> Line:
-    """The line for every event that has no function."""
+    """The line for events without a function of their own."""
     words = [event, payload.get("action")]
     return ": ".join(word.replace("_", " ") for word in words if word), _home(payload)
 

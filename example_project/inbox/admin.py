@@ -18,7 +18,7 @@ from example_project.inbox.report import page_path
 
 
 class ReadOnlyAdmin(generic.ModelAdmin):
-    """Deliveries make these rows; the admin shows and deletes them."""
+    """Rows are created by deliveries; the admin only shows and deletes them."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -52,7 +52,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
         return [path("report/", view, name="inbox_report"), *super().get_urls()]
 
     def report(self, request: HttpRequest) -> HttpResponse:
-        """The dashboard as ``manage.py report`` drew it last."""
+        """The dashboard as last drawn by ``manage.py report``."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         drawn = page_path()

@@ -1,4 +1,4 @@
-"""The consumer: a webhook becomes a line of the feed after GitHub has its answer."""
+"""The consumer: turns a webhook into a line of the feed, after GitHub got its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from example_project.inbox.activities import summarize
 from example_project.inbox.demo.faults import inject
 from example_project.inbox.models import Activity, Delivery, Repository
 
-# A payload of an unknown shape is not tried again: it goes to the dead-letter queue.
+# A payload of an unknown shape is not retried: it becomes a dead letter at once.
 RETRY = Exponential(
     first=1, max_attempts=5, jitter=True, reject_on=(LookupError, TypeError, AttributeError)
 )
@@ -20,7 +20,7 @@ RETRY = Exponential(
 
 @consumer("github", retry=RETRY, middleware=[inject])
 def record_activity(message: Message) -> None:
-    """Record the activity that *message* describes, once, however often it is delivered."""
+    """Record the activity that *message* describes. Repeated deliveries record it once."""
     headers, payload = message.headers or {}, message.body or {}
     delivery = Delivery.objects.get(guid=headers["delivery"])
     summary = summarize(headers["event"], payload)

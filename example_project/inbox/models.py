@@ -16,7 +16,7 @@ from example_project.inbox.activities import Kind
 
 class RepositoryManager(models.Manager["Repository"]):
     def of(self, payload: dict[str, Any]) -> Repository | None:
-        """The repository *payload* is about; None for an event of an organisation or an app."""
+        """The repository that *payload* is about; None for an organisation's or an app's event."""
         if not payload.get("repository"):
             return None
         repository, _ = self.get_or_create(full_name=payload["repository"]["full_name"])
@@ -24,7 +24,7 @@ class RepositoryManager(models.Manager["Repository"]):
 
 
 class Repository(models.Model):
-    """A repository as of the newest delivery that mentioned it."""
+    """A repository, as described by the newest delivery that mentions it."""
 
     full_name = models.CharField(max_length=200, unique=True)
     description = models.TextField(blank=True)
@@ -51,14 +51,14 @@ class Repository(models.Model):
         return reverse("inbox:repository", args=[owner, name])
 
     def count_activity(self, received_at: datetime) -> None:
-        """Count one more activity; the database adds, so that concurrent consumers all count."""
+        """Count one more activity. The database adds, so concurrent consumers lose no count."""
         Repository.objects.filter(pk=self.pk).update(
             activity_count=F("activity_count") + 1,
             last_activity_at=Greatest("last_activity_at", received_at),
         )
 
     def take_numbers(self, payload: dict[str, Any], as_of: datetime) -> None:
-        """Copy the repository's own numbers, unless a newer delivery has brought newer ones."""
+        """Copy the repository's own numbers, unless they are from a newer delivery."""
         Repository.objects.filter(
             Q(as_of__isnull=True) | Q(as_of__lt=as_of),
             pk=self.pk,
@@ -72,7 +72,7 @@ class Repository(models.Model):
 
 
 class Delivery(models.Model):
-    """One webhook request. Its payload is the body of the message; here is only the envelope."""
+    """The envelope of a webhook request. Its payload is the message's body."""
 
     guid = models.UUIDField(unique=True, help_text="GitHub's X-GitHub-Delivery.")
     event = models.CharField(max_length=50)

@@ -1,4 +1,4 @@
-"""The inbox's addresses: the feed for people, one webhook for GitHub."""
+"""The inbox's URLs: the feed for users, and the webhook for GitHub."""
 
 from __future__ import annotations
 

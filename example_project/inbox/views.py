@@ -23,7 +23,7 @@ dead = queue("github.dead")
 
 @csrf_exempt
 def github_webhook(request: HttpRequest) -> JsonResponse:
-    """Answer GitHub: 202 for a new delivery, 200 for one we have, 4xx with the reason."""
+    """Answer GitHub: 202 for a new delivery, 200 for a known one, 4xx with the reason."""
     if request.method != "POST":
         return JsonResponse({"error": "Send a POST."}, status=405, headers={"Allow": "POST"})
     try:
@@ -42,7 +42,7 @@ def github_webhook(request: HttpRequest) -> JsonResponse:
 
 
 def accept(webhook: Webhook) -> tuple[Delivery, bool]:
-    """Store the delivery and publish its payload, both or neither; skip a known delivery."""
+    """Store a delivery and publish its payload, in one transaction. Skips a known delivery."""
     with transaction.atomic():
         delivery, is_new = Delivery.objects.get_or_create(
             guid=webhook.guid,
@@ -65,7 +65,7 @@ def accept(webhook: Webhook) -> tuple[Delivery, bool]:
 
 @require_safe
 def feed(request: HttpRequest) -> HttpResponse:
-    """The latest activity everywhere, or in one repository, or of one kind."""
+    """The latest activities, filtered by repository or kind if given."""
     activities = Activity.objects.select_related("repository", "delivery")
     chosen_repository = request.GET.get("repository", "")
     chosen_kind = request.GET.get("kind", "")
@@ -91,7 +91,7 @@ def feed(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def repository(request: HttpRequest, owner: str, name: str) -> HttpResponse:
-    """One repository: its numbers and everything that happened in it."""
+    """A repository's page: its numbers and its activities."""
     repository = get_object_or_404(Repository, full_name=f"{owner}/{name}")
     activities = repository.activities.select_related("repository", "delivery")
     return render(

@@ -1,7 +1,7 @@
-"""Checks of a webhook request: size, signature, headers, JSON.
+"""Validates a webhook request: size, signature, headers, JSON.
 
-``parse`` turns a request into a ``Webhook`` or raises ``Refused`` with the answer to give. It
-uses no database: a forged request costs one hash and no query.
+``parse`` turns a request into a ``Webhook``, or raises ``Refused`` with the response. It uses no
+database: a forged request costs one hash and no query.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTION = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Refused(Exception):
-    """The request is not a webhook we accept; *status* and the message are the answer."""
+    """The request is not a valid webhook; *status* and the message are the response."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -42,9 +42,9 @@ class Webhook:
 
     @property
     def routing_key(self) -> str:
-        """The topic it is published under: ``github.issues.opened``, or ``github.push``."""
+        """The topic to publish under: ``github.issues.opened``, or ``github.push``."""
         words = ["github", self.event]
-        # GitHub's actions are words; anything else is for the payload to tell.
+        # GitHub's actions are single words. Any other value stays out of the topic.
         if ACTION.fullmatch(self.action):
             words.append(self.action)
         return ".".join(words)
@@ -85,7 +85,7 @@ def _body(request: HttpRequest) -> bytes:
 def _check_signature(request: HttpRequest, body: bytes) -> None:
     expected = sign(body, settings.GITHUB_WEBHOOK_SECRET)
     given = _header(request, "X-Hub-Signature-256")
-    # In constant time: how long a wrong guess takes must not tell how much of it was right.
+    # In constant time: the duration must not reveal how much of a guess is right.
     if not hmac.compare_digest(expected.encode(), given.encode()):
         raise Refused(403, "X-Hub-Signature-256 does not match: check the webhook's secret.")
 

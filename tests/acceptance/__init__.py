@@ -1,3 +1,3 @@
-"""Mirrors the package; see docs/testing.md."""
+"""Acceptance tests with real processes and servers; see docs/testing.md."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from example_project.embedded_postgres.server import EmbeddedServer
 __all__ = ["SCENARIOS", "Broken", "Scenario", "explore"]
 
 ALIASES = ("default", "a", "b", "c")
-#: Seconds until a step counts as hung.
+#: Seconds after which a step counts as hung.
 PATIENCE = 30.0
 
 
@@ -58,10 +58,10 @@ class Broken(Exception):
 
 @dataclass
 class Delivered:
-    """A delivery that some session got."""
+    """A delivery to one of the sessions."""
 
     message: Any
-    #: Everything that happened has a number, in order.
+    #: The position in the order of all events.
     number: int
     #: Messages that were live before the read.
     before: frozenset[int]
@@ -82,7 +82,7 @@ class History:
 
 
 class Session:
-    """A thread that runs a script, one statement each time it is let go on."""
+    """A thread that runs a script, one statement at a time."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -105,7 +105,7 @@ class Session:
         connection.ensure_connection()
         self.pid = connection.connection.info.backend_pid
         for name in ("orders", "dead"):
-            queue(name, using=self.alias).drained()  # what a process remembers of a queue
+            queue(name, using=self.alias).drained()  # warms the process's cache of the queue
         connection.execute_wrappers.append(self._before_statement)
 
     def _before_statement(self, execute: Any, sql: str, *rest: Any) -> Any:
@@ -140,7 +140,7 @@ class Session:
         self._thread.submit(connections.close_all)
         self._thread.shutdown()
 
-    # Steps of scripts
+    # The steps of scripts
 
     @property
     def queue(self) -> Any:
@@ -164,7 +164,7 @@ class Session:
         return messages
 
     def settle(self, operation: str, messages: Sequence[Any], given: Any = None) -> list[int]:
-        """Run an operation on messages that were read, and judge what it says."""
+        """Run an operation on messages that were read, and check its result."""
         if not messages:
             return []
         receipts = [message.receipt for message in messages]
@@ -177,7 +177,7 @@ class Session:
     def _judge(self, operation: str, message: Any) -> None:
         of_message = [d for d in self.history.deliveries if d.message.id == message.id]
         mine = next(d for d in of_message if d.message.receipt == message.receipt)
-        # Deliveries whose read has not returned yet are found by the count of the next one.
+        # A delivery whose read has not returned yet shows in the next one's delivery count.
         if any(d.message.receipt.read_at > message.receipt.read_at for d in of_message):
             raise Broken(f"{operation} by {message.receipt}, which is not the last delivery")
         if operation not in ("archive", "delete", "fail"):
@@ -210,7 +210,7 @@ class Session:
             self.gate("COMMIT")
 
     def expire(self) -> None:
-        """The end of all leases comes."""
+        """Let all leases expire."""
         self.sql(
             "WITH leases AS (UPDATE pgqueue_lease SET vt = vt - interval '1 day' "
             "WHERE vt > statement_timestamp()) "
@@ -229,11 +229,13 @@ Script = Callable[[Session], None]
 
 
 class Choice(NamedTuple):
-    """Which session went on, by its place among those that could; the first is the one before."""
+    """The session that was chosen, by its position among the runnable ones. The previous session is
+    first.
+    """
 
     chosen: int
     among: int
-    #: Whether another choice than the first leaves a session that could go on.
+    #: Whether a choice other than the first interrupts a session that could continue.
     leaves: bool
 
     @property
@@ -244,16 +246,16 @@ class Choice(NamedTuple):
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    #: In words: the messages there are, and what each session does.
+    #: A description: the messages, and each session's actions.
     story: str
     prepare: Callable[[Any], None]
     scripts: tuple[Script, ...]
-    #: How often a session may be left while it could go on; None: as often as can be.
+    #: How often a session that could continue may be interrupted; None: without limit.
     switches: int | None = None
 
 
 class World:
-    """The server between two steps, seen by a connection of its own."""
+    """The server's state between two steps, read with a separate connection."""
 
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
@@ -288,7 +290,7 @@ class World:
             raise Broken(f"messages {sorted(twice)} are in two places")
 
     def empty(self) -> None:
-        """Remove every message, without the triggers that would follow."""
+        """Delete every message, without firing triggers."""
         tables = ["ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"]
         tables += ["message", "archive"]
         deletes = "; ".join(f"DELETE FROM pgqueue_{table}" for table in tables)
@@ -298,7 +300,7 @@ class World:
 
 
 class Explorer:
-    """Sessions, the server, and how an interleaving is run."""
+    """Runs interleavings of the sessions on the server."""
 
     def __init__(self, url: str) -> None:
         self.world = World(url)
@@ -312,7 +314,7 @@ class Explorer:
         self.world.connection.close()
 
     def run(self, scenario: Scenario, prefix: list[int]) -> list[Choice]:
-        """One interleaving: the choices of ``prefix``, then always the first. Raises Broken."""
+        """Run one interleaving: the choices of ``prefix``, then always the first. Raises Broken."""
         from django_pgqueue import queue
         from django_pgqueue.engine.read import claims
 
@@ -358,7 +360,7 @@ class Explorer:
         return choices
 
     def _is_able(self, session: Session) -> bool:
-        """Wait until a session is before its next statement, at its end, or waits for a lock."""
+        """Wait until a session stops before a statement, ends, or waits for a lock."""
         deadline = time.monotonic() + PATIENCE
         while not session.waiting.wait(0.01):
             if self.world.blocked(session):
@@ -400,8 +402,9 @@ def explore(
     tell: Callable[[int], None],
     switches: int | None = None,
 ) -> tuple[int, bool]:
-    """All interleavings of a scenario within its bound, or the first ``most`` of them; how many,
-    and if all."""
+    """Run all interleavings of a scenario within its bound, or the first ``most`` of them. Returns
+    how many ran, and whether those were all.
+    """
     bound = scenario.switches if switches is None else switches
     prefix: list[int] = []
     number = 0
@@ -456,7 +459,7 @@ def time_passes(session: Session) -> None:
 
 
 def release_then_ack(session: Session) -> None:
-    """The second says that the first receipt is worth nothing after a release."""
+    """After the release, the archive by the same receipt must do nothing."""
     messages = session.read()
     session.settle("release", messages)
     session.settle("archive", messages)
@@ -478,7 +481,7 @@ def redrive(session: Session) -> None:
     from django_pgqueue import queue
 
     queue("dead", using=session.alias).redrive()
-    # A message that comes back may be settled anew.
+    # A message that was put back may be settled again.
     for pk, operation in list(session.history.settled.items()):
         if operation == "fail":
             del session.history.settled[pk]
@@ -607,7 +610,7 @@ def set_up(url: str) -> None:
         USE_TZ=True,
         DATABASES={alias: dict(database) for alias in ALIASES},
         INSTALLED_APPS=["django.contrib.contenttypes", "django_pgqueue"],
-        # An interleaving has the same statements each time.
+        # Cached queues never expire, so that an interleaving always has the same statements.
         PGQUEUE={"CACHE_SECONDS": 10**6},
     )
     django.setup()
@@ -619,9 +622,9 @@ def set_up(url: str) -> None:
     call_command("migrate", verbosity=0)
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
-    # No clock decides: a read from the start comes when a read is short.
+    # No clock decides: a read begins at the front only when a read comes back short.
     claims.SWEEP_INTERVAL = claims.SWEEP_LIMIT = 10**9
-    # Small batches are leased as large ones are.
+    # Lease small batches as large ones are leased.
     reading.BATCH_FROM = 2
 
 

@@ -1,4 +1,4 @@
-"""Processes that send to groups and work on them, for test_groups_under_fire."""
+"""Processes that send to groups and consume them, for test_groups_under_fire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["send", "work"]
 
 def _set_up(databases: dict[str, dict[str, Any]]) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-    os.environ.setdefault("DATABASE_URL", "postgres:///unused")  # start no server
+    os.environ.setdefault("DATABASE_URL", "postgres:///unused")  # prevents that a server is started
     import django
     from django.conf import settings
 
@@ -21,7 +21,7 @@ def _set_up(databases: dict[str, dict[str, Any]]) -> None:
 
 
 def send(databases: dict[str, dict[str, Any]], groups: list[str], messages: int, seed: int) -> None:
-    """Send numbered messages to groups of one's own; some transactions dawdle, some roll back."""
+    """Send numbered messages to this process's groups; some transactions sleep, some roll back."""
     _set_up(databases)
     from django.db import transaction
 
@@ -43,7 +43,7 @@ def send(databases: dict[str, dict[str, Any]], groups: list[str], messages: int,
 
 
 def work(databases: dict[str, dict[str, Any]], seed: int) -> None:
-    """Work until killed: note that a message is in hand, then its effect together with its ack."""
+    """Consume until killed: record each held message, then its effect together with its ack."""
     _set_up(databases)
     from django.db import connection, transaction
 
@@ -65,8 +65,8 @@ def work(databases: dict[str, dict[str, Any]], seed: int) -> None:
             [hand] = cursor.fetchone()
             fate = chance.random()
             if fate < 0.05:
-                continue  # its lease runs out
-            # The end as noted is before the ack, or the next could begin before it.
+                continue  # the message's lease expires
+            # Recorded before the ack, since the next message could start before a later record.
             cursor.execute("UPDATE hand SET ended = clock_timestamp() WHERE seq = %s", [hand])
             if fate < 0.2:
                 Message.objects.retry("orders", {message.receipt: chance.random() / 10})

@@ -36,7 +36,7 @@ SECONDS = 60
 
 
 class Change(NamedTuple):
-    """A text of a file, which must stand there once, and what is put in its place."""
+    """A replacement of a text that occurs exactly once in a file."""
 
     path: str
     old: str
@@ -46,7 +46,7 @@ class Change(NamedTuple):
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    #: The bug, in words.
+    #: A description of the bug.
     bug: str
     #: Node ids of the tests that should catch it.
     tests: tuple[str, ...]
@@ -54,7 +54,7 @@ class Mutant:
 
 
 class Verdict(NamedTuple):
-    """``catcher`` is the first test that failed, None for a survivor."""
+    """``catcher`` is the first test that failed, or None for a survivor."""
 
     mutant: Mutant
     catcher: str | None
@@ -78,10 +78,10 @@ class Laboratory:
     _clean: dict[str, bool] = field(default_factory=dict)
 
     def examine(self, mutant: Mutant, seconds: float = SECONDS) -> Verdict:
-        """Run the tests on a mutant; the copy is as before afterwards.
+        """Run the tests on a mutant, and restore the copy afterwards.
 
-        Raises ValueError when a text does not stand exactly once in its file, RuntimeError when
-        the catcher fails without the mutant too, or no test ran.
+        Raises ValueError if a text does not occur exactly once in its file. Raises RuntimeError if
+        the catcher fails without the mutant too, or if no test ran.
         """
         before = {change.path: (self.root / change.path).read_text() for change in mutant.changes}
         began = time.monotonic()
@@ -116,7 +116,7 @@ class Laboratory:
         return self._clean[test]
 
     def _pytest(self, tests: Iterable[str], seconds: float) -> tuple[int | None, str]:
-        """The exit code of a run, None when it took too long, and its output."""
+        """Run pytest; returns its exit code, or None after a timeout, and its output."""
         options = ["-x", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "--create-db"]
         environment = {
             **os.environ,
@@ -175,6 +175,7 @@ BATCHES = "tests/engine/leases/test_batches.py"
 GROUPED = "tests/engine/read/test_grouped.py"
 OUTCOMES = "tests/worker/test_outcomes.py"
 TRANSACTIONS = "tests/acceptance/test_transactions.py"
+UNFLUSHED = "tests/acceptance/test_unflushed.py"
 DEDUP = "tests/engine/send/test_dedup.py"
 
 MUTANTS = (
@@ -187,6 +188,18 @@ MUTANTS = (
                 f"{ENGINE}/settle/fence.sql",
                 "((id, read_ct, last_read_at) IN (",
                 "(true OR (id, read_ct, last_read_at) IN (",
+            ),
+        ),
+    ),
+    Mutant(
+        "unflushed-ack",
+        "an ack commits without waiting for the disk",
+        (UNFLUSHED,),
+        (
+            Change(
+                f"{ENGINE}/settle/archive.sql",
+                "{settle/fence}",
+                "{settle/fence} AND {leases/unflushed}",
             ),
         ),
     ),
@@ -363,7 +376,7 @@ MUTANTS = (
         ("tests/maintenance/test_retention.py",),
         (
             Change(
-                "django_pgqueue/maintenance/dropping.py",
+                "django_pgqueue/maintenance/drop_partitions.py",
                 "    return bool(found)\n",
                 "    return bool(found) and False\n",
             ),
@@ -379,7 +392,7 @@ MUTANTS = (
         (
             Change(
                 f"{ENGINE}/send/sending.py",
-                '[(pk,)] = queue.run("send/send", params)',
+                '[(pk,)] = queue.runner.run(queue.text("send/send"), params)',
                 'thread = __import__("concurrent.futures").futures.ThreadPoolExecutor(1)\n'
                 '        [(pk,)] = thread.submit(queue.run, "send/send", params).result()',
             ),
@@ -389,7 +402,7 @@ MUTANTS = (
 
 
 def table(verdicts: Iterable[Verdict]) -> str:
-    """Mutant, bug, catcher, seconds, as a table of Markdown."""
+    """The verdicts as a Markdown table: mutant, bug, catcher, seconds."""
     rows = ["| mutant | bug | caught by | seconds |", "|---|---|---|---:|"]
     for each in verdicts:
         name, bug = each.mutant.name, each.mutant.bug

@@ -1,4 +1,4 @@
-"""Many processes on one queue: nothing twice, nothing lost, none stuck."""
+"""Many processes on one queue: no message is handled twice, lost or stuck."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.acceptance]
 
 Actors = Callable[[int], list[Actor]]
 
-# Long enough for a slow machine: the tests wait for conditions, this only ends a hang.
+# Seconds after which a test has hung. Tests wait for conditions, so a slow machine passes too.
 PATIENCE = 60
 
 
@@ -172,7 +172,7 @@ def test_two_processes_archive_overlapping_ids_without_a_deadlock(
     assert (metrics.length, metrics.archived) == (0, 2000)
 
 
-# Queues come and go
+# Creating and dropping queues
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_interval": 86400, "unlogged": True}], ids=str)
@@ -284,7 +284,7 @@ def test_a_drop_waits_for_a_sender_without_blocking_others(actors: Actors) -> No
     sender.do(commit)
 
     assert dropping.result(timeout=PATIENCE) is True
-    # Each of its tries holds others up for a tenth of a second at most.
+    # Each try blocks other sessions for a tenth of a second at most.
     assert slowest < 2
     with pytest.raises(QueueNotFound):
         Message.objects.send("orders", 1)

@@ -1,4 +1,4 @@
-"""Logged and unlogged queues after a crash of the server."""
+"""Logged and unlogged queues after a server crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOT = [f"pgqueue_{table}{twin}" for table in ("ready", "deferred") for twin in (
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
     directory = Path(tempfile.mkdtemp(prefix="pgqueue-crash-"))
-    # With fsync: it has to survive a crash.
+    # With fsync, since the data must survive a crash.
     with EmbeddedServer(directory, settings={"shared_buffers": "16MB"}) as server:
         yield server
     shutil.rmtree(directory, ignore_errors=True)
@@ -47,7 +47,7 @@ def crash(server: EmbeddedServer, actor: Actor) -> Callable[[], None]:
 
 
 def fill(actor: Actor, name: str, **options: Any) -> list[int]:
-    """A queue with a message in every state; the ids."""
+    """Create a queue with a message in every state; returns the ids."""
     actor.do(call, "create_queue", name, **options)
     sent = actor.do(call, "send_batch", name, list(range(20)))
     sent += actor.do(call, "send_batch", name, list(range(5)), delay=600)

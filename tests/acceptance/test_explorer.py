@@ -16,13 +16,13 @@ from tests.acceptance.mutants import MUTANTS, laboratory
 pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Of each scenario.
+#: The interleavings of each scenario, at most.
 MOST = os.environ.get("EXPLORER_MOST", "25")
 
 
 @pytest.mark.parametrize(("bound", "count"), [(0, 2), (1, 4), (2, 6), (None, 6)])
 def test_a_bound_leaves_out_interleavings_with_more_switches(bound: int | None, count: int) -> None:
-    """Two sessions of two steps each."""
+    """Two sessions with two steps each."""
     found, prefix = [], []
     while True:
         left, before = {"a": 2, "b": 2}, None

@@ -1,8 +1,8 @@
-"""FIFO groups while consumers fail, retry and are killed: each group in its order, one at a time.
+"""FIFO groups while consumers fail, retry and are killed: in order, and one message at a time.
 
-Four processes of four threads work on 200 groups. Each handler writes down when it begins and when
-its effect is there; some raise before or after it, and processes are killed without a warning and
-started again, until every message is done.
+Four processes of four threads work on 200 groups. Each handler records its start and its effect.
+Some handlers raise before or after the effect, and processes are killed with SIGKILL and restarted
+until every message is done.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROCESSES, THREADS = 4, 4
 GROUPS = 200
 LENGTH = int(os.environ.get("FIRE_LENGTH", "6"))
 KILLS = int(os.environ.get("FIRE_KILLS", "4"))
-#: A killed process's leases run out so soon, in seconds; a handler takes milliseconds.
+#: The visibility timeout in seconds: short for a killed process, and long for a handler.
 LEASE = 6
 
 
@@ -65,7 +65,7 @@ def workers(lease: BoundQueue, tmp_path: Path) -> Iterator[list[Command]]:
 
 
 def send_round(lease: BoundQueue, number: int, draw: random.Random) -> None:
-    """One more message for each group; some handlers will raise, before their effect or after."""
+    """Send one more message to each group; some handlers raise before or after their effect."""
     groups = draw.sample(range(GROUPS), GROUPS)
     bodies = [{"op": f"{group}-{number}", **fault(draw)} for group in groups]
     lease.send_batch(bodies, group=[f"group {group}" for group in groups])
@@ -110,13 +110,13 @@ def effects(directory: Path) -> int:
 
 
 def busy(directory: Path, pid: int) -> bool:
-    """Whether a process handles messages, or nothing is left for it to do."""
+    """Whether a process has handled a message, or no message is left."""
     path = directory / f"{pid}.jsonl"
     return (path.exists() and '"effect"' in path.read_text()) or not LiveMessage.objects.exists()
 
 
 def expect_one_at_a_time(events: list[dict[str, Any]], killed: dict[int, float]) -> None:
-    """In a group the next begins when the one before has ended, by itself or by a kill."""
+    """In each group, a handler starts only after the previous one ended or was killed."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["event"] in ("deliver", "effect", "fault"):
@@ -137,12 +137,12 @@ def expect_one_at_a_time(events: list[dict[str, Any]], killed: dict[int, float])
                 )
                 current = None
             else:
-                # A handler that raises after its effect.
+                # This handler raised after its effect.
                 assert event["event"] == "fault"
 
 
 def expect_the_order_of_the_sends() -> None:
-    """The effects of each group, a repetition after a failure left out, rise one by one."""
+    """The effects of each group are in order, ignoring repetitions after a failure."""
     made: dict[str, list[int]] = defaultdict(list)
     for order in Order.objects.order_by("pk"):
         group, number = order.number.split("-")

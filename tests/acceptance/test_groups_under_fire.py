@@ -1,6 +1,6 @@
-"""Groups with many processes, kills, retries and leases that run out.
+"""Groups with many processes, kills, retries and expiring leases.
 
-GROUPS_UNDER_FIRE="workers,groups,messages" makes it longer: the full story is 16,200,30.
+GROUPS_UNDER_FIRE="workers,groups,messages" makes it longer: the full size is 16,200,30.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Any operations in any order, on the queue and on a plain Python model of it.
+"""Random operations on a queue and on a plain Python model of it.
 
-After each step every message is where the model says, and nowhere else. The model knows the
-promises; where they leave something open (which of several due at the same moment comes first) it
-takes what the queue did, after a look whether that was allowed. `tests/README.md` says how to run
-it for longer, and how to come back to a failure.
+After each step every message must be where the model says, and nowhere else. The model knows the
+promises. Where they leave a choice (such as which of several due messages comes first), it checks
+that the queue's choice was allowed, and adopts it. `tests/README.md` says how to run it longer, and
+how to repeat a failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "45"))
 STEPS = int(os.environ.get("MODEL_STEPS", "40"))
 SEED = os.environ.get("MODEL_SEED")
 
-# No lease and no delay runs out by itself during a test; time passes when a rule says so.
+# No lease or delay expires by itself during a test: only a rule lets time pass.
 LONG = 36_000
 MAX_DELIVERIES = 3
 
@@ -59,20 +59,20 @@ class Entry:
     body: Any
     priority: int
     group: str | None
-    #: ready, deferred or waiting (behind the head of its group, or for a read to make it one).
+    #: ready, deferred, or waiting (for the head of its group, or to become the head at a read).
     place: str
-    #: Neither leased nor delayed, or not any more.
+    #: Whether it is neither leased nor delayed, or no longer.
     due: bool = True
     leased: bool = False
     read_ct: int = 0
-    #: The moment of the last delivery.
+    #: The time of the last delivery.
     read_at: int = 0
     attempts: int = 0
-    #: Where it died, if it did.
+    #: The queue in which it was dead-lettered, if any.
     source: str | None = None
 
     def copy_to(self, queue: str) -> Entry:
-        """As it arrives in another queue: deliveries are counted anew."""
+        """A copy as it arrives in another queue: its delivery count restarts."""
         return Entry(self.id, queue, self.body, self.priority, self.group, place="", source="main")
 
     @property
@@ -98,7 +98,7 @@ class Entry:
 
 @dataclass
 class Line:
-    """A FIFO group that has a head, and what was leased behind it in one batch."""
+    """The head of a FIFO group, and the followers leased with it in one batch."""
 
     head: int
     batch: set[int] = field(default_factory=set)
@@ -108,9 +108,9 @@ class Model:
     def __init__(self) -> None:
         self.live: dict[int, Entry] = {}
         self.archive: dict[int, tuple[str, str]] = {}
-        #: The last delivery of each archived message.
+        #: The last receipt of each archived message.
         self.ended: set[Receipt] = set()
-        #: The delivery that each dead letter died of, as its header has it.
+        #: The last receipt of each dead letter, as in its header.
         self.letters: dict[int, Receipt] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
@@ -124,14 +124,14 @@ class Model:
         ]
 
     def waiting(self, line: tuple[str, str | None]) -> list[Entry]:
-        """Those that wait in a group, first the next."""
+        """The waiting messages of a group, the next one first."""
         return sorted(
             (e for e in self.live.values() if e.line == line and e.place == "waiting"),
             key=lambda e: e.id,
         )
 
     def still_out(self, line: tuple[str, str | None]) -> list[int]:
-        """Followers that a batch leased behind the head, and that are not back in line."""
+        """Followers that were leased in one batch with the head, and have not been put back."""
         return sorted(
             pk
             for pk in self.lines[line].batch
@@ -142,9 +142,9 @@ class Model:
         )
 
     def holder(self, queue: str, receipt: Receipt) -> Entry | None:
-        """The message that a receipt is good for.
+        """The message for which a receipt is valid.
 
-        A follower's is good for as long as that of its group's head.
+        A follower's receipt is valid for as long as its head's.
         """
         entry = self.live.get(receipt.id)
         if entry is None or (entry.queue, entry.place) != (queue, "deferred"):
@@ -158,7 +158,7 @@ class Model:
         return entry
 
     def settled_before(self, queue: str, receipt: Receipt, where: str) -> bool:
-        """Whether an earlier operation has settled this delivery."""
+        """Whether an earlier operation settled this delivery."""
         if where == "dead letters":
             entry = self.live.get(receipt.id)
             home = self.archive.get(receipt.id, ("", ""))[0] if entry is None else entry.queue
@@ -174,7 +174,7 @@ class Model:
         )
 
     def keep(self, entry: Entry, state: str) -> None:
-        """In the archive."""
+        """Archive an entry."""
         self.archive[entry.id] = entry.queue, state
         self.ended.add(Receipt(entry.id, entry.read_ct, entry.read_at))
 
@@ -186,7 +186,7 @@ class Model:
         self.live[entry.id] = entry
 
     def leave(self, entries: Iterable[Entry]) -> None:
-        """They go, all at once; the heads among them are followed by the next."""
+        """Remove messages together; each removed head is followed by the next of its group."""
         leaving = list(entries)
         for entry in leaving:
             del self.live[entry.id]
@@ -209,13 +209,13 @@ class Model:
         entry.place = "ready" if entry.due and entry.read_ct == 0 else "deferred"
 
     def begin_groups(self, queue: str) -> None:
-        """The first step of a read: every group gets a head."""
+        """The first step of a read: give every group without a head one."""
         for group in sorted({e.group for e in self.within(queue, "waiting") if e.group}):
             if (queue, group) not in self.lines:
                 self.raise_head(self.waiting((queue, group))[0])
 
     def is_first(self, entry: Entry) -> bool:
-        """Without a group, or the head of its group."""
+        """Whether a message has no group, or is the head of its group."""
         if entry.group is None:
             return True
         line = self.lines.get(entry.line)
@@ -229,7 +229,7 @@ class Model:
         ]
 
     def open_behind(self, head: Entry) -> list[Entry]:
-        """The messages that a grouped read may lease behind a head, in order."""
+        """The messages behind a head that a grouped read may lease, in order."""
         if self.still_out(head.line):
             return []
         found = []
@@ -245,7 +245,7 @@ class Model:
         entry.read_at = receipt.read_at
 
     def die(self, entries: list[Entry]) -> None:
-        """Dead-lettered with their ids; in a queue without dead letters archived as FAILED."""
+        """Dead-letter messages with their ids, or archive them as FAILED without such a queue."""
         self.leave(entries)
         for entry in entries:
             if entry.queue == "main":
@@ -260,7 +260,7 @@ def _moment(receipt: Receipt) -> int:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Each rule does one thing to the queue and to the model, and compares what it said."""
+    """Each rule does the same to the queue and to the model, and compares the results."""
 
     number = 0
 
@@ -343,7 +343,7 @@ class QueueMachine(RuleBasedStateMachine):
     # Reading
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Every live message, from the tables themselves."""
+        """Every live message's row, read from the tables."""
         columns = [
             "id",
             "place",
@@ -374,13 +374,13 @@ class QueueMachine(RuleBasedStateMachine):
         return found
 
     def expect_put_right(self, queue: str) -> None:
-        """The side effects of a read: overdue followers set back, dead letters moved."""
+        """Check a read's side effects: overdue followers put back, and dead letters moved."""
         rows = self.rows()
         for entry in self.model.within(queue, "deferred"):
             row = rows.get(entry.id)
             if row is None or self.ids[row["queue"]] != queue:
                 continue
-            # Set back, or set back and brought up again as the next head.
+            # Put back; or put back and then made the next head.
             again = entry.leased and row["state"] == "RETRYABLE"
             if row["place"] == "waiting" or again:
                 assert entry.due, "only what is due is set back in line"
@@ -392,7 +392,7 @@ class QueueMachine(RuleBasedStateMachine):
             if entry.id in rows and self.ids[rows[entry.id]["queue"]] != queue
         ]
         while dead:
-            # One that follows another becomes the head when that is gone.
+            # A follower becomes the head when its predecessor is removed.
             first = next((e for e in dead if self.model.is_first(e)), None)
             assert first is not None, f"not the head of its group, and dead-lettered: {dead}"
             assert first.exhausted, "dead-lettered before its deliveries ran out"
@@ -401,9 +401,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.die([first])
 
     def expect_order(self, messages: list[Message]) -> None:
-        """In a group nothing is given out while an earlier message is not done.
+        """In a group, no message is delivered before all earlier ones are done.
 
-        What died and came back is not looked at: it stands behind a head of a higher id.
+        Redriven messages are exempt: they may wait behind a head with a higher id.
         """
         together = {message.id for message in messages}
         for message in messages:
@@ -425,10 +425,10 @@ class QueueMachine(RuleBasedStateMachine):
     def expect_first_in_line(
         self, taken: list[Entry], before: list[Entry], rows: dict[int, dict[str, Any]]
     ) -> None:
-        """Due messages were taken before fresh ones, each in their order.
+        """Due messages were delivered before ready ones, each in their order.
 
-        ``before`` is what could be read when the read began; what came up during it (behind one
-        that was dead-lettered) may have come after or not.
+        ``before`` are the messages readable when the read began. Messages that became readable
+        during the read, behind a dead-lettered head, may come at any position.
         """
         chosen = {entry.id for entry in taken}
         left = [entry for entry in before if entry.id not in chosen]
@@ -542,7 +542,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.expect_first_in_line(popped, before, rows)
         for message, entry in zip(messages, popped, strict=True):
             self.expect_delivery(message, entry)
-        # Each is followed by the next of its group, which the same pop may take too.
+        # Each message is followed by the next of its group, which the same pop may take too.
         todo = list(popped)
         while todo:
             first = next((entry for entry in todo if entry in self.model.readable(queue)), None)
@@ -556,7 +556,7 @@ class QueueMachine(RuleBasedStateMachine):
     # Settling by receipt
 
     def chosen(self, numbers: list[int]) -> tuple[str, list[Receipt]]:
-        """Some receipts of one queue, old ones among them."""
+        """Choose some receipts of one queue, including old ones."""
         queue = self.receipts[numbers[0] % len(self.receipts)][0]
         mine = [receipt for name, receipt in self.receipts if name == queue]
         return queue, list(dict.fromkeys(mine[-1 - number % len(mine)] for number in numbers))
@@ -570,12 +570,12 @@ class QueueMachine(RuleBasedStateMachine):
         leased: bool = False,
         where: str = "",
     ) -> list[Entry]:
-        """Those that the receipts are good for, if the queue says so too.
+        """The messages for which the receipts are valid, after checking that the queue agrees.
 
         Arguments:
-            leased: whether the message must still be in the hands of its reader.
-            where: in which place the operation finds what it has settled before: archive, queue
-                or dead letters; empty if in none.
+            leased: whether the message must still be leased.
+            where: where the operation finds messages settled earlier: archive, queue or dead
+                letters; empty if nowhere.
         """
         newest = {receipt.id: receipt for receipt in sorted(receipts, key=_moment)}.values()
         holders = [(receipt, self.model.holder(queue, receipt)) for receipt in newest]
@@ -639,17 +639,17 @@ class QueueMachine(RuleBasedStateMachine):
         where = "archive" if queue == "dead" else "dead letters"
         self.model.die(self.held(queue, receipts, done, where=where))
 
-    # Whatever state they are in
+    # In any state
 
     @precondition(lambda self: self.model.live)
     @rule(number=picks)
     def time_passes(self, number: int) -> None:
-        """A lease or a delay runs out."""
+        """A lease or a delay expires."""
         delayed = sorted(pk for pk, entry in self.model.live.items() if not entry.due)
         if not delayed:
             return
         pk = delayed[number % len(delayed)]
-        # Not before the last read, which has seen that it was not due.
+        # Not before the last read, which saw that it was not due.
         past = "statement_timestamp() - %s * interval '1 microsecond'"
         for table in ("pgqueue_deferred", "pgqueue_waiting"):
             run_sql(
@@ -668,7 +668,7 @@ class QueueMachine(RuleBasedStateMachine):
         how=st.sampled_from(["archive", "delete", "later", "now"]),
     )
     def operate(self, numbers: list[int], queue: str, how: str) -> None:
-        """An operator takes messages out by their ids, or moves them in time."""
+        """An operator removes messages by id, or changes when they are due."""
         known = sorted(self.model.live)
         ids = list(dict.fromkeys(known[number % len(known)] for number in numbers))
         if how in ("archive", "delete"):
@@ -704,7 +704,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(queue=queues, sure=st.integers(0, 3))
     def purge(self, queue: str, sure: int) -> None:
-        if sure:  # seldom: an empty queue shows little
+        if sure:  # rarely, since an empty queue tests little
             return
         entries = self.model.within(queue)
         assert Message.objects.purge(self.names[queue]) == len(entries)
@@ -817,7 +817,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 def run_machine(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = seeded(int(SEED))(QueueMachine) if SEED else QueueMachine
-    # So that what the machine reads at once is leased as a batch, too.
+    # Lease what the machine reads at once as a batch.
     monkeypatch.setattr(reading, "BATCH_FROM", 2)
     run_state_machine_as_test(
         machine,

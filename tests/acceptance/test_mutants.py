@@ -1,4 +1,4 @@
-"""The run of planted bugs itself: it tells a survivor from a catch."""
+"""The mutant runner: it distinguishes survivors from caught mutants."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The packages as users get them: the pages run from the wheel, the tests from the sdist.
+"""The packages as users get them: guides run with the wheel, and tests with the sdist.
 
-A page is played in an empty directory: blocks that name a file are written to it, indented lines
-are run as commands, and sessions are checked against the output they show.
+A guide is played in an empty directory: blocks that name a file are written to it, indented lines
+are run as commands, and sessions are checked against the output shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE = 300
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-# A session is a process of its own, as the reader's shell is, and keeps its names.
+# A session is a process of its own that keeps its names, like a reader's shell.
 SHELL = """
 import doctest, os, sys
 os.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"
@@ -52,7 +52,7 @@ for page in iter(sys.stdin.readline, ""):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the source distribution."""
+    """Build the wheel and the source distribution; returns their directory."""
     directory = tmp_path_factory.mktemp("packages")
     run([sys.executable, "-m", "hatchling", "build", "-d", str(directory)], ROOT)
     return directory
@@ -60,7 +60,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel, and this one's other packages behind it."""
+    """A new environment with the wheel, and with this environment's other packages."""
     environment = tmp_path_factory.mktemp("environment")
     run([sys.executable, "-m", "venv", "--without-pip", str(environment)], ROOT)
     [wheel] = packages.glob("*.whl")
@@ -70,7 +70,7 @@ def python(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
          "--no-compile", "--target", str(site), str(wheel)],
         ROOT,
     )  # fmt: skip
-    # Files .pth in there are not looked at, so that nothing of the working tree is found.
+    # Their .pth files are not processed, so that the working tree is not importable.
     others = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     (site / "others.pth").write_text("\n".join(others))
     return environment / "bin" / "python"
@@ -78,7 +78,7 @@ def python(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(reachable: dict[str, dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """The variables by which libpq finds the tests' server, and a name for a database there."""
+    """The libpq variables for the tests' server, and a database name."""
     known = reachable["default"]
     name = f"mysite_{uuid.uuid4().hex[:8]}"
     variables = {
@@ -110,12 +110,12 @@ def run(command: list[str], directory: Path, env: dict[str, str] | None = None) 
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's, without what would lead to the working tree."""
+    """This process's environment, without variables that lead to the working tree."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("DJANGO", "PYTHON"))}
 
 
 class Player:
-    """Does what a page says, in a directory."""
+    """Follows a guide's instructions in a directory."""
 
     def __init__(self, directory: Path, python: Path, server: dict[str, str]) -> None:
         self.directory = directory
@@ -146,7 +146,7 @@ class Player:
         assert comment, f"a block without the name of its file:\n{text}"
         path = self.directory / comment[1]
         before = path.read_text() if comment[2] else ""
-        # Where a reader has a database called mysite, this test has one of its own.
+        # The guide's database mysite is replaced by this test's.
         path.write_text(before + text.replace('"NAME": "mysite"', f'"NAME": "{self.name}"'))
 
     @property
@@ -210,6 +210,12 @@ def test_the_order_service_runs_from_the_wheel(player: Player) -> None:
 
     assert player.did.count("python manage.py runconsumer") == 2
     assert "payments.dead" in player.command("python manage.py pgqueue_queues")
+    ask = (
+        "from django.test import Client; ann = Client(); "
+        "ann.login(username='ann', password='change me'); "
+        "print(ann.get('/admin/django_pgqueue/queue/').content.decode())"
+    )
+    assert "payments.dead" in player.command(f'python manage.py shell -v 0 -c "{ask}"')
 
 
 def test_the_wheel_is_what_the_pages_ran(python: Path, tmp_path: Path) -> None:

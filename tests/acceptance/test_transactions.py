@@ -1,4 +1,4 @@
-"""A message sent beside a save exists if, and only if, the save does."""
+"""A message sent in a transaction exists if and only if the transaction's other writes do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ both_committed = pytest.mark.django_db(transaction=True, databases=DATABASES)
 
 
 def orders_and_messages(using: str = "default") -> tuple[list[int], list[int]]:
-    """The orders that are saved, and those that a reader is told of."""
+    """The saved orders, and the orders named by the messages."""
     saved = list(Order.objects.using(using).order_by("pk").values_list("pk", flat=True))
     told = Message.objects.db_manager(using).pop("orders", None)
     return saved, [message.body["order"] for message in told]
@@ -232,7 +232,7 @@ def test_a_read_is_refused_in_a_transaction_of_its_own_database_only() -> None:
 
 @pytest.fixture
 def routed(settings: Any) -> None:
-    """All that belongs to queues lives in the database "other"."""
+    """Everything of the queues is in the database "other"."""
     settings.PGQUEUE = {"DATABASE": "other"}
     settings.DATABASE_ROUTERS = ["django_pgqueue.routers.QueueRouter"]
 
@@ -300,7 +300,7 @@ def pgbouncer(reachable: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def pooled(database: dict[str, Any], settings: str) -> Iterator[dict[str, Any]]:
-    """Run a pgbouncer with these lines in its file; Django's settings for the database behind."""
+    """Run pgbouncer with these settings; yields Django's settings for the database behind it."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("needs pgbouncer (Debian's package of that name)")
@@ -347,7 +347,7 @@ def pooled(database: dict[str, Any], settings: str) -> Iterator[dict[str, Any]]:
 
 
 def who_may_connect(host: str) -> str | None:
-    """The user to run as when we are root, which pgbouncer refuses to be."""
+    """The user to run pgbouncer as if this process is root, which pgbouncer refuses."""
     if os.geteuid() != 0:
         return None
     return Path(host).owner() if host.startswith("/") else "nobody"
@@ -369,7 +369,7 @@ def test_it_works_behind_pgbouncer_in_transaction_mode(
     with Actor({"default": pgbouncer}) as actor:
         use_every_operation(actor)
 
-        # A poll cannot be woken there, so it looks again by itself.
+        # A poll receives no notification here, so it polls at intervals.
         waiting = actor.start(
             call, "read_with_poll", "orders", max_poll_seconds=30, poll_interval_ms=50
         )
@@ -388,7 +388,7 @@ def test_waiting_polls_hold_no_connection_of_pgbouncers(
             for poller in (one, two)
         ]
 
-        # There is one connection for all three.
+        # The three polls and this process share one server connection.
         assert [another.do(call, "peek", "orders") for _ in range(5)] == [[]] * 5
 
         assert not any(poll.done() for poll in polls)
@@ -407,7 +407,7 @@ def test_prepared_statements_that_pgbouncer_exchanges_do_no_harm(
         Message.objects.create_queue(name)
 
     with ExitStack() as stack:
-        # They share the one session, where each finds what the others have prepared.
+        # The senders share one session, with each other's prepared statements.
         senders = [stack.enter_context(Actor(untold)) for _ in range(4)]
         for _ in range(2):
             sending = [

@@ -1,4 +1,4 @@
-"""A hook that lets a request see some queues only."""
+"""A QUEUES_FOR hook that shows only some queues to a request."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from django_pgqueue.models import Queue
 
 
 def ours(request: HttpRequest) -> Any:
-    """The queues whose names begin as the user's does."""
+    """The queues whose names start with the user's name."""
     return Queue.objects.filter(name__startswith=f"{request.user.get_username()}.")

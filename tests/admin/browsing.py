@@ -1,4 +1,4 @@
-"""The admin in a real browser: a server for it, the way in, and a look for faults."""
+"""The admin in a real browser: serves it, logs in, and finds faults of a page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from django.test.utils import override_settings
 STRICT = "tests.admin.csp.strict"
 
 EVERY_RULE = ["wcag2a", "wcag2aa", "wcag21aa"]
-#: Those of axe that depend on colours or on the window's width.
+#: Rules of axe that depend on colours or on the window's width.
 RULES_OF_LOOKS = ["color-contrast", "link-in-text-block", "scrollable-region-focusable"]
-#: Django's links fade from one scheme to the other.
+#: Waits for Django's links, which fade when the colour scheme changes.
 COLOURS_CHANGED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"
-#: Text and lines of charts, which axe does not look at, with too little contrast to their ground.
+#: Finds texts and lines of charts with too little contrast, which axe does not check.
 FAINT = """() => {
     const pixel = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
     const luminance = colour => {
@@ -50,7 +50,9 @@ FAINT = """() => {
 
 @contextmanager
 def serve(policy: str = STRICT) -> Iterator[str]:
-    """The test database's site, until the block ends; its address. ``policy`` is a middleware."""
+    """Serve the site on the test database during the block; yields its address. ``policy`` is a
+    middleware.
+    """
     with override_settings(MIDDLEWARE=[policy, *settings.MIDDLEWARE], ALLOWED_HOSTS=["*"]):
         thread = LiveServerThread("127.0.0.1", StaticFilesHandler)
         thread.daemon = True
@@ -66,7 +68,7 @@ def serve(policy: str = STRICT) -> Iterator[str]:
 
 
 def sign_in(page: Any, url: str) -> None:
-    """As the superuser of the scene: by a cookie, since themes have log-in pages of their own."""
+    """Log in as the scene's superuser, with a cookie: themes have log-in pages of their own."""
     client = Client()
     client.force_login(User.objects.get(username="ann"))
     session = client.cookies[settings.SESSION_COOKIE_NAME]
@@ -74,14 +76,14 @@ def sign_in(page: Any, url: str) -> None:
 
 
 def faults(page: Any, width: int, rules: list[str], within: str = "#content") -> list[Any]:
-    """Whether the page is wider than its window, serious findings of axe, and faint charts."""
+    """A page's faults: wider than its window, serious findings of axe, or faint charts."""
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate(COLOURS_CHANGED)
     found: list[Any] = []
     if page.evaluate("document.documentElement.scrollWidth") > width:
         found.append("wide")
     if page.evaluate("typeof axe") == "undefined":
-        # Not by a script element, which the policy forbids.
+        # Evaluated, since the policy forbids an inline script element.
         page.evaluate(_axe())
     result = page.evaluate(
         "([within, rules]) => axe.run(within, {resultTypes: ['violations'], runOnly: rules})",

@@ -1,4 +1,4 @@
-"""People who look at the admin, and pages as text."""
+"""Users of the admin, and pages as text."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def staff(db: None) -> Callable[..., Client]:
 
 @pytest.fixture
 def operator(staff: Callable[..., Client]) -> Client:
-    """May do all that there is to do with queues and messages."""
+    """A user with all permissions for queues and messages."""
     return staff(
         *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
         *(f"{verb}_message" for verb in ("view", "send", "settle", "redrive", "delete")),
-        *("replay_archivedmessage", "view_operation"),
+        *("replay_archivedmessage", "view_bulkaction"),
     )
 
 
@@ -63,15 +63,15 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def policy() -> str:
-    """The Content-Security-Policy of the site, by its middleware."""
+    """The middleware that sets the site's Content-Security-Policy."""
     return browsing.STRICT
 
 
 @pytest.fixture
 def site(committed: None, policy: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    # Playwright's own loop runs in this thread, where Django would refuse to ask the database.
+    # Playwright runs an event loop in this thread, in which Django would refuse database queries.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    ContentType.objects.clear_cache()  # the flush of another test took the rows
+    ContentType.objects.clear_cache()  # another test's flush deleted the rows
     scenes.superuser()
     with browsing.serve(policy) as address:
         yield address
@@ -79,7 +79,7 @@ def site(committed: None, policy: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
-    """A page of a user who is logged in; what its console says is in ``page.said``."""
+    """Open a page as a logged-in user; ``page.said`` collects the console's messages."""
     contexts = []
 
     def start(width: int = 1280, scheme: str = "light") -> Any:
@@ -101,27 +101,35 @@ def visit(chromium: Any, site: str) -> Iterator[Callable[..., Any]]:
 
 
 def _noted(said: list[str], message: Any) -> None:
-    if not message.location["url"].endswith("/favicon.ico"):  # the tests' site has none
+    if not message.location["url"].endswith("/favicon.ico"):  # the tests' site has no icon
         said.append(message.text)
 
 
 def page(client: Client, model: str, view: str = "changelist", *args: object, **query: Any) -> str:
-    """The text of a page of the admin."""
+    """The text of an admin page."""
     url = reverse(f"admin:django_pgqueue_{model}_{view}", args=args)
     response = client.get(url, query, follow=True)
     assert response.status_code == 200, response
     return response.content.decode()
 
 
+def field(client: Client, pk: int, name: str, model: str = "message") -> str:
+    """The text of a field on a message's page."""
+    text = page(client, model, "change", pk)
+    part = re.split('<div class="form-row|</fieldset', text.partition(f"field-{name}")[2])[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part.partition(">")[2])).split())
+
+
 def queries(asked: Iterable[dict[str, str]]) -> int:
-    """How many queries a page made, without what the test's own transaction makes of
-    transactions: savepoints, and a timeout to set back."""
+    """The number of a page's queries, except the savepoints and the timeout reset that the test's
+    transaction causes.
+    """
     told = [query["sql"] for query in asked]
     return len([sql for sql in told if "SAVEPOINT" not in sql and "SELECT set_config" not in sql])
 
 
 def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
-    """The cells of a list, as people read them."""
+    """The cells of a list as visible text."""
     text = page(client, model, **query)
     body = text.partition("<tbody>")[2].partition("</tbody>")[0]
     return [
@@ -134,7 +142,7 @@ def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
 
 
 def overview(client: Client, **query: Any) -> dict[str, dict[str, str]]:
-    """The overview's rows by queue, and in each the cells by their label."""
+    """The overview's rows by queue, each with its cells by label."""
     body = page(client, "queue", **query).partition("<tbody>")[2].partition("</tbody>")[0]
     found = {}
     for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL):
@@ -155,20 +163,25 @@ def _plain(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", text)).strip()
 
 
-def confirm(client: Client, url: str, asked: str, **more: Any) -> str:
-    """Say yes on the page that asks; the text of the page that follows."""
+def answer(asked: str) -> dict[str, str]:
+    """The hidden fields of a confirmation page's form."""
     form = asked.partition('class="delete-confirmation"')[2].partition("</form>")[0]
     fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form))
     fields = {name: html.unescape(value) for name, value in fields.items()}
-    assert fields.pop("confirmed") == "yes"
+    assert fields["confirmed"] == "yes"
     del fields["csrfmiddlewaretoken"]
-    response = client.post(url, {**fields, "confirmed": "yes", **more}, follow=True)
+    return fields
+
+
+def confirm(client: Client, url: str, asked: str, **more: Any) -> str:
+    """Confirm on a confirmation page; returns the next page's text."""
+    response = client.post(url, {**answer(asked), **more}, follow=True)
     assert response.status_code == 200, response
     return response.content.decode()
 
 
 def act(client: Client, model: str, action: str, *pks: object, **more: Any) -> str:
-    """Choose an action for some rows of a list; the text of the page that follows."""
+    """Run an action on some rows of a list; returns the next page's text."""
     response = client.post(
         reverse(f"admin:django_pgqueue_{model}_changelist"),
         {"action": action, "_selected_action": pks, **more},

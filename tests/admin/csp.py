@@ -7,14 +7,14 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'self'; frame-ancestors 'none'"
-#: With what django-unfold needs besides.
+#: Includes what django-unfold needs.
 POLICY_OF_UNFOLD = f"{POLICY}; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'"
 
 Response = Callable[[HttpRequest], HttpResponse]
 
 
 def strict(get_response: Response) -> Response:
-    """Middleware: nothing inline, nothing from elsewhere."""
+    """Middleware: no inline code, and nothing from other origins."""
     return _with(POLICY, get_response)
 
 

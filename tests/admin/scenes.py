@@ -1,4 +1,4 @@
-"""A system as an operator meets it: some queues healthy, some not."""
+"""A system for an operator: some queues are healthy, some are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
-from django_pgqueue.models import History, Message, Operation, Process, Queue, Rollup
+from django_pgqueue.models import BulkAction, History, Message, Process, Queue, Rollup
 from django_pgqueue.models.bulk import Kind
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
@@ -27,7 +27,7 @@ def superuser() -> User:
 
 
 def play() -> None:
-    """Fill the queues: every place has messages, and every page something to show."""
+    """Fill the queues: every page has something to show, and messages are in every place."""
     dead = Message.objects.create_queue("payments.dead")
     Message.objects.create_queue("payments", dead_letter_queue=dead, visibility_timeout=60)
     for name in ("mails", "invoices", "reports", "search-index", "thumbnails"):
@@ -78,25 +78,25 @@ def play() -> None:
     )
     held = [message.id for message in mails.read(qty=3, vt=600)]
     Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
-    _operations()
+    _bulk_actions()
     _history()
     _rollups()
 
 
-def _operations() -> None:
-    """One that is done, and one that was stopped half-way."""
+def _bulk_actions() -> None:
+    """A finished bulk action, and one that was stopped half-way."""
     reports = Queue.objects.get(name="reports")
     values = {"username": "ann", "user_id": str(User.objects.get(username="ann").pk)}
     sent = queue("reports").send_batch([{"month": n} for n in range(2600)])
-    done = Operation.objects.begin(reports, Kind.ARCHIVE, sent[:900], values)
-    Operation.objects.drive(60, using="default", only=done.pk)
-    half = Operation.objects.begin(reports, Kind.DELETE, sent[900:], values)
-    Operation.objects.drive(0, using="default", only=half.pk)
+    done = BulkAction.objects.begin(reports, Kind.ARCHIVE, sent[:900], values)
+    BulkAction.objects.drive(60, using="default", only=[done.pk])
+    half = BulkAction.objects.begin(reports, Kind.DELETE, sent[900:], values)
+    BulkAction.objects.drive(0, using="default", only=[half.pk])
     half.stop()
 
 
 def beat() -> None:
-    """The one consumer that lives says so again."""
+    """Renew the heartbeat of the one living consumer."""
     Process.objects.filter(host="web-1").update(heartbeat_at=now())
 
 
@@ -110,7 +110,7 @@ def order(number: int) -> dict[str, object]:
 
 
 def _history() -> None:
-    """Two hours by the minute: payments fail more and more, mails come in waves."""
+    """Two hours by the minute: payments fail more and more, and mails come in waves."""
     minute = now().replace(second=0, microsecond=0)
     for name, size in (("mails", 900), ("payments", 240), ("invoices", 60)):
         pk = Queue.objects.get(name=name).pk
@@ -149,7 +149,7 @@ def _rollups() -> None:
                 retried=bad,
                 dead_lettered=bad,
                 backlog=int(size / 10 * wave),
-                busy_seconds=size * wave,
+                busy=size * wave,
                 wait_p50=0.02,
                 wait_p95=0.2 * wave,
                 wait_p99=0.5 * wave,

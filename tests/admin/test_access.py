@@ -1,4 +1,4 @@
-"""Who may do what, to which queues."""
+"""Permissions: which users may do what to which queues."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from django_pgqueue.admin.failures import fingerprint
 from django_pgqueue.models import (
     ArchivedMessage,
     BoundQueue,
+    BulkAction,
     ExportRun,
     Lake,
     Message,
-    Operation,
     Process,
     Queue,
     Rollup,
@@ -33,7 +33,7 @@ NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 MEANINGFUL = {
     *(f"{verb}_queue" for verb in ("add", "view", "change", "delete", "pause", "purge")),
     *(f"{verb}_message" for verb in ("view", "send", "settle", "redrive", "delete")),
-    *("replay_archivedmessage", "view_operation"),
+    *("replay_archivedmessage", "view_bulkaction"),
     *(f"view_{name}" for name in ("process", "health", "rollup", "rolluprun", "exportrun")),
     *("view_lake", "change_lake"),
     *(f"{verb}_schedule" for verb in ("add", "view", "change", "delete")),
@@ -51,7 +51,7 @@ def test_there_is_a_permission_for_each_action_and_none_without_a_meaning(db: No
 
 @pytest.fixture
 def shared(staff: Callable[..., Client], settings: Any) -> tuple[Client, Queue, Queue]:
-    """A client that may see ann.orders only, and another queue with the same things in it."""
+    """A client that may see ann.orders only, and another queue with the same contents."""
     settings.PGQUEUE = {"QUEUES_FOR": "tests.admin.access.ours"}
     made = []
     for name in ("ann.orders", "bob.secret"):
@@ -78,7 +78,7 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
     failed = ArchivedMessage.objects.get(queue=ours, state="FAILED")
     secret = Message.objects.filter(queue=theirs).latest("pk").pk
     for each in (ours, theirs):
-        Operation.objects.begin(each, Kind.DELETE, [1], {"username": f"of {each.name}"})
+        BulkAction.objects.begin(each, Kind.DELETE, [1], {"username": f"of {each.name}"})
     shown = [
         page(client, "queue"),
         page(client, "queue", q="bob"),
@@ -96,7 +96,7 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
         page(client, "message", "failures"),
         page(client, "message", "resend", message.pk),
         page(client, "message", "failure", fingerprint("error of ann.orders")),
-        page(client, "operation"),
+        page(client, "bulkaction"),
         b"".join(
             client.get(
                 reverse("admin:django_pgqueue_message_changelist"), {"export": "jsonl"}
@@ -118,11 +118,11 @@ def test_nothing_of_other_queues_is_on_any_page(shared: tuple[Client, Queue, Que
     ]
 
     assert "ann.orders" in shown[0]
-    # Beside what the user asked for, which the page says again.
+    # The page may repeat what the user asked for.
     for text in shown:
         for said in ("Charts of bob.secret", "roll-ups of bob.secret"):
             text = text.replace(said, "")
-        # With its dot, which no random token has.
+        # The dot, since a random token never contains one.
         assert "bob." not in text
     assert list(overview(client)) == ["ann.orders"]
 
@@ -141,11 +141,11 @@ def test_pages_of_other_queues_are_not_there(shared: tuple[Client, Queue, Queue]
     ):
         url = reverse(f"admin:django_pgqueue_{name}", args=[pk])
         assert client.get(url).status_code in (302, 404), name
-    operation = Operation.objects.begin(theirs, Kind.DELETE, [message.pk], {})
+    bulk_action = BulkAction.objects.begin(theirs, Kind.DELETE, [message.pk], {})
     for verb in ("step", "stop", "resume"):
-        url = reverse(f"admin:django_pgqueue_operation_{verb}", args=[operation.pk])
+        url = reverse(f"admin:django_pgqueue_bulkaction_{verb}", args=[bulk_action.pk])
         assert client.post(url).status_code == 404
-    url = reverse("admin:django_pgqueue_operation_change", args=[operation.pk])
+    url = reverse("admin:django_pgqueue_bulkaction_change", args=[bulk_action.pk])
     assert client.get(url).status_code == 404
     url = reverse("admin:django_pgqueue_message_resend", args=[message.pk])
     assert client.post(url, {"body": "1", "priority": "0"}).status_code == 404

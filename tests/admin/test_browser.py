@@ -13,7 +13,7 @@ import pytest
 from django_pgqueue import queue
 from django_pgqueue.admin.failures import fingerprint
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, History, Message, Operation, Process, Queue
+from django_pgqueue.models import ArchivedMessage, BulkAction, History, Message, Process, Queue
 from tests.admin import scenes
 from tests.admin.browsing import EVERY_RULE, RULES_OF_LOOKS, faults
 from tests.waiting import until
@@ -29,7 +29,7 @@ PATIENCE = 30_000  # milliseconds
 
 
 def wait_for(page: Any, text: str, patience: int = PATIENCE) -> None:
-    """Wait for a text or a /pattern/; without it, say what the page shows instead."""
+    """Wait for a text or a /pattern/; if it does not come, fail with the page's text."""
     from playwright.sync_api import TimeoutError as TooLate
 
     try:
@@ -40,8 +40,9 @@ def wait_for(page: Any, text: str, patience: int = PATIENCE) -> None:
 
 
 def test_every_page_fits_its_window_and_can_be_used_by_all(visit: Callable[..., Any]) -> None:
-    """Light and dark, on a desk and on a phone: nothing wider than the window, nothing in the
-    console, nothing serious for axe."""
+    """In light and dark mode, on desktop and phone: nothing wider than the window, nothing in the
+    console, no serious finding of axe.
+    """
     scenes.play()
     page = visit()
     wrong = {}
@@ -77,7 +78,7 @@ def test_a_traceback_is_three_clicks_away_and_redriving_its_group_two_more(
     visit: Callable[..., Any],
 ) -> None:
     scenes.play()
-    # The scene's history of this queue tells of no failure.
+    # The scene's history of this queue shows no failure.
     History.objects.filter(queue__name="mails").delete()
     page = visit()
     page.goto("/admin/")
@@ -228,7 +229,7 @@ def test_text_of_charts_is_large_enough_on_a_phone(visit: Callable[..., Any]) ->
     heights = [box["height"] for box in boxes(page, "figure svg text")]
 
     assert heights
-    assert min(heights) >= 11  # of a line; the letters are four fifths
+    assert min(heights) >= 11  # the line's height; letters are four fifths of it
 
 
 def boxes(page: Any, selector: str) -> list[Any]:
@@ -275,7 +276,7 @@ def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
 
 
 def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..., Any]) -> None:
-    """Dead letters by the thousand, from the list to the end, driven by the open page."""
+    """A redrive of thousands of dead letters, started in the list and driven by the open page."""
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue=dead)
     count = 100_000
@@ -289,13 +290,13 @@ def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..
     page.click(".actions button")
     wait_for(page, f"dead: {count:,} messages")
     page.click(".delete-confirmation input[type=submit]")
-    page.click("text=Stop the operation")
+    page.click("text=Stop the bulk action")
     wait_for(page, "Stopped:")
-    operation = Operation.objects.get()
-    stopped_at = operation.done
+    bulk_action = BulkAction.objects.get()
+    stopped_at = bulk_action.done
     assert 0 < stopped_at < count
     assert queue("orders").metrics().length == stopped_at
-    page.click("text=Resume the operation")
+    page.click("text=Resume the bulk action")
 
     wait_for(page, f"Done: {count:,} of {count:,} messages", 10 * PATIENCE)
     assert Message.objects.filter(queue__name="orders").count() == count

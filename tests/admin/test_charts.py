@@ -1,4 +1,4 @@
-"""The charts of roll-ups, as people see them and as others hear them."""
+"""Charts of roll-ups, as seen and as read by screen readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def roll(queue: str = "orders", hours_ago: int = 0, **values: Any) -> Rollup:
 
 
 def plain(text: str) -> str:
-    """A page as its words."""
+    """A page's visible text."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
@@ -39,7 +39,7 @@ def viewer(staff: Callable[..., Client]) -> Client:
 
 def test_queue_is_shown_as_charts_with_a_table_for_each(viewer: Client) -> None:
     roll(hours_ago=1, sent=20, completed=18, failed=2, backlog=7, wait_p50=0.25, wait_p95=90)
-    roll(sent=1500, completed=1500, busy_seconds=7200)
+    roll(sent=1500, completed=1500, busy=7200)
 
     text = page(viewer, "rollup", "charts", queue="orders")
 
@@ -89,7 +89,7 @@ def test_what_failed_is_drawn_over_what_was_retried(viewer: Client) -> None:
 
     text = page(viewer, "rollup", "charts", queue="orders")
 
-    trouble = text.partition("<h2>Trouble</h2>")[2]
+    trouble = text.partition("<h2>Failures</h2>")[2]
     assert 0 < trouble.find('class="line first"') < trouble.find('class="line bad"')
 
 

@@ -1,4 +1,4 @@
-"""Failures by their errors, and what is done with all of one kind."""
+"""Failures grouped by error, and actions on a whole group."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from django.urls import reverse
 
 from django_pgqueue import queue
 from django_pgqueue.admin.failures import fingerprint, normal
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Operation
+from django_pgqueue.models import ArchivedMessage, BoundQueue, BulkAction, Message
 from tests.admin.conftest import _plain, confirm
 
 
 def groups(client: Client, **query: str) -> list[dict[str, str]]:
-    """The page's rows."""
+    """The rows of the page."""
     text = client.get(reverse("admin:django_pgqueue_message_failures"), query).content.decode()
     body = text.partition("<tbody>")[2].partition("</tbody>")[0]
     found = []
@@ -131,14 +131,14 @@ def test_what_was_sent_again_is_counted_and_not_listed(
         ("no card #", "1"),
         ("other", "1"),
     ]
-    assert "not in the list: 1 message." in operator.get(url).content.decode()
+    assert "left out of this list: 1 message." in operator.get(url).content.decode()
 
     address, asked = act(operator, "no card 1", "retry")
     assert "orders: 1 message" in asked
     confirm(operator, address, asked)
 
     assert [row["error"] for row in groups(operator)] == ["other"]
-    assert "not in the list: 2 messages." in operator.get(url).content.decode()
+    assert "left out of this list: 2 messages." in operator.get(url).content.decode()
 
 
 def test_a_group_is_redriven_to_another_queue(operator: Client, with_dead: BoundQueue) -> None:
@@ -148,9 +148,9 @@ def test_a_group_is_redriven_to_another_queue(operator: Client, with_dead: Bound
     url, asked = act(operator, "no card 1", "redrive")
     confirm(operator, url, asked, **{"with-to": "elsewhere"})
 
-    operation = Operation.objects.get()
-    assert operation.filter == {"failure": "no card #"}
-    assert (operation.done, queue("elsewhere").metrics().length) == (60, 60)
+    bulk_action = BulkAction.objects.get()
+    assert bulk_action.filter == {"failure": "no card #"}
+    assert (bulk_action.done, queue("elsewhere").metrics().length) == (60, 60)
 
 
 def test_a_group_is_discarded(operator: Client, with_dead: BoundQueue) -> None:

@@ -1,4 +1,4 @@
-"""The German catalogue is whole."""
+"""The German catalogue is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CATALOGUE = Path(django_pgqueue.__file__).parent / "locale/de/LC_MESSAGES"
 
 
 def entries() -> Iterator[tuple[str, list[str]]]:
-    """Each message of the .po file, and its translations."""
+    """Each message of the .po file, with its translations."""
     for block in (CATALOGUE / "django.po").read_text().split("\n\n")[1:]:
         parts = re.findall(r'^(msg\w+)(?:\[\d\])? "(.*)"$', block, re.MULTILINE)
         told = [_plain(text) for kind, text in parts if kind == "msgstr"]
@@ -29,12 +29,12 @@ def entries() -> Iterator[tuple[str, list[str]]]:
 
 
 PLACEHOLDER = re.compile(r"%\(\w+\)s|%s|\{\}")
-#: What the scene's handlers write.
+#: Errors written by the scene's handlers.
 ERRORS = re.compile(r"CardDeclined|the bank")
 
 
 def english() -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Each message whose translation differs, and how it looks on a page."""
+    """Each message whose translation differs, with a pattern that matches it on a page."""
     for msgid, told in entries():
         words = PLACEHOLDER.split(msgid)
         if msgid not in told and re.search("[A-Za-z]{2}", "".join(words)):
@@ -43,8 +43,8 @@ def english() -> Iterator[tuple[str, re.Pattern[str]]]:
 
 
 def labels(text: str) -> set[str]:
-    """All that a page says, also to those who do not see it."""
-    # Not the words of other apps, nor those that Django does not translate.
+    """All text of a page, including text for screen readers."""
+    # Skips other apps' words, and texts that Django does not translate.
     text = re.sub(r'<div class="app-(?!django_pgqueue).*?</table>', "", text, flags=re.DOTALL)
     text = re.sub(r'<img src="[^"]*admin/img/[^>]*>', "", text)
     text = re.sub(r"<(script|style|textarea|pre)\b.*?</\1>", "", text, flags=re.DOTALL)
@@ -59,7 +59,7 @@ def labels(text: str) -> set[str]:
 def german(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.USE_I18N = True
     settings.LANGUAGE_CODE = "de"
-    # Django chose once, by the settings, whether to translate.
+    # Django decides only once, from the settings, whether to translate.
     monkeypatch.setattr(translation, "_trans", type(translation._trans)())
     with translation.override("de"):
         yield

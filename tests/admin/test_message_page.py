@@ -1,4 +1,4 @@
-"""The page of one message: its life, where it came from, and what it must not show."""
+"""The page of one message: its timeline, its origin, and what it must hide."""
 
 from __future__ import annotations
 
@@ -16,18 +16,11 @@ from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Nack
 from django_pgqueue.admin.masking import mask, mask_text, unmasked
 from django_pgqueue.models import BoundQueue, Message, Process, Queue
-from tests.admin.conftest import act, confirm, page, rows
-
-
-def field(client: Client, pk: int, name: str, model: str = "message") -> str:
-    """The text of a field on the page."""
-    text = page(client, model, "change", pk)
-    part = re.split('<div class="form-row|</fieldset', text.partition(f"field-{name}")[2])[0]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part.partition(">")[2])).split())
+from tests.admin.conftest import act, confirm, field, page, rows
 
 
 def life(client: Client, pk: int) -> str:
-    """The timeline without its moments."""
+    """The timeline without times."""
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ?", "", field(client, pk, "life"))
 
 
@@ -59,9 +52,11 @@ def test_timeline_says_what_comes_next(operator: Client, orders: BoundQueue) -> 
     assert "The lease ran out; readable since" in life(operator, ready)
 
 
+@pytest.mark.parametrize("use_tz", [True, False])
 def test_timeline_of_a_dead_letter_begins_in_its_queue(
-    operator: Client, orders: BoundQueue
+    operator: Client, orders: BoundQueue, settings: Any, use_tz: bool
 ) -> None:
+    settings.USE_TZ = use_tz
     dead = Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
     Queue.objects.forget_all()
@@ -196,7 +191,7 @@ def test_odd_headers_of_a_dead_letter_do_no_harm(operator: Client, orders: Bound
 def test_each_failed_attempt_has_its_worker_error_and_traceback(
     operator: Client, orders: BoundQueue
 ) -> None:
-    """Also while the message is to be tried again."""
+    """Shown while the message waits for a retry, too."""
     process = Process.objects.create(host="web-1", pid=4711, version="1", queues=["orders"])
     pk = orders.send(1)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""The messages' page: what each one is, where it stands, and settling it by hand."""
+"""The messages' page: each message's state and place, and settling by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIST = "/admin/django_pgqueue/message/"
 
 
 def pages_of(client: Client, **query: Any) -> list[list[str]]:
-    """The ids on each page of a list."""
+    """The ids on each page of a list, in order."""
     found = []
     url = reverse("admin:django_pgqueue_message_changelist", query=query)
     while url:
@@ -38,7 +38,7 @@ def pages_of(client: Client, **query: Any) -> list[list[str]]:
 
 @pytest.fixture
 def one_in_each_state(orders: BoundQueue) -> dict[str, int]:
-    """Ids by the place in which they stand."""
+    """Create a message in each place; returns the ids by place."""
     ids = {
         state: orders.send({"will be": state})
         for state in ("completed", "failed", "delayed", "in flight", "due")
@@ -140,7 +140,7 @@ def test_search_within_a_state_finds_only_what_is_asked_for(
 def test_a_number_of_messages_equals_the_list_behind_its_link(
     operator: Client, orders: BoundQueue
 ) -> None:
-    """Also of groups without a head, and of leases that ran out."""
+    """Includes groups without a head, and expired leases."""
     orders.send_batch([1] * 50)
     for message in orders.read(qty=50):
         orders.set_vt(message, 0)
@@ -293,7 +293,7 @@ def test_messages_in_flight_and_delayed_are_made_readable(
     second = act(operator, "message", "make_readable", in_flight, **{"with-in_flight": "on"})
 
     assert "1 message made readable." in first
-    assert "1 message left alone" in first
+    assert "1 message skipped" in first
     assert "1 message made readable." in second
     assert {message.id for message in orders.read(qty=5)} == {in_flight, delayed}
 
@@ -313,7 +313,7 @@ def test_the_list_and_a_message_offer_those_in_flight_in_the_same_words(
 def test_what_has_left_the_queue_is_left_alone(operator: Client, failed: int) -> None:
     text = act(operator, "message", "archive_selected", failed)
 
-    assert "1 message left alone" in text
+    assert "1 message skipped" in text
     assert ArchivedMessage.objects.get().state == "FAILED"
 
 
@@ -464,7 +464,7 @@ def test_an_archived_message_is_shown_also_where_django_uses_no_time_zones(
 def test_pages_go_on_where_the_one_before_ended(
     operator: Client, orders: BoundQueue, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over several queues, batches and groups; each message once."""
+    """Across several queues, batches and groups: each message appears once."""
     monkeypatch.setattr(messages.MessageAdmin, "list_per_page", 7)
     expected = []
     for name in ("mails", "orders"):

@@ -1,4 +1,4 @@
-"""The overview: what needs attention, and every queue in a row."""
+"""The overview: alerts, and a row for each queue."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def test_a_queue_without_a_live_consumer_is_an_alert(operator: Client, orders: B
 
     assert alone == [
         "orders has no live consumer, and 1 message to read",
-        "Consumer web-1:7 has given no sign of life for 1 min",
+        "Consumer web-1:7 has sent no heartbeat for 1 min",
     ]
     assert overview(operator)["orders"]["consumers"] == "1"
-    assert alerts(operator) == ["Consumer web-1:7 has given no sign of life for 1 min"]
+    assert alerts(operator) == ["Consumer web-1:7 has sent no heartbeat for 1 min"]
 
 
 def test_a_consumer_that_stops_does_not_count(operator: Client, orders: BoundQueue) -> None:
@@ -160,7 +160,7 @@ def test_a_queue_has_its_own_limit_of_age(
 
 
 def happened(minutes: float, process_id: int = 1, **counts: Any) -> None:
-    """The history that a consumer wrote for the queue ``orders``, some minutes ago."""
+    """Add consumer history for the queue ``orders``, some minutes old."""
     History.objects.create(
         queue=Queue.objects.get(name="orders"),
         bucket=(now() - dt.timedelta(minutes=minutes)).replace(second=0, microsecond=0),

@@ -1,4 +1,4 @@
-"""No page keeps the database busy for long."""
+"""No page occupies the database for long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_page_that_takes_too_long_says_so(
 
     def slow(*args: Any, **kwargs: Any) -> bool:
         asked.append(args)
-        if len(asked) == 1:  # not for the page that tells of it
+        if len(asked) == 1:  # not for the page that reports the timeout
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_sleep(60)")
         return True

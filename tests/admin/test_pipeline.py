@@ -1,4 +1,4 @@
-"""The admin's pages of what the pipeline's jobs wrote."""
+"""The admin's pages about the Spark pipeline's jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers with what they have in hand, and the database's health."""
+"""Consumers with the messages they hold, and the database's health."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_consumers_are_shown_with_what_they_have_in_hand(
     [
         ({}, "running"),
         ({"stopping": True}, "stopping"),
-        ({"heartbeat_at": now() - dt.timedelta(hours=1)}, "no sign of life"),
+        ({"heartbeat_at": now() - dt.timedelta(hours=1)}, "no heartbeat"),
     ],
 )
 def test_consumers_are_shown_with_their_state(

@@ -1,4 +1,4 @@
-"""How often a page asks the database."""
+"""The number of queries of each page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_no_page_asks_more_than_15_times(client: Client, db: None) -> None:
     asked = {}
 
     for name, path in pages():
-        client.get(path)  # Django remembers its content types from now on
+        client.get(path)  # Django caches its content types from now on
         with CaptureQueriesContext(connection) as each:
             assert client.get(path).status_code == 200
         asked[name] = queries(each)

@@ -1,4 +1,4 @@
-"""A queue's page: what happened, who consumes it, what failed, and what can be done."""
+"""A queue's page: its history, consumers, failures and actions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.admin.conftest import confirm, page, queries
 
 
 def shown(client: Client, **query: Any) -> str:
-    """The page of the queue ``orders``."""
+    """The text of the queue ``orders``'s page."""
     return page(client, "queue", "overview", Queue.objects.get(name="orders").pk, **query)
 
 
 def chart(text: str, title: str) -> list[list[str]]:
-    """The table of a chart, the newest span first."""
+    """A chart's table, the newest span first."""
     found = text.partition(f"<h2>{title}</h2>")[2].partition("</figure>")[0]
     rows = found.partition("<tbody>")[2].split("</tr>")[:-1]
     return [re.findall(r"<td>(.*?)</td>", row) for row in rows]

@@ -1,4 +1,4 @@
-"""The queues' page: backlogs, settings, making, dropping and purging."""
+"""The queues' page: backlogs, settings, creating, dropping and purging."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def test_dead_letters_do_not_go_round(operator: Client, orders: BoundQueue) -> N
 
     text = posted(operator, "change", pk, visibility_timeout=5, dead_letter_queue=second.pk)
 
-    assert "Dead letters would go round: orders -&gt; second -&gt; first -&gt; orders" in text
+    assert (
+        "The dead-letter queues would form a cycle: orders -&gt; second -&gt; first -&gt; orders"
+        in text
+    )
     assert Queue.objects.get(name="orders").dead_letter_queue is None
 
 
@@ -154,7 +157,7 @@ def test_deleting_says_what_goes_and_drops_it(operator: Client, orders: BoundQue
 
     assert "10 messages in the queue" in text
     assert "2 in the archive" in text
-    # The messages are counted up to a limit, not listed.
+    # Messages are counted up to a limit, not listed.
     assert not [q for q in asked if 'FROM "pgqueue_message"' in q["sql"]]
     assert not Queue.objects.exists()
 

@@ -1,4 +1,4 @@
-"""The schedules' page: making, changing, pausing."""
+"""The schedules' page: creating, changing, pausing."""
 
 from __future__ import annotations
 
@@ -86,6 +86,24 @@ def test_schedules_are_paused_and_go_on(planner: Client, orders: BoundQueue) -> 
         assert made.paused is paused
         assert "1 schedule." in text
     assert made.next_run_at > before
+
+
+def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(
+    planner: Client, orders: BoundQueue
+) -> None:
+    Schedule.objects.declare("nightly", "orders", using="default", interval=dt.timedelta(days=1))
+    [ended] = Schedule.objects.end(["nightly"], using="default")
+    text = page(planner, "schedule")
+    assert "Ended at" in text
+
+    planner.post(
+        reverse("admin:django_pgqueue_schedule_changelist"),
+        {"action": "go_on", "_selected_action": [ended.pk]},
+    )
+
+    ended.refresh_from_db()
+    assert (ended.ended_at, ended.declared) == (None, None)
+    assert ended.next_run_at > dt.datetime.now(dt.timezone.utc)
 
 
 def test_schedules_of_other_queues_are_out_of_sight(

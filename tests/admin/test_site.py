@@ -1,4 +1,4 @@
-"""A site of its own, on which only some of the pages are."""
+"""A custom admin site with only some of the pages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.urls import path
 
 from django_pgqueue.admin import MessageAdmin, QueueAdmin, patience
 from django_pgqueue.models import BoundQueue, Message, Queue
+from tests.admin.conftest import answer
 
 site = admin.AdminSite(name="operations")
 site.register(Queue, QueueAdmin)
@@ -54,6 +55,17 @@ def test_pages_link_to_what_is_registered_only(
         assert '="/admin/' not in text, address
         assert "/archivedmessage/" not in text
         assert "/process/" not in text
+
+
+def test_a_bulk_action_that_has_no_page_is_told_of(ann: Client, orders: BoundQueue) -> None:
+    orders.send_batch(list(range(60)))
+    url = "/operations/django_pgqueue/message/?state=ready"
+    asked = ann.post(url, {"action": "archive_selected", "select_across": "1"}).content.decode()
+
+    text = ann.post(url, answer(asked), follow=True).content.decode()
+
+    assert "done, 60 of 60 messages" in text
+    assert orders.metrics().length == 0
 
 
 def test_a_slow_page_is_told_of_here_too(

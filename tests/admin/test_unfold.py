@@ -18,8 +18,16 @@ from tools.screenshots import WIDTHS, pages
 pytest.importorskip("unfold")
 
 NAV = 'class="pgqueue-nav"'
-#: One of each kind.
-LOOKED_AT = {"queues", "queue", "messages", "message-dead", "failures", "operation", "charts-queue"}
+#: One page of each kind.
+LOOKED_AT = {
+    "queues",
+    "queue",
+    "messages",
+    "message-dead",
+    "failures",
+    "bulk-action",
+    "charts-queue",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +54,7 @@ def test_our_pages_lead_to_one_another_and_say_which_one_they_are(
     assert f'href="{reverse("admin:django_pgqueue_queue_purge", args=[pk])}"' in of_queue
     assert NAV in page(operator, "queue", "change", pk)
     assert NAV in page(operator, "message", "failures")
-    assert NAV in page(operator, "operation")
+    assert NAV in page(operator, "bulkaction")
 
 
 def test_a_queue_is_dropped_by_its_name(operator: Client, orders: BoundQueue) -> None:
@@ -68,7 +76,7 @@ def test_a_queue_is_dropped_by_its_name(operator: Client, orders: BoundQueue) ->
 def test_our_content_fits_its_window_and_has_contrast(
     visit: Callable[..., Any], scheme: str
 ) -> None:
-    """On a desk and on a phone; the theme's own parts of a page are not ours."""
+    """On desktop and phone. The theme's own parts of a page are not checked."""
     from tests.admin.unfold_site import DRAWN, OURS
 
     scenes.play()

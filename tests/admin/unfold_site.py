@@ -8,9 +8,9 @@ from django.test.utils import override_settings
 from django.urls import path
 from unfold.sites import UnfoldAdminSite
 
-#: What is ours on its pages.
+#: Our elements on the theme's pages.
 OURS = ".pgqueue, .pgqueue-above"
-#: Its scripts have drawn the page, in the scheme of the window.
+#: Matches when the theme's scripts have drawn the page in the window's colour scheme.
 DRAWN = {"light": "html:not(.dark, [x-cloak])", "dark": "html.dark:not([x-cloak])"}
 
 site = UnfoldAdminSite()
@@ -20,6 +20,6 @@ urlpatterns = [path("admin/", site.urls)]
 
 
 def installed() -> override_settings:
-    """The settings of a project that uses the theme."""
+    """Settings of a project that uses the theme."""
     apps = ["unfold.apps.BasicAppConfig", *settings.INSTALLED_APPS]
     return override_settings(INSTALLED_APPS=apps, ROOT_URLCONF=__name__)

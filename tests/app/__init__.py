@@ -1,3 +1,3 @@
-"""A Django app of the tests: what a project that uses the queue would have."""
+"""The tests' Django app: what a project that uses the queue would have."""
 
 from __future__ import annotations

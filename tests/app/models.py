@@ -1,4 +1,4 @@
-"""A model to save beside a message."""
+"""A model to save together with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views that save an order and send a message, one of which fails afterwards."""
+"""Views that save an order and send a message; one of them fails afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a machine counts as busy, so that its figures are no headline."""
+"""When a machine counts as busy, so that its figures are marked."""
 
 from __future__ import annotations
 

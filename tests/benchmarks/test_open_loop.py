@@ -1,4 +1,4 @@
-"""Load at fixed moments: when messages are sent, and what their delays count from."""
+"""Open-loop load: when messages are sent, and where their delays start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that the processes of a benchmark start with."""
+"""Settings of the benchmark's processes."""
 
 from __future__ import annotations
 

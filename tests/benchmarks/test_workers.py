@@ -1,4 +1,4 @@
-"""How many messages a worker has done, and in how long."""
+"""How many messages a worker has done, and in how many seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.workers import progress, stop
 
 
 class Clock:
-    """Time that passes by sleeping only."""
+    """A clock that only sleeping advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -24,7 +24,7 @@ class Clock:
         self.now += seconds
 
     def left(self, done: Callable[[float], float]) -> Callable[[], int]:
-        """How many of 1,000 remain of a worker that has done so many after some seconds."""
+        """How many of 1,000 messages remain; ``done`` maps seconds to messages done."""
         return lambda: max(1000 - int(done(self.now - 100)), 0)
 
 
@@ -67,6 +67,6 @@ def test_what_a_worker_leaves_behind_ends_with_it() -> None:
 
     stop([worker])
 
-    with worker.stdout as output:  # at its end when no process has it open any more
+    with worker.stdout as output:  # ends when no process has the pipe open
         assert select.select([output], [], [], 30)[0] == [output]
         assert output.read() == b""

@@ -1,3 +1,3 @@
-"""The tables of queues."""
+"""Tests of the tables, functions and triggers."""
 
 from __future__ import annotations

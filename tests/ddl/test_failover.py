@@ -1,4 +1,4 @@
-"""A standby that is promoted without a checkpoint, with queues made just before."""
+"""A standby promoted without a checkpoint, with queues created just before."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ QUEUES = {
 
 @dataclass
 class Pair:
-    """A primary, a process that uses it, and its standby."""
+    """A primary, its standby, and a process that uses the primary."""
 
     primary: EmbeddedServer
     actor: Actor
     standby: EmbeddedServer
 
     def promote(self) -> None:
-        """Make the standby the primary, as soon as it has received everything."""
+        """Promote the standby after it has received everything."""
         with psycopg.connect(self.primary.url(), autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
         with psycopg.connect(self.standby.url(), autocommit=True) as connection:
@@ -83,3 +83,27 @@ def test_queues_made_just_before_a_failover_work_after_it(pair: Pair) -> None:
                 assert len(done) == len(messages)
             assert [body for body in bodies if isinstance(body, int)] == [*kept, 3, 4]
             assert "after" in bodies
+
+
+def test_a_lease_that_the_standby_never_got_is_delivered_again(pair: Pair) -> None:
+    pair.actor.do(call, "create_queue", "plain")
+    sent = pair.actor.do(call, "send_batch", "plain", list(range(21)))
+    with psycopg.connect(pair.primary.url(), autocommit=True) as connection:
+        # Unflushed leases reach the standby later than their commit.
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        connection.execute("ALTER SYSTEM SET wal_writer_flush_after = '1GB'")
+        connection.execute("SELECT pg_reload_conf()")
+    old = [pair.actor.do(call, "read", "plain")[0] for _ in range(5)]
+    old += pair.actor.do(call, "read", "plain", qty=16)
+
+    pair.promote()
+
+    with Actor({"default": Env.db_url_config(pair.standby.url())}) as actor:
+        held = actor.do(call, "metrics", "plain").in_flight
+        again = actor.do(call, "read", "plain", qty=21)
+        assert held + len(again) == 21
+        leased_again = {message.id for message in again}
+        settled = actor.do(call, "complete", "plain", [message.receipt for message in old])
+        assert {receipt.id for receipt in settled.lost} == leased_again
+        actor.do(call, "complete", "plain", [message.receipt for message in again])
+        assert actor.do(call, "metrics", "plain").archived == len(sent)

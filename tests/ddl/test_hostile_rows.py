@@ -1,4 +1,4 @@
-"""Rows by plain SQL that would be in the way of others: refused by name, or harmless."""
+"""Harmful rows inserted with plain SQL: refused with a clear error, or harmless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import run_sql
 
 
 def insert(target: BoundQueue, **columns: Any) -> int:
-    """A message by plain SQL; its id."""
+    """Insert a message with plain SQL; returns its id."""
     columns["queue_id"] = Message.objects.resolve(target.name).pk
     names, values = ", ".join(columns), ", ".join(["%s"] * len(columns))
     [(number,)] = run_sql(
@@ -56,7 +56,7 @@ def test_a_value_out_of_range_is_refused_by_name(
 def test_json_that_no_statement_could_return_is_refused(
     orders: BoundQueue, column: str, stored: str
 ) -> None:
-    """Small as jsonb, and more than 512 MB as text."""
+    """A value that is small as jsonb, but more than 512 MB as text."""
     number = Message.objects.resolve(orders.name).pk
     made = "SELECT jsonb_build_object('n', jsonb_agg(n)) AS j FROM (SELECT '1e100000'::jsonb AS n"
     many = f"{made} FROM generate_series(1, 5400)) x"
@@ -99,7 +99,8 @@ def test_the_first_and_the_last_moment_can_be_shown_in_every_time_zone(orders: B
 
 
 def test_the_longest_keys_fit_their_indexes(orders: BoundQueue) -> None:
-    key = "".join(chr(0x10000 + n) for n in range(255))  # four bytes each, and no two alike
+    # Characters of four bytes each, all different.
+    key = "".join(chr(0x10000 + n) for n in range(255))
 
     insert(orders, group_key=key, body="1")
     orders.send(2, dedup_key=key)
@@ -110,7 +111,7 @@ def test_the_longest_keys_fit_their_indexes(orders: BoundQueue) -> None:
 @pytest.mark.parametrize("held", ["none", "reader", "batch", "group"])
 @pytest.mark.parametrize("where", ["the same queue", "another queue"])
 def test_the_same_id_again_blocks_no_queue(orders: BoundQueue, held: str, where: str) -> None:
-    """As after a switch-over that left the sequence behind."""
+    """Simulates a switch-over that left the sequence behind."""
     Message.objects.create_queue("others")
     target = orders if where == "the same queue" else queue("others")
     count = 40 if held == "batch" else 3

@@ -1,4 +1,4 @@
-"""Locks that others wait behind: asked for briefly, and again after a pause."""
+"""Locks that block other sessions: waited for briefly, and retried after a pause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import run_sql
 
 
 def failing(*errors: psycopg.Error) -> tuple[Callable[[float], str], list[float]]:
-    """Fails a number of times before it works, and notes how long each try might wait."""
+    """Fails several times before it succeeds, and records the permitted wait of each try."""
     waits: list[float] = []
 
     def act(stall: float) -> str:

@@ -1,4 +1,4 @@
-"""The table of messages read as a log: each row knows the transaction that inserted it."""
+"""The message table as a log: each row has the id of the transaction that inserted it."""
 
 from __future__ import annotations
 

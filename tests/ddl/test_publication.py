@@ -1,4 +1,4 @@
-"""Logical replication: a publication stops no queue, and what it publishes can be subscribed to."""
+"""Logical replication: publications disturb no queue, and subscriptions to them work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def actor(server: EmbeddedServer) -> Iterator[Actor]:
-    """A process with a fresh database of which everything is published."""
+    """A process with a new database, all of whose tables are published."""
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS published WITH (FORCE)")
         connection.execute("CREATE DATABASE published")

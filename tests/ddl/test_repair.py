@@ -1,4 +1,4 @@
-"""Repairs for operators: lost sequences, ids left behind, messages without a place."""
+"""Repairs for operators: lost sequences, sequences left behind, and messages in no table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def names(orders: BoundQueue) -> dict[str, Any]:
 
 @pytest.fixture
 def without_wake(orders: BoundQueue) -> BoundQueue:
-    """A queue whose sequence is lost, as after a restore of a part of a database."""
+    """A queue whose sequence is lost, as after a partial restore."""
     run_sql(f"DROP SEQUENCE {names(orders)['wake']}")
     return orders
 
@@ -53,7 +53,7 @@ def test_a_sequence_that_cannot_be_read_is_made_anew_with_its_rights(orders: Bou
     tables = names(orders)
     run_sql(
         f"CREATE ROLE pgqueue_test_sender; DROP SEQUENCE {tables['wake']};"
-        # Nothing else of that name can be read as a sequence.
+        # An unlogged sequence is the only other relation of this name that can be read as one.
         f"CREATE UNLOGGED SEQUENCE {tables['wake']};"
         f"GRANT USAGE, UPDATE ON {tables['wake']} TO pgqueue_test_sender WITH GRANT OPTION;"
         f"GRANT SELECT ON {tables['wake']} TO PUBLIC"
@@ -116,11 +116,11 @@ def test_ids_of_nothing_stay(db: None) -> None:
         run_sql("SELECT pgqueue_advance_ids(-1)")
 
 
-# Messages without a place
+# Messages in no table
 
 
 def place(orders: BoundQueue, batch: int = 10_000) -> tuple[int, int]:
-    """Run it to the end: how many messages it looked at, and how many got a place."""
+    """Call the function to the end; returns how many messages it examined and placed."""
     looked = placed = last = 0
     while True:
         [(seen, done, reached)] = run_sql(

@@ -1,4 +1,4 @@
-"""A role that may only send cannot act with the rights of others."""
+"""A role that may only send cannot act with other roles' rights."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SENDER = "pgqueue_test_sender"
 
 @pytest.fixture
 def as_sender(db: None) -> Callable[..., list[tuple[Any, ...]]]:
-    """Run statements as a role that has the rights of the schema page, and no others."""
-    # Schemas in the database that anyone may create things in, as they were before PostgreSQL 15.
+    """Run statements as a role with only a sender's rights, as on the schema page."""
+    # Anyone may create objects in public, as by default before PostgreSQL 15.
     run_sql(f"CREATE ROLE {SENDER}; GRANT USAGE, CREATE ON SCHEMA public TO {SENDER}")
 
     def run(statement: str, params: Any = None) -> list[tuple[Any, ...]]:
@@ -32,7 +32,7 @@ def as_sender(db: None) -> Callable[..., list[tuple[Any, ...]]]:
 
 
 def let_send(queue: BoundQueue) -> str:
-    """Grant what a sender needs; the queue's table of messages."""
+    """Grant a sender's rights; returns the queue's message table."""
     tables = Message.objects.resolve(queue.name).tables
     run_sql(
         f"GRANT INSERT, SELECT ON pgqueue_message, {tables['message']} TO {SENDER};"
@@ -46,7 +46,7 @@ def let_send(queue: BoundQueue) -> str:
 
 
 def leave_conversion(queue: BoundQueue) -> int:
-    """Begin to convert a queue, and leave it at that: a bound with its function stays."""
+    """Interrupt a conversion, so that a bound with its function remains."""
     number = Message.objects.resolve(queue.name).pk
     until = dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
     with connection.cursor() as cursor:
@@ -104,7 +104,7 @@ def test_no_function_runs_with_the_rights_of_its_owner(orders: BoundQueue) -> No
 def test_a_function_of_a_sender_is_not_called_by_a_superuser_who_sends(
     orders: BoundQueue, as_sender: Callable[..., Any]
 ) -> None:
-    """Operators for types that ours do not fit exactly would be found in the caller's schemas."""
+    """Operators for inexactly matching types would be looked up in the caller's schemas."""
     takes_over = f"ALTER ROLE {SENDER} SUPERUSER"
     operators = [
         ("double precision", "*", "integer", "double precision"),
@@ -171,7 +171,7 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders: 
         for name in ("claim_keys", "sent", "go_on", "next_heads")
         for twin in ("", "_unlogged")
     }
-    assert public == {"pgqueue_wake", *twins}
+    assert public == {"pgqueue_wake", "pgqueue_may", *twins}
 
 
 def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders: BoundQueue) -> None:

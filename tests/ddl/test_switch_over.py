@@ -30,7 +30,7 @@ SETTINGS = {
 
 @pytest.fixture(params=["", pytest.param("/usr/lib/postgresql/15/bin", marks=pytest.mark.pg15)])
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
-    """The old server and the new one, both running."""
+    """The old and the new server, both running."""
     with two_servers(SETTINGS, bin_dir=request.param or None) as (old, new), old, new:
         if not (old.bin_dir / "pg_dump").exists():
             pytest.skip("needs pg_dump")
@@ -57,7 +57,7 @@ def subscribe(old: EmbeddedServer, new: EmbeddedServer) -> None:
 
 
 def until_caught_up(old: EmbeddedServer, new: EmbeddedServer) -> None:
-    """Every table was copied, and every change that the old server has written is there."""
+    """Wait until every table was copied and every change of the old server has arrived."""
     states = "SELECT DISTINCT srsubstate::text FROM pg_subscription_rel"
     until(lambda: run(new, states) == [("r",)], 60)
     [(end,)] = run(old, "SELECT pg_current_wal_flush_lsn()")
@@ -66,7 +66,7 @@ def until_caught_up(old: EmbeddedServer, new: EmbeddedServer) -> None:
 
 
 def bodies(actor: Actor, name: str) -> list[Any]:
-    """Everything that a worker gets from a queue, in order, until nothing is left."""
+    """Read a queue until it is empty; returns the bodies in order."""
     found = []
     while messages := actor.do(call, "read", name, qty=5):
         found += [message.body for message in messages]
@@ -90,7 +90,7 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(
 
         copy_schema(old, new)
         subscribe(old, new)
-        # Senders and consumers go on while the tables are copied.
+        # Senders and consumers continue while the tables are copied.
         batch = blue.do(call, "read", "plain", qty=20, vt=600)
         blue.do(call, "archive", "plain", [message.receipt for message in batch[:5]])
         blue.do(call, "send_batch", "plain", [40, 41], priority=5)
@@ -126,7 +126,7 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(
 def test_ids_that_are_given_out_again_block_no_queue(
     servers: tuple[EmbeddedServer, EmbeddedServer],
 ) -> None:
-    """Where the sequences are forgotten."""
+    """Without the step that advances the sequences."""
     old, new = servers
     with Actor({"default": Env.db_url_config(old.url())}) as blue:
         blue.do(manage, "migrate", "django_pgqueue", verbosity=0)

@@ -1,7 +1,8 @@
-"""The text of a statement, with the names of a queue's tables; and where it is kept."""
+"""Statement texts with the names of a queue's tables, and their cache."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import django_pgqueue.engine
@@ -41,7 +42,7 @@ def test_each_queue_has_texts_of_its_own() -> None:
 
 
 def test_every_statement_is_named_by_the_python_beside_it() -> None:
-    statements = sorted(ENGINE.rglob("*.sql"))
+    statements = sorted(ENGINE.glob("*/*.sql"))
     assert len(statements) > 30
 
     for statement in statements:
@@ -51,6 +52,15 @@ def test_every_statement_is_named_by_the_python_beside_it() -> None:
         parts = "".join(file.read_text() for file in ENGINE.rglob("*.sql"))
         family = f'f"{folder.name}/{{operation}}' in beside
         assert f'"{name}"' in beside or f"{{{name}}}" in parts or family, name
+
+
+def test_every_part_of_the_places_is_in_a_statement() -> None:
+    parts = re.findall(r"^-- (\{places/\w+\})", (ENGINE / "places.sql").read_text(), re.MULTILINE)
+    assert len(parts) > 5
+    statements = "".join(file.read_text() for file in ENGINE.parent.rglob("*.sql"))
+
+    for part in parts:
+        assert re.search(rf"^(?!-- ).*{part}", statements, re.MULTILINE), part
 
 
 def test_the_engine_imports_nothing_of_djangos_models() -> None:

@@ -1,1 +1,1 @@
-"""The example project, tested as its users would notice it break."""
+"""Tests of the example project, as its users see it."""

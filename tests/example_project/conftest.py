@@ -1,4 +1,4 @@
-"""A GitHub that posts to the inbox, and a consumer that empties it."""
+"""A simulated GitHub that posts to the inbox, and a consumer that empties its queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Post = Callable[..., Any]
 
 @pytest.fixture
 def github(db: None) -> Any:
-    """The queue that the project's own migrations create and bind."""
+    """The queue that the project's migrations create and bind."""
     Message.objects.create_queue("github.dead")
     Message.objects.create_queue("github", dead_letter_queue="github.dead")
     Message.objects.bind("github.#", "github")
@@ -30,7 +30,7 @@ def github(db: None) -> Any:
 
 @pytest.fixture
 def post(github: Any) -> Post:
-    """Post a webhook as GitHub does; headers given as None are left out."""
+    """Post a webhook like GitHub. Headers given as None are left out."""
 
     def post(
         payload: Any = {"action": "created"},  # noqa: B006  never changed
@@ -59,7 +59,7 @@ def post(github: Any) -> Post:
 
 @pytest.fixture
 def consume(github: Any) -> Callable[[], int]:
-    """Hand every waiting message to the project's consumer function, as a worker would."""
+    """Call the project's consumer function with every waiting message, like a worker."""
 
     def consume() -> int:
         messages = github.read(qty=1000, in_transaction=True)

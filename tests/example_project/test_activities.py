@@ -1,4 +1,4 @@
-"""One line for each event; no database needed."""
+"""The line for each event; needs no database."""
 
 from __future__ import annotations
 

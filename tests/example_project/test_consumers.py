@@ -1,4 +1,4 @@
-"""From a queued webhook to a line of the feed, over every payload there is."""
+"""A queued webhook becomes a line of the feed, for every sample payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo from outside: a process of its own, real HTTP, real consumers."""
+"""The demo as a process of its own, with real HTTP and real consumers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A database server of the demo's own, which ends with the last process that uses it."""
+    """The environment for a database server of the demo's own, which ends with its last user."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -44,8 +44,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         "TMPDIR": str(directory),
     }
     with EmbeddedServer(directory / "postgres") as server:
-        pass  # waits for the end, where a keeper does not
-    shutil.rmtree(server.home)  # as root it is not below pytest's private directory
+        pass  # leaving the block waits for the server's end, which a keeper would not
+    shutil.rmtree(server.home)  # for root, the server is outside pytest's private directory
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def children_of(environment: dict[str, str]) -> list[int]:
     mark = f"EMBEDDED_DIRECTORY={environment['EMBEDDED_DIRECTORY']}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             is_child = b"demo.tether" in (process / "cmdline").read_bytes()
             if is_child and mark in (process / "environ").read_bytes().split(b"\0"):
                 found.append(int(process.name))
@@ -99,14 +99,14 @@ def test_the_demo_accounts_for_every_delivery_and_runs_again(start: Any) -> None
         assert outcome["redelivered"] == outcome["duplicates"] == count // 10
         assert sum(places["archived"] for places in outcome["events"].values()) == count
         assert f"{count} sent = {count} archived + 0 dead letters + 0 left" in stderr
-        # The planted faults: see faults.plan.
+        # The planted faults of faults.plan.
         planted = list(faults.plan(count).values())
         assert outcome["retried"] == planted.count(faults.RETRY) > 0
         assert outcome["redriven"] == planted.count(faults.POISON) > 0
         assert outcome["recovered"] >= 1
         assert "was killed (kill -9) in the middle of a message" in stderr
         assert "PoisonMessage: this payload breaks the handler" in stderr
-        assert "\r" not in stderr  # lines, no bar
+        assert "\r" not in stderr  # lines were printed, and no bar
 
 
 def test_refused_and_dead_payloads_are_counted_apart(start: Any, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_demo_goes_on_serving_feed_and_admin(start: Any, environment: dict[s
         assert line, said
         said += line
 
-    # Its own poison message, and not the dead letter that another run left.
+    # Its own poison message only, not the dead letter left by another run.
     assert "dead letters redriven: 1." in said
     feed, admin, user, password = re.search(
         r"Feed +(\S+)\nAdmin +(\S+) +as (\w+), password (\S+)", said

@@ -1,4 +1,4 @@
-"""The starter of the embedded PostgreSQL: shared by processes, gone with the last of them."""
+"""The embedded PostgreSQL: shared by processes, and stopped after the last of them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ sys.stdin.read()
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    # Not tmp_path: as root, the server's own user could not pass through pytest's private folders.
+    # Not tmp_path: for root, the server's user could not enter pytest's private folders.
     path = Path(tempfile.mkdtemp(prefix="embedded-postgres-test-"))
     path.chmod(0o755)
     yield path
-    until(lambda: not processes_of(path), 30)  # none outlives the users
+    until(lambda: not processes_of(path), 30)  # no process outlives the users
     shutil.rmtree(path)
 
 
@@ -65,14 +65,14 @@ def is_alive(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Empty once the process has ended."""
+    """A process's command line; empty after its end."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text()
     return ""
 
 
 def processes_of(directory: Path, keepers: bool = False) -> list[int]:
-    """The server of *directory* and its keeper, or the keeper alone."""
+    """The process ids of *directory*'s server and keeper, or of its keeper alone."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     commands = {pid: command_of(pid) for pid in pids}
     return [
@@ -152,7 +152,7 @@ def test_server_stays_while_one_of_two_users_stays(directory: Path) -> None:
 
     leave(first)
     with EmbeddedServer(directory) as server:
-        server.stop()  # returns because another user is seen, with the server still there
+        server.stop()  # returns because there is another user, while the server runs
 
     assert is_alive(pid)
     leave(second)

@@ -1,4 +1,4 @@
-"""The pages of the inbox."""
+"""Tests of the inbox's pages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_feed_refreshes_itself_under_a_strict_content_security_policy(client
         "activities",
     ]
     loaded = re.findall(r'<(?:script src|link [^>]*href)="([^"]+)"', page)
-    assert len(loaded) == 3  # the icon, the styles and the script that refreshes
+    assert len(loaded) == 3  # the icon, the style sheet and the script that refreshes
     for address in loaded:
         assert finders.find(address.removeprefix("/static/"))
     assert "<style" not in page

@@ -1,4 +1,4 @@
-"""The webhook: checks, answers, and that a delivery is queued exactly once."""
+"""The webhook: its checks and answers; each delivery is queued exactly once."""
 
 from __future__ import annotations
 

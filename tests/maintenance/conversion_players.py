@@ -1,4 +1,4 @@
-"""Processes that send and consume while a queue is converted, and some that die converting it."""
+"""Processes that send and consume while a queue is converted, and converters that die."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["consume", "convert_and_die", "maintain", "send"]
 
 
 def send(databases: dict[str, Any], stop: Event, number: int) -> None:
-    """Send in every way there is, and note in the same transaction what was sent."""
+    """Send in every possible way, and record in the same transaction what was sent."""
     _enter(databases, {})
     from django.db import connection, transaction
 
@@ -38,7 +38,7 @@ def send(databases: dict[str, Any], stop: Event, number: int) -> None:
     ways = [
         lambda: [orders.send({"n": 1})],
         lambda: orders.send_batch([1, 2, 3]),
-        # By COPY, now and then.
+        # Uses COPY now and then.
         lambda: orders.send_batch(list(range(600 if next(copies) == 0 else 3))),
         lambda: [orders.send("in turn", group=f"g{number}")],
         lambda: [orders.send("soon", delay=0.05)],
@@ -55,7 +55,7 @@ def send(databases: dict[str, Any], stop: Event, number: int) -> None:
 
 
 def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
-    """Read and archive, or pop, and note in the same transaction what was handled."""
+    """Read and archive, or pop, and record in the same transaction what was handled."""
     _enter(databases, {})
     from django.db import transaction
 
@@ -76,7 +76,7 @@ def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
 
 
 def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
-    """Remove what is old, again and again."""
+    """Run maintenance repeatedly."""
     _enter(databases, {})
     from django_pgqueue.models import Message
 
@@ -86,7 +86,7 @@ def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
 
 
 def convert_and_die(databases: dict[str, Any], interval: Any, step: str) -> None:
-    """Convert, and die in the transaction of a step."""
+    """Start a conversion, and die in the transaction of a step."""
     _enter(databases, {})
     from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""The partitions by time of a queue."""
+"""A queue's partitions by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that maintains, for test_retention_of_groups."""
+"""A process that runs maintenance, for test_retention_of_groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["maintain"]
 
 
 def maintain(databases: dict[str, dict[str, Any]]) -> None:
-    """Round after round, until killed."""
+    """Run maintenance rounds until killed."""
     _set_up(databases)
     from django_pgqueue import queue
 

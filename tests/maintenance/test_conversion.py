@@ -1,4 +1,4 @@
-"""Partitions by time for a queue in use, and partitions of another interval."""
+"""Converts a queue in use to partitions by time, or to another interval."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MADE = """
 
 
 def tables(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]:
-    """The tables with rows of a queue, and what belongs in each."""
+    """A queue's tables that hold rows, with their partition bounds."""
     return run_sql(
         "SELECT relname::text, pg_get_expr(relpartbound, oid) "
         "FROM pg_partition_tree(%s::regclass) JOIN pg_class ON oid = relid "
@@ -45,7 +45,7 @@ def tables(name: str = "orders", kind: str = "message") -> list[tuple[str, str]]
 
 
 def rows() -> dict[str, list[Any]]:
-    """Everything that is known of every message."""
+    """All stored data about every message."""
     return {
         model.__name__: list(model.objects.order_by("pk").values_list())
         for model in (Message, LiveMessage, ArchivedMessage)
@@ -65,7 +65,7 @@ def in_every_state(name: str = "orders", **settings: Any) -> BoundQueue:
 
 
 def works(orders: BoundQueue) -> None:
-    """Whatever a queue does, it does, by whichever table a message comes in."""
+    """Check that a queue works, whichever table its messages are in."""
     pk = Queue.objects.named(orders.name).get().pk
     before = orders.metrics().ready
     sent = [orders.send({"n": 1}), *orders.send_batch([2, 3])]
@@ -77,7 +77,7 @@ def works(orders: BoundQueue) -> None:
     Message.objects.bulk_create([Message(queue_id=pk)])
     assert orders.metrics().ready == before + len(sent) + 1
     read: list[int] = []
-    while batch := orders.read(qty=None):  # the next of a group comes after its head
+    while batch := orders.read(qty=None):  # a group's next message comes after its head
         assert len(orders.archive(batch)) == len(batch)
         read += [message.id for message in batch]
     assert set(sent) <= set(read)
@@ -133,7 +133,7 @@ def test_partitions_are_for_good_and_the_error_tells_what_serves() -> None:
         orders.repartition(None)
 
     assert tables() == before
-    # As it says:
+    # It moves the number of messages that it reports:
     waiting = orders.metrics()
     Message.objects.create_queue("plain")
     assert orders.redrive(to="plain") == waiting.length - waiting.in_flight
@@ -279,7 +279,7 @@ def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
 
 @pytest.fixture
 def late_closes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psycopg.Connection[Any]]]:
-    """The connections that the test closed: the server does not notice before its end."""
+    """Connections closed by the test stay open on the server until the test's end."""
     closed: list[psycopg.Connection[Any]] = []
     with monkeypatch.context() as patched:
         patched.setattr(psycopg.Connection, "close", lambda self: closed.append(self))
@@ -312,7 +312,7 @@ def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
     assert run_sql(MADE) == []
 
 
-# Others at work
+# Concurrent sessions
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ STEPS = [
 ]
 
 
-#: All that an interrupted conversion may leave, by its names without numbers.
+#: Every object that an interrupted conversion may leave, without the numbers in its name.
 BOUND = {"pgqueue_bound", "pgqueue_bound_"}
 
 Interrupted = tuple[BoundQueue, dt.timedelta | None]
@@ -359,7 +359,7 @@ Interrupted = tuple[BoundQueue, dt.timedelta | None]
 
 @pytest.fixture(params=STEPS, ids=lambda step: step[2])
 def interrupted(request: pytest.FixtureRequest, committed: None) -> Interrupted:
-    """A queue whose conversion ended right before a step, and the interval it was to have."""
+    """A queue whose conversion stopped right before a step, and the interval it was to get."""
     made, wanted, step = request.param
     orders = in_every_state(partition_interval=made)
     convert_until(step, "orders", wanted)
@@ -465,7 +465,7 @@ def test_saving_a_queue_that_was_read_before_does_not_undo_the_conversion() -> N
 
 def test_other_processes_go_on_with_what_they_remember_of_the_queue(actor: Actor) -> None:
     orders = in_every_state()
-    for _ in range(8):  # often enough that its statements are prepared
+    for _ in range(8):  # enough times that its statements are prepared
         actor.do(call, "send", "orders", 1)
         actor.do(call, "read", "orders")
 

@@ -1,4 +1,4 @@
-"""A queue is converted while processes send, read and archive, and converters are killed."""
+"""Processes send, read and archive while a queue is converted and converters are killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 DAY, HOUR = dt.timedelta(days=1), dt.timedelta(hours=1)
 
-#: The queue's new form, and the steps at which the converter is killed.
+#: The queue's successive forms, and the steps at which the converter is killed.
 WAY: list[tuple[dt.timedelta, list[str]]] = [
     (DAY, ["bounds.add_bound", "bounds.validate_bound", "build", "switch_tables"]),
     (HOUR, ["replace_partitions"]),
@@ -89,7 +89,7 @@ def test_no_message_is_lost_or_doubled_and_no_wait_is_long(
     assert sql("SELECT id FROM sent EXCEPT SELECT id FROM handled") == []
     assert sql("SELECT id FROM handled EXCEPT SELECT id FROM sent") == []
     assert sql("SELECT id FROM handled GROUP BY id HAVING count(*) > 1") == []
-    # Every body has its outcome, and every outcome its body.
+    # Every body has an outcome, and every outcome has a body.
     assert sql("SELECT id FROM pgqueue_message EXCEPT SELECT id FROM pgqueue_archive") == []
     assert sql("SELECT id FROM pgqueue_archive EXCEPT SELECT id FROM pgqueue_message") == []
     longest = dict(sql("SELECT what, max(seconds) FROM waited GROUP BY what"))
@@ -107,7 +107,7 @@ def die(databases: Any, interval: Any, step: str, spawn: Any) -> None:
 
 
 def convert(orders: BoundQueue, interval: dt.timedelta) -> None:
-    """As soon as the server has noticed that the one before is dead."""
+    """Convert, once the server has noticed that the previous converter is dead."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The lease of maintenance is held by one process at a time."""
+"""Only one process at a time holds the maintenance lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions by time: made, attached, found again."""
+"""Partitions by time: creating, attaching and finding them."""
 
 from __future__ import annotations
 

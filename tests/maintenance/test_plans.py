@@ -1,4 +1,4 @@
-"""The cost of retention does not grow with live messages, nor with young outcomes."""
+"""The cost of retention grows neither with live messages nor with young outcomes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 import pytest_django
 from django.db import connections, transaction
 
-from django_pgqueue.maintenance.dropping import lives_in
+from django_pgqueue.maintenance.drop_partitions import lives_in
 from django_pgqueue.maintenance.partitions import (
     create_partition,
     time_ranges,
 )
-from django_pgqueue.maintenance.round import Round
+from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import Message, Queue
 from tests.conftest import run_sql
 from tests.engine.plans.plans import Plan, watched
@@ -28,7 +28,7 @@ USING = "other"
 MANY = 100_000
 DAY = dt.timedelta(days=1)
 PAGES = 8
-#: The most outcomes that lie on those pages.
+#: The most outcomes that fit on those pages.
 ROWS = PAGES * 120
 
 
@@ -37,7 +37,7 @@ def run(statement: str, *params: Any) -> list[tuple[Any, ...]]:
 
 
 def fill(queue: Queue, count: int, *, sent: dt.timedelta, archived: dt.timedelta | None) -> None:
-    """Messages that were sent so long ago, and archived so long ago if they were."""
+    """Create messages sent ``ago``, and archived then if they are outcomes."""
     run(
         f"INSERT INTO {queue.tables['message']} (queue_id, enqueued_at, priority, scheduled_at, "
         "group_key, body) SELECT %s, now() - %s::interval, n %% 3, "
@@ -77,7 +77,7 @@ def queue(
     django_db_setup: None,
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[Queue]:
-    """An old partition behind a large backlog, and young outcomes beside old ones."""
+    """An old partition behind a large backlog, with young and old outcomes."""
     with django_db_blocker.unblock():
         with rolled_back():
             queue = Message.objects.using(USING).create_queue(
@@ -96,8 +96,8 @@ def queue(
         connections[USING].close()
 
 
-def work(queue: Queue) -> Round:
-    return Round(queue, 1, 1, lambda removed: None)
+def work(queue: Queue) -> Work:
+    return Work(queue, 1, 1, lambda removed: None)
 
 
 def scanned(plans: list[Plan]) -> list[str]:
@@ -108,14 +108,14 @@ def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue: Queue
     [old, *_] = partitions(queue, USING)
 
     with rolled_back():
-        run("SET LOCAL enable_seqscan = off")  # as under the lock
+        run("SET LOCAL enable_seqscan = off")  # as under the table lock
         with watched(connections[USING]) as plans:
             assert not lives_in(work(queue), old)
 
     assert scanned(plans) == []
     for plan in plans:
-        # A few pages for each of the priorities there can be, and the index of what waits in
-        # groups: of the backlog a quarter, and as much that is dead.
+        # A few pages for each possible priority, and the index of waiting messages: a quarter of
+        # the backlog, and as many dead rows.
         assert plan.buffers < 201 * 6 + 2 * 1000, "\n".join(map(str, plan.nodes))
 
 
@@ -142,7 +142,7 @@ def test_keys_are_swept_in_the_order_in_which_they_run_out(queue: Queue, db: Non
         )
         run("ANALYZE pgqueue_dedup")
         with watched(connections[USING]) as plans:
-            run("SELECT FROM pgqueue_ready LIMIT 0")  # so that something is watched
+            run("SELECT FROM pgqueue_ready LIMIT 0")  # so that the statements are watched
             swept = work(queue).fetch("sweep_keys", {"batch": 20})
 
     assert len(swept) == 20

@@ -1,4 +1,4 @@
-"""Maintenance behind pgbouncer, where each transaction may get another session."""
+"""Maintenance behind pgbouncer, where each transaction may run in another session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: what goes, what stays, and who need not wait for it."""
+"""Retention: what it removes, what it keeps, and which sessions never wait for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import queue, signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.maintenance import ahead, lakes, pruning
+from django_pgqueue.maintenance import lakes, make_partitions, prune_messages, sweep_keys
 from django_pgqueue.maintenance import partitions as ddl
 from django_pgqueue.maintenance.partitions import (
     AHEAD,
@@ -20,7 +20,7 @@ from django_pgqueue.maintenance.partitions import (
     create_partition,
     time_ranges,
 )
-from django_pgqueue.maintenance.round import Round
+from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import (
     ArchivedMessage,
     Lake,
@@ -32,6 +32,7 @@ from django_pgqueue.models import (
 )
 from tests.actors import Actor, begin, call, commit, execute
 from tests.conftest import run_sql
+from tests.leasing import lease
 from tests.maintenance.partitions import partitions
 from tests.waiting import until
 
@@ -52,14 +53,14 @@ def plain(name: str = "plain", retention: dt.timedelta | None = 7 * DAY, **optio
 
 
 def partition(queue: Queue, days_ago: int) -> Partition:
-    """A partition for one of the last days."""
+    """Create a partition for a past day."""
     start = time_ranges(NOW, DAY)[0][0] - days_ago * DAY
     with connection.cursor() as cursor:
         return create_partition(cursor, queue.pk, start, start + DAY, unlogged=queue.unlogged)
 
 
 def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
-    """Messages that were sent this many days ago."""
+    """Messages sent this many days ago."""
     when = time_ranges(NOW, DAY)[0][0] - days_ago * DAY + DAY / 2
     return [
         row[0]
@@ -73,9 +74,9 @@ def sent(queue: Queue, count: int, days_ago: float, **values: Any) -> list[int]:
 
 
 def done(queue: Queue, ids: list[int], days_ago: float) -> list[int]:
-    """Messages that were archived this many days ago."""
+    """Archive messages, dated this many days ago."""
     assert Message.objects.archive(queue, ids) == ids
-    # An outcome is never changed; only a test can set the clock back.
+    # Outcomes never change; only a test may date them back.
     run_sql(
         f"UPDATE {queue.tables['archive']} SET archived_at = archived_at - %s WHERE id = ANY(%s)",
         [days_ago * DAY, ids],
@@ -117,7 +118,7 @@ def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged: bool) -> None:
 
 
 def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "BATCH", 7)
+    monkeypatch.setattr(prune_messages, "BATCH", 7)
     queue = plain()
     done(queue, sent(queue, 30, 20), 8)
     told: list[int] = []
@@ -129,7 +130,7 @@ def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.Mon
 
 
 def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "BATCH", 10)
+    monkeypatch.setattr(prune_messages, "BATCH", 10)
     queue = plain()
     old = done(queue, sent(queue, 30, 20), 8)
 
@@ -145,8 +146,8 @@ def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.Monke
 
 
 def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "PAGES", 2)
-    monkeypatch.setattr(pruning, "BATCH", 50)
+    monkeypatch.setattr(prune_messages, "PAGES", 2)
+    monkeypatch.setattr(prune_messages, "BATCH", 50)
     queue = plain()
     ids = sent(queue, 3000, 20)
     done(queue, ids, 0)
@@ -217,7 +218,7 @@ def test_a_partition_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> 
 
 
 def test_a_partition_without_a_beginning_is_pruned_until_it_can_be_dropped() -> None:
-    """As the first partition of a queue that was partitioned later."""
+    """The first partition of a queue that was partitioned later."""
     queue = daily()
     parents = queue.tables["message"], queue.tables["archive"]
     end = time_ranges(NOW, DAY)[0][0] - 3 * DAY
@@ -261,7 +262,7 @@ def retried(queue: Queue) -> list[int]:
 
 
 def behind(queue: Queue) -> list[int]:
-    """Its head, sent yesterday, has an id from before, as a redriven message does."""
+    """The head, sent yesterday, has a lower id, like a redriven message."""
     head = sent(queue, 1, 1, group="g")
     last = sent(queue, 1, 8, group="g")
     assert [message.id for message in Message.objects.read(queue, vt=3600)] == head
@@ -327,7 +328,7 @@ def lake_of_this_server(path: str = "/lake", **values: Any) -> Lake:
 
 
 def archived_long_ago(queue: Queue) -> list[int]:
-    """Outcomes of a queue, in transactions before the 1000th, as a restored server has them."""
+    """Outcomes in transactions below 1000, as on a restored server."""
     if queue.partition_interval:
         partition(queue, 10)
     ids = done(queue, sent(queue, 3, 10), 8)
@@ -355,7 +356,7 @@ def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
 
 @pytest.mark.parametrize("make", [daily, plain])
 def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) -> None:
-    """As after a restore elsewhere: its mark is a transaction of the old server."""
+    """After a restore elsewhere: the lake's mark is a transaction of the old server."""
     queue = make()
     ids = archived_long_ago(queue)
     Lake.objects.create(path="/old", holds_retention=True, exported_below=1000, system="7000")
@@ -385,7 +386,7 @@ def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixtu
 
 def test_the_slowest_of_the_lakes_that_take_a_queue_counts() -> None:
     queue = plain("orders")
-    work = Round(queue, 1, 1, lambda removed: None)
+    work = Work(queue, 1, 1, lambda removed: None)
     lake_of_this_server("/free", holds_retention=False, exported_below=0)
     assert lakes.exported_below(work) is None
 
@@ -397,7 +398,7 @@ def test_the_slowest_of_the_lakes_that_take_a_queue_counts() -> None:
 
 
 def test_a_purge_mark_never_falls() -> None:
-    work = Round(plain(), 1, 1, lambda removed: None)
+    work = Work(plain(), 1, 1, lambda removed: None)
 
     for last in (6, 4, None):
         lakes.note_removal(work, last)
@@ -518,7 +519,7 @@ def test_no_partition_is_made_for_a_queue_without_an_interval() -> None:
 
 
 def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_once() -> None:
-    """As when nothing was maintained for a week: the present range gets its rest only."""
+    """As after a week without maintenance: the new partition covers the rest of its range."""
     queue = daily()
     drop_all_partitions(queue)
     sent_before = queue_of(queue).send_batch([1, 2, 3])
@@ -563,7 +564,7 @@ def test_a_range_ahead_with_messages_in_the_default_partition_stays_there() -> N
 def test_a_default_partition_that_takes_long_to_read_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ahead, "BYTES_A_SECOND", 1)
+    monkeypatch.setattr(make_partitions, "BYTES_A_SECOND", 1)
     queue = daily()
     drop_all_partitions(queue)
     sent(queue, 2, 0)
@@ -603,7 +604,7 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
 
 
 def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "KEYS", 2)
+    monkeypatch.setattr(sweep_keys, "BATCH", 2)
     for name in ("logged", "unlogged"):
         found = plain(name, retention=None, unlogged=name == "unlogged")
         for number in range(5):
@@ -625,7 +626,7 @@ def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back() 
     dead = Process.objects.register(["plain"], version="1", using="default")
     alive = Process.objects.register(["plain"], version="1", using="default")
     pk = queue("plain").send(1)
-    Message.objects.lease(found, qty=1, vt=dt.timedelta(hours=1), process_id=dead.pk)
+    lease(found, qty=1, vt=dt.timedelta(hours=1), process_id=dead.pk)
     Process.objects.filter(pk=dead.pk).update(heartbeat_at=NOW - DAY)
 
     Message.objects.maintain_all()
@@ -673,7 +674,7 @@ def test_it_is_refused_inside_a_transaction(committed: None) -> None:
         Message.objects.maintain("plain")
 
 
-# Beside others: each of these plays with another process
+# Concurrent sessions: each test uses another process
 
 
 def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
@@ -722,7 +723,7 @@ def test_a_partition_is_pruned_after_an_interval_even_beside_an_open_reader(acto
 
 
 def between_look_and_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something after the look without a lock, before the lock is taken."""
+    """Do something between the unlocked check and the lock."""
     lock = ddl.lock_for_drop
     acted = []
 
@@ -737,7 +738,7 @@ def between_look_and_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], obj
 def send_back_in_time(
     actor: Actor, queue: Queue, old: Partition, table: str = "pgqueue_message"
 ) -> int:
-    """Let another process send a message that it dates back into an old partition; its id."""
+    """Let another process send a message dated into an old partition; returns its id."""
     insert = f"INSERT INTO {table} (queue_id, enqueued_at, body) VALUES (%s, %s, '7') RETURNING id"
     [(pk,)] = actor.do(execute, insert, [queue.pk, old.start])
     return pk
@@ -858,7 +859,7 @@ def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor
 def test_a_send_waits_no_longer_than_the_stall(
     actors: Callable[[int], list[Actor]],
 ) -> None:
-    """An open reader keeps the lock away; a sender waits behind the try for a moment."""
+    """An open reader blocks the lock; a sender waits briefly behind the attempt."""
     queue = daily()
     partition(queue, 10)
     reader, maintainer = actors(2)
@@ -879,7 +880,7 @@ def test_a_send_waits_no_longer_than_the_stall(
 
 
 def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old() -> None:
-    """Rows of different partitions may lie at the same place."""
+    """Rows of different partitions may have the same ctid."""
     queue = daily()
     partition(queue, 20)
     partition(queue, 2)
@@ -887,7 +888,7 @@ def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old(
     young = done(queue, sent(queue, 5, 2), 1)
     live = sent(queue, 5, 0)
     parents = Partition(queue.tables["message"], queue.tables["archive"])
-    work = Round(queue, 1, 1, lambda removed: None)
+    work = Work(queue, 1, 1, lambda removed: None)
 
     page = {"first": "(0,0)", "end": "(1024,0)", "before": NOW - 7 * DAY, "batch": 100}
     [(gone, *_)] = work.fetch("expire", {**page, "exported_below": None}, parents)

@@ -1,4 +1,4 @@
-"""FIFO groups keep their order, and lose nothing, while partitions are dropped under them."""
+"""FIFO groups stay in order and lose no message while partitions are dropped."""
 
 from __future__ import annotations
 

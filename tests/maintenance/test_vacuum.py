@@ -1,4 +1,4 @@
-"""Drops and conversions of tables that vacuum works on."""
+"""Drops and conversions of tables on which vacuum runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Actors = Callable[[int], list[Actor]]
 
 
 def waits(number: int) -> bool:
-    """Whether a session waits to keep vacuum off the tables."""
+    """Whether a session waits for the lock that keeps vacuum off."""
     return run_sql(
         "SELECT count(*) FROM pg_locks "
         "WHERE NOT granted AND mode = 'ShareUpdateExclusiveLock' AND relation = %s::regclass",
@@ -42,7 +42,7 @@ def test_no_sender_waits_behind_one_that_waits_for_a_vacuum(
     Message.objects.create_queue("orders")
     number = Queue.objects.get().pk
     vacuuming.do(begin)
-    # The lock that VACUUM holds while it works.
+    # The lock that VACUUM holds while it runs.
     vacuuming.do(execute, f"LOCK pgqueue_message_q{number} IN SHARE UPDATE EXCLUSIVE MODE")
 
     changed: Future[Any] = changing.start(call, *change)
@@ -67,7 +67,7 @@ def test_a_queue_that_has_lost_its_messages_can_be_dropped() -> None:
 
 @pytest.fixture
 def eager_autovacuum(committed: None) -> Iterator[None]:
-    """Autovacuum looks at tables each second."""
+    """Autovacuum checks tables every second."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT usesuper FROM pg_user WHERE usename = current_user")
         if cursor.fetchone() != (True,):

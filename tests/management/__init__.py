@@ -1,3 +1,3 @@
-"""Mirrors the package: the commands."""
+"""Tests of the management commands."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Call a command as a shell does, and hear what it says."""
+"""Calls a command like a shell, and captures its output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Said", "Terminal", "call", "call_json", "type_in"]
 
 
 class Terminal(io.StringIO):
-    """Text that was written to a terminal."""
+    """A text stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -25,7 +25,7 @@ class Said(NamedTuple):
 
 
 def call(command: str, *arguments: object, terminal: bool = False) -> Said:
-    """The output of the command, on stdout and stderr."""
+    """The command's output, on stdout and stderr."""
     out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
     try:
         call_command(command, *map(str, arguments), stdout=out, stderr=err)
@@ -40,6 +40,6 @@ def call_json(command: str, *arguments: object) -> Any:
 
 
 def type_in(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
-    """The stdin of the command."""
+    """Set the command's stdin."""
     data = text.encode() if isinstance(text, str) else text
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Shared by the commands: how they fail, tables, lengths of time, progress."""
+"""Behaviour shared by the commands: failures, tables, durations, progress."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_missing_tables_are_said_with_the_way_to_make_them(db: None, command: st
 def test_a_database_that_does_not_answer_is_said(
     db: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """A job's connections are not Django's."""
+    """A job uses connections that are not Django's."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise error("connection refused")
@@ -143,7 +143,7 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
     out = io.StringIO()
 
     with Progress(OutputWrapper(out), "sent") as plain:
-        for done in range(0, 3100, 100):  # a second each
+        for done in range(0, 3100, 100):  # a tick per second
             plain.show(done)
             now += 1
 

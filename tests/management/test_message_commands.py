@@ -52,7 +52,7 @@ def test_a_delayed_body_is_hidden(orders: BoundQueue) -> None:
 
 
 def test_a_body_that_is_no_json_is_refused_with_a_hint(orders: BoundQueue) -> None:
-    with pytest.raises(CommandError, match="Text wants quotes that the shell leaves"):
+    with pytest.raises(CommandError, match="Text needs quotes that the shell keeps"):
         call("pgqueue_send", "orders", "hello")
 
     assert bodies(orders) == []
@@ -118,7 +118,7 @@ def test_of_a_batch_with_a_bad_line_nothing_is_sent(
         call("pgqueue_send", "orders", "--batch", "2")
 
     assert bodies(orders) == [1, 2]
-    assert "line 3 (tail -n +3), or say --skip-bad" in str(caught.value)
+    assert "line 3 (tail -n +3), or use --skip-bad" in str(caught.value)
     assert caught.value.said.err.startswith(f"line 4: {reason}")
 
 
@@ -144,7 +144,7 @@ def test_of_very_many_bad_lines_the_rest_is_counted(
 
 @pytest.fixture
 def press(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Press Ctrl-C so often when a batch has been sent, and its answer is on the way."""
+    """Press Ctrl-C ``number`` times when a batch was sent and its result is not yet back."""
     send_batch = Message.objects.send_batch
 
     def times(number: int) -> None:
@@ -168,7 +168,7 @@ def test_ctrl_c_lets_a_batch_end_and_tells_where_to_go_on(
     with pytest.raises(CommandError, match="Sent 2 messages") as caught:
         call("pgqueue_send", "orders", "--batch", "2")
 
-    assert str(caught.value).endswith("go on from line 3 (tail -n +3).")
+    assert str(caught.value).endswith("continue from line 3 (tail -n +3).")
     assert caught.value.returncode == 130
     assert bodies(orders) == [1, 2]
 
@@ -178,7 +178,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_says_what_is_unsure(
 ) -> None:
     type_in(monkeypatch, "1\n2\n3\n4\n")
     press(2)
-    before = signal.getsignal(signal.SIGINT)  # which a shell's background job ignores
+    before = signal.getsignal(signal.SIGINT)  # a shell's background job ignores SIGINT
 
     with pytest.raises(CommandError, match="Lines 1 to 2 may have been sent or not") as caught:
         call("pgqueue_send", "orders", "--batch", "2")
@@ -310,7 +310,7 @@ def test_peek_cuts_lines_at_the_edge_of_a_terminal(
 
 @pytest.fixture
 def dead(db: None) -> BoundQueue:
-    """A dead-letter queue with three letters of queue orders."""
+    """A dead-letter queue with three dead letters of the queue orders."""
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = BoundQueue("orders")
@@ -359,7 +359,7 @@ def test_a_source_that_is_gone_is_said_with_what_went(dead: BoundQueue) -> None:
     Message.objects.fail("mails", {BoundQueue("mails").read()[0].receipt: "no"})
     Message.objects.drop_queue("mails")
 
-    with pytest.raises(CommandError, match=r"no queue 'mails'.* 3 messages went back"):
+    with pytest.raises(CommandError, match=r"no queue 'mails'.* 3 messages redriven"):
         call("pgqueue_redrive", "dead")
 
     assert bodies(dead) == [1]
@@ -417,11 +417,11 @@ def test_the_queue_may_be_named_as_for_a_lake(archived: BoundQueue) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "Say which queue, or with --lake which lake"),
-        (["orders", "--where", "id = 1"], "are for a lake"),
-        (["orders", "--dry-run"], "are for a lake"),
-        (["orders", "--lake", "/nowhere", "--state", "FAILED"], "--state is for the archive"),
-        (["orders", "--lake", "/nowhere", "--json"], "--json is for the archive"),
+        ([], "Name a queue, or a lake with --lake"),
+        (["orders", "--where", "id = 1"], "need --lake PATH"),
+        (["orders", "--dry-run"], "need --lake PATH"),
+        (["orders", "--lake", "/nowhere", "--state", "FAILED"], "--state selects from the archive"),
+        (["orders", "--lake", "/nowhere", "--json"], "--json does not work with --lake"),
     ],
 )
 def test_archive_and_lake_do_not_mix(

@@ -1,24 +1,28 @@
-"""``manage.py pgqueue_doctor``: each finding, with what to do about it."""
+"""The command ``pgqueue_doctor``: each finding and its advice."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from django_pgqueue import queue
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
 from django_pgqueue.models import BoundQueue, Process, Queue, Schedule
 from tests.actors import Actor, begin, execute, rollback
+from tests.working.running import Command
 
 
 def doctor(*arguments: str) -> tuple[int, str]:
-    """Exit code and output; other tests' sessions and dead rows on this server are no finding."""
+    """Run the doctor; returns exit code and output. Other tests' sessions and dead rows are
+    ignored.
+    """
     out = StringIO()
     of_others = ("--old-snapshot", "86400", "--dead-rows", "1000000000")
     try:
@@ -135,13 +139,16 @@ def test_autovacuum_that_is_off_for_a_table(orders: BoundQueue, sql: Any) -> Non
     assert [each.text for each in findings("autovacuum")] == ["on"]
 
 
-def test_leases_of_a_dead_process(orders: BoundQueue, sql: Any) -> None:
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_leases_of_a_dead_process(db: None, sql: Any, unlogged: bool) -> None:
+    orders = queue("orders")
+    orders.create(unlogged=unlogged)
     orders.send_batch([1, 2, 3])
     orders.read(qty=2)
     assert not findings("leases")[0].is_problem
     process = Process.objects.register(["orders"], version="1", using="default")
-    sql("UPDATE pgqueue_deferred SET process_id = %s", [process.pk])
-    sql("UPDATE pgqueue_lease SET process_id = %s", [process.pk])
+    table = "pgqueue_deferred_unlogged" if unlogged else "pgqueue_deferred"
+    sql(f"UPDATE {table} SET process_id = %s", [process.pk])
     assert not findings("leases")[0].is_problem
 
     dead = process.pk
@@ -154,10 +161,10 @@ def test_leases_of_a_dead_process(orders: BoundQueue, sql: Any) -> None:
 
 @pytest.mark.parametrize(("hours", "word"), [(-1, "behind"), (1, "ahead of")])
 def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, hours: int, word: str) -> None:
-    def server(*args: Any) -> list[dict[str, Any]]:
-        return [{"now": dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=hours)}]
+    def server(alias: str) -> dt.datetime:
+        return dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=hours)
 
-    monkeypatch.setattr(diagnosis, "_rows", server)
+    monkeypatch.setattr(diagnosis, "_now", server)
 
     [found] = diagnosis._clock("default", Limits())
 
@@ -176,6 +183,24 @@ def test_a_queue_that_grows_for_ever(orders: BoundQueue) -> None:
     assert not found.is_problem
 
 
+def test_attempts_that_maintenance_does_not_limit(
+    orders: BoundQueue, pgqueue: Callable[..., None], sql: Any
+) -> None:
+    assert findings("attempts")[0].text.endswith(" of errors")
+    pgqueue(ATTEMPTS_PER_QUEUE=2)
+    sql(
+        "INSERT INTO pgqueue_attempt"
+        " (queue_id, message_id, attempt, error_class, message, traceback) "
+        "SELECT q.id, n, 1, '', '', '' FROM pgqueue_queue q, generate_series(1, 5) n"
+    )
+
+    [found] = findings("attempts", attempts=2)
+
+    assert found.text.startswith("queue orders has the errors of more than 4 failed attempts")
+    assert "pgqueue_maintain" in found.action
+    assert not findings("attempts")[0].is_problem
+
+
 def test_schedules_that_are_late_or_cannot_be_sent(orders: BoundQueue) -> None:
     made = Schedule.objects.create(
         name="often", queue=Queue.objects.get(name="orders"), interval=dt.timedelta(minutes=1)
@@ -192,6 +217,34 @@ def test_schedules_that_are_late_or_cannot_be_sent(orders: BoundQueue) -> None:
     assert bad.text == "schedule often cannot be sent: priority must be"
 
 
+def test_a_server_that_is_down_is_one_line() -> None:
+    with Command("postgresql://postgres@127.0.0.1:1/none", "pgqueue_doctor") as command:
+        assert command.wait() == 1
+        assert command.output.count("Connection refused") == 1
+        assert "See whether the server of DATABASES['default'] is up" in command.output
+        assert "Traceback" not in command.output
+
+
+def test_a_database_without_tables_is_one_line(sql: Any) -> None:
+    sql("SET LOCAL search_path = pg_catalog")
+
+    with pytest.raises(CommandError, match=r"Make the tables first: manage\.py migrate"):
+        doctor()
+
+
+def test_a_connection_that_breaks_ends_it_with_one_line(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(alias: str, limits: Limits) -> Any:
+        diagnosis._rows(alias, "SELECT pg_terminate_backend(pg_backend_pid())")
+        yield Finding("clock", "never")
+
+    monkeypatch.setitem(diagnosis.CHECKS, "clock", end)
+
+    with pytest.raises(CommandError, match="See whether the server of DATABASES"):
+        doctor()
+
+
 def test_a_check_that_fails_keeps_no_other_from_it(
     orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,5 +255,5 @@ def test_a_check_that_fails_keeps_no_other_from_it(
     monkeypatch.setitem(diagnosis.CHECKS, "clock", slow)
 
     [found] = findings("clock", timeout=0.05)
-    assert found.text.startswith("could not be looked at: canceling statement")
+    assert found.text.startswith("could not be checked: canceling statement")
     assert findings("sizes", timeout=5.0)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_health``: is there a consumer for every queue that has work?"""
+"""The command ``pgqueue_health``: does every queue with work have a consumer?"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 
-from django_pgqueue.maintenance import pruning
+from django_pgqueue.maintenance import prune_messages
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Lake, Message, Queue, queue
 from tests.actors import Actor, begin, commit
 from tests.actors import call as operate
@@ -55,7 +55,7 @@ def test_what_was_in_the_way_is_said(actor: Actor) -> None:
 
     said = call("pgqueue_maintain", "--patience", "0.1", "--stall", "0.01").out
 
-    assert said.splitlines()[1].endswith("others use the tables, try later")
+    assert said.splitlines()[1].endswith("other sessions use the tables, try later")
     actor.do(commit)
 
 
@@ -67,7 +67,7 @@ def test_a_lake_of_another_server_is_said_with_what_to_do(orders: BoundQueue) ->
     said = call("pgqueue_maintain").out
     [of_orders, of_plain] = call_json("pgqueue_maintain")
 
-    assert "nothing removed: a lake is of another server" in said
+    assert "nothing removed: a lake was exported from another server" in said
     assert "Exported from another server: /old." in said
     assert "pgqueue_export PATH --hold-retention" in said
     assert (of_orders["foreign_lakes"], of_plain["foreign_lakes"]) == ([], ["/old"])
@@ -80,7 +80,7 @@ def test_a_queue_that_fails_lets_the_others_have_their_turn(
     first, last = plain("a"), plain("z")
     for found in (first, last):
         done(found, sent(found, 2, 9), 8)
-    # As for a role that does not own the table: it cannot be deleted from.
+    # Simulates a role that may not delete from the table.
     run_sql(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
         "$$BEGIN RAISE 'permission denied' USING ERRCODE = '42501'; END$$"
@@ -110,19 +110,19 @@ def test_waits_that_mean_nothing_are_refused(orders: BoundQueue, wrong: tuple[st
 
 
 def test_an_interrupt_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "BATCH", 2)
+    monkeypatch.setattr(prune_messages, "BATCH", 2)
     found = plain()
     done(found, sent(found, 6, 9), 8)
-    prune = pruning._prune_batch
+    prune = prune_messages._prune_batch
     batches: list[int] = []
 
-    def interrupt(*args: Any) -> pruning.Pruned:
+    def interrupt(*args: Any) -> prune_messages.Pruned:
         batches.append(1)
         if len(batches) == 3:
             raise KeyboardInterrupt
         return prune(*args)
 
-    monkeypatch.setattr(pruning, "_prune_batch", interrupt)
+    monkeypatch.setattr(prune_messages, "_prune_batch", interrupt)
 
     with pytest.raises(
         CommandError, match=r"Interrupted. 4 messages removed; run it again"

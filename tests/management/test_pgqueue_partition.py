@@ -91,7 +91,7 @@ def test_after_ctrl_c_it_says_how_to_go_on_or_to_clear_away(
 
     with monkeypatch.context() as patch:
         patch.setattr(bounds, "validate_bound", interrupt)
-        with pytest.raises(CommandError, match=r"again to go on, or with --cancel") as stopped:
+        with pytest.raises(CommandError, match=r"again to continue, or with --cancel") as stopped:
             call("pgqueue_partition", "orders", "--interval", "1d")
 
     assert stopped.value.returncode == 130

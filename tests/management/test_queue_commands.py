@@ -22,7 +22,7 @@ from tests.management.calling import call, call_json, type_in
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let ``--watch`` do something in each pause, and press Ctrl-C in the last."""
+    """Do a step in each pause of ``--watch``, and press Ctrl-C in the last one."""
     sleep, command = time.sleep, threading.current_thread()
 
     def during(*steps: Callable[[], object]) -> None:
@@ -30,7 +30,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         def pause(seconds: float) -> None:
             if threading.current_thread() is not command:
-                sleep(seconds)  # a thread that another test has left
+                sleep(seconds)  # another test's leftover thread
             elif not left:
                 raise KeyboardInterrupt
             else:
@@ -117,10 +117,10 @@ def test_watching_draws_over_the_last_look_on_a_terminal(
 
     assert cleared == "\x1b[2J"
     lines = first.removesuffix("\x1b[J").replace("\x1b[K", "").splitlines()
-    assert len(lines) == 3  # the moment, the headings, and what does not fit
+    assert len(lines) == 3  # the time, the headings, and the number of hidden rows
     assert lines[-1] == "... and 6 more"
     assert max(map(len, lines)) < 30
-    assert second.count("\n") == first.count("\n") + 1  # Ctrl-C has a line of its own
+    assert second.count("\n") == first.count("\n") + 1  # Ctrl-C adds a newline
 
 
 def test_a_queue_that_is_made_meanwhile_is_shown(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_watching_survives_a_database_that_is_away(
 
 @pytest.mark.parametrize("pause", ["0", "2d"])
 def test_watching_needs_a_pause_that_makes_sense(db: None, pause: str) -> None:
-    with pytest.raises(CommandError, match="seconds to a day"):
+    with pytest.raises(CommandError, match="seconds and a day"):
         call("pgqueue_queues", "--watch", pause)
 
 
@@ -212,7 +212,7 @@ def test_one_that_exists_stays_and_what_differs_is_said(orders: BoundQueue) -> N
 
     assert out.out.splitlines() == [
         "Queue 'orders' exists already.",
-        "It stays with max_deliveries 20, not 5: change it in the admin, or by saving the Queue.",
+        "max_deliveries stays 20, not 5: change it in the admin, or by saving the Queue.",
     ]
     assert Queue.objects.get(name="orders").max_deliveries == 20
 
@@ -298,7 +298,7 @@ def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "show", interrupt)
-        with pytest.raises(CommandError, match="4 messages deleted; say it again for the rest"):
+        with pytest.raises(CommandError, match="4 messages deleted; run it again for the rest"):
             call("pgqueue_purge", "orders", "--no-input")
     said = call("pgqueue_purge", "orders", "--no-input", terminal=True)
 
@@ -315,7 +315,10 @@ def test_drop_wants_the_name_typed(orders: BoundQueue, monkeypatch: pytest.Monke
 
     said = call("pgqueue_drop", "orders")
 
-    assert "has 1 message, and in its archive 0 messages. All of them go for good." in said.err
+    assert (
+        "has 1 message, and in its archive 0 messages. All of them are deleted for good."
+        in said.err
+    )
     assert said.out == "Dropped queue 'orders'.\n"
     assert not Queue.objects.exists()
 

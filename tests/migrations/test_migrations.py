@@ -1,4 +1,4 @@
-"""Migrations: forward, back to nothing, and forward again."""
+"""Migrations: forward, back to zero, and forward again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from example_project.embedded_postgres.server import EmbeddedServer
 from tests.actors import Actor, call, convert_until, execute, manage
 
-# Everything in a database that has the package's name in its own.
+# All database objects whose names contain the package's.
 LEFT_BEHIND = """
     SELECT 'relation', relname::text FROM pg_class WHERE relname ~ 'pgqueue'
     UNION ALL SELECT 'function', proname FROM pg_proc WHERE proname ~ 'pgqueue'
@@ -36,7 +36,7 @@ def test_the_models_and_the_migrations_agree(db: None) -> None:
 
 @pytest.fixture(scope="module")
 def embedded() -> dict[str, Any]:
-    """The server of the whole suite."""
+    """Connection parameters of the suite's own server."""
     return connections["default"].get_connection_params()
 
 
@@ -56,7 +56,7 @@ def postgres_15() -> Iterator[dict[str, Any]]:
     params=["embedded", pytest.param("postgres_15", marks=pytest.mark.pg15)],
 )
 def empty(request: pytest.FixtureRequest) -> Iterator[Actor]:
-    """A process with a database in which there is nothing yet."""
+    """A process with an empty database."""
     parameters = request.getfixturevalue(request.param)
     server = {
         key: parameters[key] for key in ("host", "port", "user", "password") if key in parameters
@@ -80,14 +80,14 @@ def empty(request: pytest.FixtureRequest) -> Iterator[Actor]:
 
 
 def everything(actor: Actor) -> list[tuple[Any, ...]]:
-    """The objects that the migrations made, by name."""
+    """The objects created by the migrations, by name."""
     return sorted(
         row for row in actor.do(execute, LEFT_BEHIND) if not row[1].startswith("pg_toast")
     )
 
 
 def use(actor: Actor) -> None:
-    """Queues of every kind, with messages in every state."""
+    """Create queues of every kind, with messages in every state."""
     for name, options in {
         "plain": {},
         "fast": {"unlogged": True},
@@ -162,7 +162,7 @@ def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty: Actor
         "SELECT kind || ' ' || relname || ' ' || privilege_type FROM pg_class, "
         "aclexplode(relacl) a JOIN pg_roles r ON r.oid = a.grantee, "
         "LATERAL replace(rolname, 'pgqueue_migrated_', '') AS k (kind) "
-        "WHERE rolname LIKE 'pgqueue\\_migrated\\_%' AND relname ~ 'attempt|schedule|operation' ORDER BY 1"
+        "WHERE rolname LIKE 'pgqueue\\_migrated\\_%' AND relname ~ 'attempt|schedule|bulk_action' ORDER BY 1"
     )
     for kind in kinds:
         role = f"pgqueue_migrated_{kind}"

@@ -1,3 +1,3 @@
-"""Mirrors the package; see docs/testing.md."""
+"""Tests of the models and managers; see docs/testing.md."""
 
 from __future__ import annotations

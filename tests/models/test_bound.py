@@ -1,4 +1,4 @@
-"""queue("orders"): the operations with the name filled in."""
+"""A bound queue, queue("orders"): the operations without the name."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def test_a_bound_queue_does_what_the_manager_does(db: None) -> None:
     assert orders.metrics().archived == 1
     assert orders.purge() == 2
     assert orders.drop() is True
+
+
+@pytest.mark.django_db(databases=DATABASES)
+def test_a_queue_object_is_a_queue_in_its_database() -> None:
+    made = queue("orders", using="other").create()
+
+    pk = queue(made).send(1)
+
+    assert queue(made) == queue("orders", using="other")
+    assert [message.id for message in queue("orders", using="other").read()] == [pk]
 
 
 def test_naming_a_queue_makes_no_query(django_assert_num_queries: Any, db: None) -> None:

@@ -1,22 +1,23 @@
-"""Operations on many messages: in steps, by any process, and never more than was asked."""
+"""Bulk actions: in steps, by any process, and only on the confirmed messages."""
 
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 import threading
 import time
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.utils.timezone import now
 
 from django_pgqueue import signals
 from django_pgqueue.models import (
     ArchivedMessage,
     BoundQueue,
+    BulkAction,
     Message,
-    Operation,
     Queue,
     bulk,
     queue,
@@ -24,6 +25,8 @@ from django_pgqueue.models import (
 from django_pgqueue.models.bulk import Kind
 from tests.actors import Actor, execute, rollback
 from tests.actors import begin as begin_block
+from tests.hindrances import hinder, statement_timeout
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -31,13 +34,13 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "PART", 10)
 
 
-def begin(name: str, kind: Kind, ids: list[int], **values: Any) -> Operation:
+def begin(name: str, kind: Kind, ids: list[int], **values: Any) -> BulkAction:
     found = Queue.objects.get(name=name)
-    return Operation.objects.begin(found, kind, ids, values)
+    return BulkAction.objects.begin(found, kind, ids, values)
 
 
 def drive() -> None:
-    while (wait := Operation.objects.drive(using="default")) is not None:
+    while (wait := BulkAction.objects.drive(using="default")) is not None:
         time.sleep(wait)
 
 
@@ -53,21 +56,21 @@ def dead(orders: BoundQueue) -> list[int]:
     return ids
 
 
-def test_an_operation_goes_in_steps_and_counts(
+def test_a_bulk_action_goes_in_steps_and_counts(
     orders: BoundQueue, dead: list[int], small_parts: None
 ) -> None:
-    operation = begin("dead", Kind.REDRIVE, dead)
+    bulk_action = begin("dead", Kind.REDRIVE, dead)
     seen = []
-    while Operation.objects.drive(0.0001, using="default") is not None:
-        operation.refresh_from_db()
-        seen.append(operation.done)
+    while BulkAction.objects.drive(0.0001, using="default") is not None:
+        bulk_action.refresh_from_db()
+        seen.append(bulk_action.done)
 
-    operation.refresh_from_db()
+    bulk_action.refresh_from_db()
     assert seen == [10, 20]
-    assert (operation.state, operation.done, operation.passed) == ("done", 25, 0)
-    assert operation.finished_at is not None
+    assert (bulk_action.state, bulk_action.done, bulk_action.passed) == ("done", 25, 0)
+    assert bulk_action.finished_at is not None
     assert orders.metrics().length == 25
-    assert not operation.parts.exists()
+    assert not bulk_action.parts.exists()
 
 
 def test_each_kind_does_what_it_says(orders: BoundQueue) -> None:
@@ -97,11 +100,11 @@ def test_discarding_leaves_messages_in_the_queue_alone(orders: BoundQueue) -> No
     live, done = orders.send_batch([1, 2])
     orders.archive(done)
 
-    operation = begin("orders", Kind.DISCARD, [live, done])
+    bulk_action = begin("orders", Kind.DISCARD, [live, done])
     drive()
 
-    operation.refresh_from_db()
-    assert (operation.done, operation.passed) == (1, 1)
+    bulk_action.refresh_from_db()
+    assert (bulk_action.done, bulk_action.passed) == (1, 1)
     assert list(Message.objects.values_list("pk", flat=True)) == [live]
 
 
@@ -128,72 +131,72 @@ def test_messages_in_flight_are_left_alone_unless_asked_for(
 def test_a_rate_is_kept(
     orders: BoundQueue, dead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operation = begin("dead", Kind.REDRIVE, dead, rate=50)
+    bulk_action = begin("dead", Kind.REDRIVE, dead, rate=50)
     start = now()
     done = []
 
     for milliseconds in (0, 0, 60, 100, 150):
         at = start + dt.timedelta(milliseconds=milliseconds)
         monkeypatch.setattr(bulk, "now", lambda at=at: at)
-        wait = Operation.objects._step(operation.pk, "default")
-        operation.refresh_from_db()
-        done.append((operation.done, wait))
+        wait = BulkAction.objects._step(bulk_action.pk, "default")
+        bulk_action.refresh_from_db()
+        done.append((bulk_action.done, wait))
 
     assert done == [(5, 0.0), (5, 0.1), (5, 0.04), (10, 0.0), (10, 0.05)]
 
 
-def test_an_operation_is_stopped_and_resumed(
+def test_a_bulk_action_is_stopped_and_resumed(
     orders: BoundQueue, dead: list[int], small_parts: None
 ) -> None:
-    operation = begin("dead", Kind.REDRIVE, dead)
-    Operation.objects.drive(0.0001, using="default")
+    bulk_action = begin("dead", Kind.REDRIVE, dead)
+    BulkAction.objects.drive(0.0001, using="default")
 
-    assert operation.stop()
-    assert not operation.stop()
-    assert Operation.objects.drive(using="default") is None
-    operation.refresh_from_db()
-    assert (operation.done, operation.left) == (10, 15)
-    assert operation.resume()
+    assert bulk_action.stop()
+    assert not bulk_action.stop()
+    assert BulkAction.objects.drive(using="default") is None
+    bulk_action.refresh_from_db()
+    assert (bulk_action.done, bulk_action.left) == (10, 15)
+    assert bulk_action.resume()
     drive()
 
-    operation.refresh_from_db()
-    assert (operation.state, operation.done) == ("done", 25)
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("done", 25)
 
 
-def test_an_operation_whose_target_is_gone_says_so(orders: BoundQueue, dead: list[int]) -> None:
-    operation = begin("dead", Kind.REDRIVE, dead, target="nowhere")
+def test_a_bulk_action_whose_target_is_gone_says_so(orders: BoundQueue, dead: list[int]) -> None:
+    bulk_action = begin("dead", Kind.REDRIVE, dead, target="nowhere")
 
     drive()
 
-    operation.refresh_from_db()
-    assert (operation.state, operation.done) == ("failed", 0)
-    assert "nowhere" in operation.error
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("failed", 0)
+    assert "nowhere" in bulk_action.error
     assert queue("dead").metrics().length == 25
 
 
 def test_dead_letters_without_a_source_are_passed_over(orders: BoundQueue, dead: list[int]) -> None:
     stray = queue("dead").send("came by itself")
-    operation = begin("dead", Kind.REDRIVE, [*dead, stray])
+    bulk_action = begin("dead", Kind.REDRIVE, [*dead, stray])
 
     drive()
 
-    operation.refresh_from_db()
-    assert (operation.state, operation.done, operation.passed) == ("done", 25, 1)
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done, bulk_action.passed) == ("done", 25, 1)
 
 
 def test_the_end_is_told_once(orders: BoundQueue, dead: list[int]) -> None:
     told = []
 
-    def listen(operation: Operation, **kwargs: Any) -> None:
-        told.append((operation.state, operation.done))
+    def listen(bulk_action: BulkAction, **kwargs: Any) -> None:
+        told.append((bulk_action.state, bulk_action.done))
 
-    signals.operation_ended.connect(listen)
+    signals.bulk_action_ended.connect(listen)
     try:
         begin("dead", Kind.REDRIVE, dead)
         drive()
         drive()
     finally:
-        signals.operation_ended.disconnect(listen)
+        signals.bulk_action_ended.disconnect(listen)
 
     assert told == [("done", 25)]
 
@@ -201,17 +204,17 @@ def test_the_end_is_told_once(orders: BoundQueue, dead: list[int]) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_step_that_is_cut_off_changes_nothing(committed_orders: BoundQueue) -> None:
     ids = committed_orders.send_batch([1, 2, 3])
-    operation = begin("orders", Kind.REPLAY, ids)
+    bulk_action = begin("orders", Kind.REPLAY, ids)
     committed_orders.archive(ids)
 
     with transaction.atomic():
-        Operation.objects._step(operation.pk, "default")
+        BulkAction.objects._step(bulk_action.pk, "default")
         transaction.set_rollback(True)
 
     assert committed_orders.metrics().length == 0
     drive()
-    operation.refresh_from_db()
-    assert (operation.done, committed_orders.metrics().length) == (3, 3)
+    bulk_action.refresh_from_db()
+    assert (bulk_action.done, committed_orders.metrics().length) == (3, 3)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -220,7 +223,7 @@ def test_many_processes_touch_no_message_twice(
 ) -> None:
     ids = committed_orders.send_batch(list(range(200)))
     committed_orders.archive(ids)
-    operation = begin("orders", Kind.REPLAY, ids)
+    bulk_action = begin("orders", Kind.REPLAY, ids)
 
     def work() -> None:
         try:
@@ -235,8 +238,8 @@ def test_many_processes_touch_no_message_twice(
         thread.join()
     drive()
 
-    operation.refresh_from_db()
-    assert (operation.state, operation.done) == ("done", 200)
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("done", 200)
     assert committed_orders.metrics().length == 200
 
 
@@ -245,15 +248,187 @@ def test_a_step_waits_a_moment_only_for_messages_that_others_hold(
     committed_orders: BoundQueue, actor: Actor
 ) -> None:
     [pk] = committed_orders.send_batch([1], delay=60)
-    operation = begin("orders", Kind.DELETE, [pk])
+    bulk_action = begin("orders", Kind.DELETE, [pk])
     actor.do(begin_block)
     actor.do(execute, "SELECT 1 FROM pgqueue_deferred WHERE id = %s FOR UPDATE", [pk])
 
-    wait = Operation.objects._step(operation.pk, "default")
+    wait = BulkAction.objects._step(bulk_action.pk, "default")
 
-    operation.refresh_from_db()
-    assert (wait, operation.done, operation.state) == (1.0, 0, "running")
+    bulk_action.refresh_from_db()
+    assert (wait, bulk_action.done, bulk_action.state) == (1.0, 0, "running")
     actor.do(rollback)
     drive()
-    operation.refresh_from_db()
-    assert operation.done == 1
+    bulk_action.refresh_from_db()
+    assert bulk_action.done == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("at_commit", [False, True])
+def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
+    committed_orders: BoundQueue, at_commit: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = committed_orders.send_batch([1, 2, 3])
+    committed_orders.archive(ids)
+    Message.objects.create_queue("audited")
+    caplog.set_level("INFO", "django_pgqueue")
+    hinder("audited", "RAISE EXCEPTION 'no % allowed', NEW.body;", at_commit=at_commit)
+    broken = begin("orders", Kind.REPLAY, ids, target="audited")
+    good = begin("orders", Kind.REPLAY, ids)
+
+    drive()
+
+    broken.refresh_from_db()
+    good.refresh_from_db()
+    assert (broken.state, broken.done, broken.left) == ("failed", 0, 3)
+    assert "no 1 allowed" in broken.error
+    assert broken.finished_at is not None
+    assert (good.state, good.done) == ("done", 3)
+    told = "orders: bulk action %s (replay) failed after 0 of 3 messages: no 1 allowed"
+    assert told % broken.pk in caplog.messages
+
+
+def test_a_failed_bulk_action_is_resumed_where_it_failed(
+    orders: BoundQueue, small_parts: None
+) -> None:
+    ids = orders.send_batch(list(range(25)))
+    orders.archive(ids)
+    Message.objects.create_queue("audited")
+    allow = hinder("audited", "IF NEW.body = '15' THEN RAISE EXCEPTION 'not 15'; END IF;")
+    bulk_action = begin("orders", Kind.REPLAY, ids, target="audited")
+    drive()
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("failed", 10)
+    allow()
+
+    assert bulk_action.resume()
+    drive()
+
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 25, "")
+    assert [m.body for m in queue("audited").read(qty=99)] == list(range(25))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_steps_become_smaller_until_the_statement_timeout_allows_them(
+    committed_orders: BoundQueue,
+) -> None:
+    ids = committed_orders.send_batch([secrets.token_hex(150_000)] * 100)
+    committed_orders.archive(ids)
+    bulk_action = begin("orders", Kind.REPLAY, ids)
+    started = time.monotonic()
+    with transaction.atomic():
+        committed_orders.replay(ids=ids)
+        transaction.set_rollback(True)
+
+    with statement_timeout((time.monotonic() - started) / 3):
+        drive()
+
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("done", 100)
+    assert bulk_action.step_size < 100
+    assert committed_orders.metrics().length == 100
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(
+    committed_orders: BoundQueue,
+) -> None:
+    ids = committed_orders.send_batch(list(range(20)))
+    committed_orders.archive(ids)
+    Message.objects.create_queue("audited")
+    hinder("audited", "IF NEW.body = '13' THEN PERFORM pg_sleep(60); END IF;")
+    bulk_action = begin("orders", Kind.REPLAY, ids, target="audited")
+    other = begin("orders", Kind.REPLAY, ids)
+
+    with statement_timeout(0.5):
+        drive()
+
+    bulk_action.refresh_from_db()
+    other.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("failed", 13)
+    assert f"message {ids[13]}" in bulk_action.error
+    assert "statement timeout" in bulk_action.error
+    assert (other.state, other.done) == ("done", 20)
+
+
+def test_steps_grow_again(orders: BoundQueue, dead: list[int]) -> None:
+    bulk_action = begin("dead", Kind.REDRIVE, dead, step_size=3)
+    seen = []
+
+    while BulkAction.objects.drive(0.0001, using="default") is not None:
+        bulk_action.refresh_from_db()
+        seen.append(bulk_action.done)
+
+    assert seen == [3, 7, 12, 18]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_that_others_hold_delays_only_itself(
+    committed_orders: BoundQueue, actor: Actor
+) -> None:
+    ids = committed_orders.send_batch(list(range(12)), delay=60)
+    bulk_action = begin("orders", Kind.DELETE, ids)
+    other = begin("orders", Kind.READABLE, [ids[0]])
+    actor.do(begin_block)
+    actor.do(execute, "SELECT 1 FROM pgqueue_deferred WHERE id = %s FOR UPDATE", [ids[-1]])
+
+    def is_waiting() -> bool:
+        BulkAction.objects.drive(using="default")
+        bulk_action.refresh_from_db()
+        return bool(bulk_action.error)
+
+    until(is_waiting)
+
+    other.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("running", 11)
+    assert f"message {ids[-1]}" in bulk_action.error
+    assert other.state == "done"
+    actor.do(rollback)
+    drive()
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 12, "")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_bulk_action_goes_on_after_a_lost_connection(
+    committed_orders: BoundQueue, small_parts: None
+) -> None:
+    ids = committed_orders.send_batch(list(range(25)))
+    committed_orders.archive(ids)
+    Message.objects.create_queue("audited")
+    hinder("audited", cut_at=15)
+    bulk_action = begin("orders", Kind.REPLAY, ids, target="audited")
+
+    with pytest.raises(OperationalError):
+        drive()
+
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("running", 10)
+    assert "cut off" in bulk_action.error
+    drive()
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 25, "")
+    assert queue("audited").metrics().length == 25
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_bulk_action_that_loses_each_connection_holds_up_no_other(
+    committed_orders: BoundQueue,
+) -> None:
+    ids = committed_orders.send_batch([1, 2, 3, 4])
+    committed_orders.archive(ids)
+    Message.objects.create_queue("audited")
+    hinder(
+        "audited", "IF NEW.body = '2' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
+    )
+    broken = begin("orders", Kind.REPLAY, ids, target="audited", step_size=4)
+    good = begin("orders", Kind.REPLAY, ids)
+
+    for _ in range(3):
+        with pytest.raises(OperationalError):
+            BulkAction.objects.drive(using="default")
+
+    broken.refresh_from_db()
+    good.refresh_from_db()
+    assert (good.state, good.done) == ("done", 4)
+    assert (broken.state, broken.done) == ("running", 1)

@@ -1,4 +1,4 @@
-"""loaddata reads the output of dumpdata: into an empty database, and into the same one."""
+"""The output of dumpdata can be loaded, into an empty database and into the same one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("committed")
 
 @pytest.fixture
 def dump(committed: None, tmp_path: Path) -> Path:
-    """A file with queues of each kind and messages in each state."""
+    """A fixture file with queues of each kind and messages in each state."""
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead", max_deliveries=9)
     Message.objects.create_queue("fast", unlogged=True)
@@ -46,7 +46,7 @@ def empty() -> None:
 
 
 def everything() -> list[tuple[Any, ...]]:
-    """Every message, with its time in milliseconds, as JSON has it."""
+    """Every message, with its time in milliseconds as in JSON."""
     return [
         (message.pk, message.body, message.enqueued_at.isoformat(timespec="milliseconds"))
         for message in Message.objects.order_by("pk")
@@ -132,7 +132,7 @@ def test_the_archive_may_come_first(dump: Path, tmp_path: Path) -> None:
 
 
 class WithFixtures(TestCase):
-    """Fixtures in the transaction of a TestCase."""
+    """Fixtures loaded in a TestCase's transaction."""
 
     fixtures: list[Any] = [str(Path(__file__).parent / "queues.json")]
 

@@ -1,4 +1,4 @@
-"""How far it is from an operation to its statement."""
+"""The number of Python frames from an operation to its statement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = str(Path(django_pgqueue.__file__).parent)
 
 
 def frames_to_sql(act: Any) -> list[list[str]]:
-    """The functions of ours on the stack, at each statement that runs."""
+    """Our functions on the stack, at each statement that runs."""
     found: list[list[str]] = []
 
     def look(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -39,7 +39,7 @@ def test_at_most_four_of_our_frames_lie_before_a_statement(
 ) -> None:
     for number in range(40):
         committed_orders.send(number)
-    committed_orders.read(qty=20)  # from here on reads go on behind a claim
+    committed_orders.read(qty=20)  # later reads start after the last claim
     act = {
         "send": lambda: committed_orders.send("another"),
         "read": lambda: committed_orders.read(qty=5),

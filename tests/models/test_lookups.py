@@ -1,4 +1,4 @@
-"""Nothing of ours looks for a message without its queue, which would look into all of them."""
+"""No look-up of ours omits the queue, since that would search all partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engine.plans.plans import PARTITION, planned_queues
 
 @pytest.fixture
 def neighbours(db: None) -> dict[str, int]:
-    """``orders`` with its dead-letter queue, and three other queues."""
+    """The queue ``orders`` with its dead-letter queue, and three other queues."""
     names = ["orders.dead", "a", "b", "c"]
     for name in names:
         Message.objects.create_queue(name)
@@ -56,7 +56,7 @@ def archived(orders: BoundQueue) -> ArchivedMessage:
 
 
 def queues_with_tables() -> set[int]:
-    """The neighbours, and queues of other tests that a flush forgot without their tables."""
+    """The neighbours, and queues of other tests that a flush removed without their tables."""
     names = run_sql("SELECT relid::text FROM pg_partition_tree('pgqueue_message') WHERE level = 1")
     return {int(PARTITION.fullmatch(name)[1]) for (name,) in names}  # type: ignore[index]
 
@@ -71,7 +71,7 @@ def test_without_a_queue_each_one_is_in_the_plan(neighbours: dict[str, int]) -> 
     assert planned >= set(neighbours.values())
 
 
-#: What is done before, and what is watched.
+#: The preparation, and the operation that is watched.
 OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, Any], Any]]] = {
     "a column that a read left out": (read_one, lambda orders, message: message.dedup_key),
     "refresh_from_db": (read_one, lambda orders, message: message.refresh_from_db()),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 
-from django_pgqueue.errors import ImmutableMessage
+from django_pgqueue.errors import ImmutableMessage, LeaseLost
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from tests.factories import MessageFactory, QueueFactory
 
@@ -28,6 +31,31 @@ def test_a_message_is_never_changed(orders: BoundQueue) -> None:
         Message.objects.bulk_update([stored], ["body"])
 
     assert Message.objects.get().body == {"order": 7}
+
+
+@pytest.mark.parametrize(
+    ("settle", "arguments", "kept"),
+    [
+        ("ack", {}, ("COMPLETED", None)),
+        ("nack", {"delay": 0, "reason": "the bank is closed"}, ("RETRYABLE", "the bank is closed")),
+        ("reject", {"reason": "no such order"}, ("FAILED", "no such order")),
+    ],
+)
+def test_a_message_is_settled_by_an_async_twin(
+    orders: BoundQueue, sql: Any, settle: str, arguments: Any, kept: Any
+) -> None:
+    orders.send(1)
+    [late] = orders.read(vt=0)
+    [message] = orders.read(vt=60)
+    twin, late_twin = getattr(message, f"a{settle}"), getattr(late, f"a{settle}")
+    assert inspect.signature(twin) == inspect.signature(getattr(message, settle))
+
+    with pytest.raises(LeaseLost):
+        async_to_sync(late_twin)(**arguments)
+    async_to_sync(twin)(**arguments)
+
+    tables = ("pgqueue_archive", "pgqueue_deferred")
+    assert sql(" UNION ALL ".join(f"SELECT state, error FROM {t}" for t in tables)) == [kept]
 
 
 def test_an_archived_message_is_never_changed(orders: BoundQueue) -> None:
@@ -92,7 +120,7 @@ def test_a_read_message_is_known_to_be_stored_where_it_was_read(orders: BoundQue
 
     [message] = orders.read()
 
-    assert message.dedup_key == "once"  # which a read leaves out
+    assert message.dedup_key == "once"  # a column that reads leave out
     assert (message._state.db, message._state.adding) == ("default", False)
     assert message.delete() == (1, {"django_pgqueue.Message": 1})
     assert not Message.objects.filter(pk=pk).exists()
@@ -103,7 +131,7 @@ def test_reading_makes_one_query_for_any_number_of_messages(
 ) -> None:
     orders.send_batch(range(50))
 
-    with django_assert_num_queries(2):  # the queue, since nothing is remembered in a transaction
+    with django_assert_num_queries(2):  # one query for the queue, since a transaction uses no cache
         for message in orders.read(qty=50):
             assert message.queue.name == message.queue_name == "orders"
 

@@ -1,4 +1,4 @@
-"""Every operation has an async twin of the same name with an "a" in front."""
+"""Every operation has an async twin, named with an "a" in front."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from django_pgqueue.models.methods import MessageManager
 from django_pgqueue.types import Metrics, Receipt
 from tests.conftest import run_sql
 
-# The operations of one queue. Operations that work on no queue's messages are asked for in
-# `test_every_public_operation_has_a_twin` like all others.
+# Arguments of the operations on one queue. `test_every_public_operation_has_a_twin` checks the
+# names of all operations.
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "create_queue": (("new",), {"visibility_timeout": 7}),
     "list_queues": ((), {}),
@@ -34,8 +34,18 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "metrics_all": ((), {}),
 }
 
-# Plumbing that a project does not call.
-HELPERS = {"erase", "follow", "lease", "next_due", "resolve"}
+# Internal methods that projects do not call.
+HELPERS = {"next_due", "resolve"}
+
+
+# Engine functions called only by consumers and maintenance.
+INTERNAL = ["lease", "follow", "erase", "rescue"]
+
+
+@pytest.mark.parametrize("name", [*INTERNAL, *(f"a{name}" for name in INTERNAL)])
+def test_what_only_consumers_need_is_no_method(name: str) -> None:
+    assert not hasattr(BoundQueue, name)
+    assert not hasattr(MessageManager, name)
 
 
 def operations() -> list[str]:
@@ -51,7 +61,7 @@ def is_twin(function: Any) -> bool:
     return inspect.iscoroutinefunction(function)
 
 
-# aresult() is a method of its own, and "await" no name for a twin.
+# aresult() is a method of its own, and "await" is a keyword.
 @pytest.mark.parametrize("name", sorted(set(operations()) - HELPERS - {"result", "wait"}))
 def test_every_public_operation_has_a_twin(name: str) -> None:
     twin = getattr(MessageManager, f"a{name}")
@@ -66,7 +76,7 @@ def test_every_public_operation_has_a_twin(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    # aresult() is awaited: "await" is no name.
+    # aresult() waits: "await" is a keyword.
     sorted(
         {
             name
@@ -87,7 +97,7 @@ def test_a_twin_gives_the_same_result(db: None, name: str) -> None:
     Message.objects.create_queue("orders")
     pks = Message.objects.send_batch("orders", [{"order": 7}] * 3, headers={"h": 1})
     args, kwargs = CALLS[name]
-    # The parts that name messages, made to name these.
+    # Functions among the arguments are called with these messages.
     args = tuple(name_them(arg, pks) for arg in args)
 
     by_sync = outcome(getattr(Message.objects, name), args, kwargs)
@@ -103,7 +113,7 @@ def name_them(arg: Any, pks: list[int]) -> Any:
 
 
 def outcome(operation: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an operation and its rows; then it is rolled back."""
+    """An operation's result and its rows; the operation is then rolled back."""
     run_sql("SAVEPOINT before")
     highest = max(Message.objects.values_list("pk", flat=True))
     result = plain(operation(*args, **kwargs), highest)
@@ -119,7 +129,7 @@ def outcome(operation: Any, args: Any, kwargs: Any) -> Any:
 
 
 def plain(result: Any, highest: int) -> Any:
-    """A result without the ids and moments that differ from call to call."""
+    """A result without ids and times, which differ from call to call."""
     if isinstance(result, Message):
         return (result.id, result.body, result.headers, result.read_ct, result.priority)
     if isinstance(result, Metrics):

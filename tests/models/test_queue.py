@@ -1,4 +1,4 @@
-"""Queues as a model, and what a process remembers of them."""
+"""The Queue model, and each process's cache of queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.actors import Actor, begin, call, commit
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 
-# As a model
+# The model
 
 
 def test_saving_a_queue_makes_its_tables_and_deleting_it_drops_them(db: None) -> None:
@@ -82,7 +82,7 @@ def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:
     assert Message.objects.drop_queue(queue)
 
 
-# The queues that a process remembers
+# The cache of queues
 
 
 def test_a_committed_queue_is_looked_up_once(
@@ -226,7 +226,7 @@ def test_a_rolled_back_drop_leaves_the_queue_to_be_found(committed_orders: Bound
 
 
 def flush() -> None:
-    """A flush, as TransactionTestCase does after each test."""
+    """Flush the database, as TransactionTestCase does after each test."""
     call_command("flush", verbosity=0, interactive=False, inhibit_post_migrate=True)
 
 

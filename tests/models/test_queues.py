@@ -1,4 +1,4 @@
-"""create_queue, list_queues, drop_queue and purge."""
+"""Tests of create_queue, list_queues, drop_queue and purge."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BAD_NAMES = [
 
 
 def relations() -> list[str]:
-    """The database's objects under the package's name."""
+    """The database's relations with the package's name."""
     return [
         name
         for (name,) in run_sql("SELECT relname FROM pg_class WHERE relname ~ 'pgqueue' ORDER BY 1")

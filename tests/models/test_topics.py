@@ -1,4 +1,4 @@
-"""Publish: one copy to each queue that is bound to the key."""
+"""Publish sends one copy to each queue bound to the key."""
 
 from __future__ import annotations
 

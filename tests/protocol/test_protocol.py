@@ -1,4 +1,4 @@
-"""The models of the protocol hold within small bounds, and TLC finds the planted bugs."""
+"""The protocol's models hold within small bounds, and TLC finds the planted bugs."""
 
 from __future__ import annotations
 

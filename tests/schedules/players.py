@@ -1,4 +1,4 @@
-"""The part of each process in the race of schedules; Django is set up there."""
+"""Runs in each process of the schedules' race, with Django set up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def tick_until(end: dt.datetime, step: dt.timedelta, sessions: int) -> int:
-    """Race in several threads, each with a session of its own; how many ticks were sent.
+    """Race in several threads with a session each; returns how many ticks were sent.
 
-    Each sends what is due by the common clock, and moves that on, until the end.
+    Each thread sends what is due by the shared clock and advances the clock, until the end.
     """
     with ThreadPoolExecutor(sessions) as pool:
         return sum(pool.map(lambda _: _race(end, step), range(sessions)))
@@ -24,7 +24,7 @@ def _race(end: dt.datetime, step: dt.timedelta) -> int:
         try:
             here = _tick(end, step)
         except DatabaseError:
-            # Its session was killed: another takes its place.
+            # The session was killed: continue with a new one.
             connection.close()
             continue
         if here is None:
@@ -34,7 +34,7 @@ def _race(end: dt.datetime, step: dt.timedelta) -> int:
 
 
 def _tick(end: dt.datetime, step: dt.timedelta) -> int | None:
-    """Send what is due, or move the clock on; None at the end."""
+    """Send what is due, or advance the clock; returns None at the end."""
     from django.db import connection
 
     from django_pgqueue.models import Schedule
@@ -53,6 +53,6 @@ def _tick(end: dt.datetime, step: dt.timedelta) -> int | None:
         )
         moved = cursor.rowcount
     if not moved:
-        # Another was first: leave the processor to those who have something to send.
+        # Another session was first: yield the processor to sessions with something to send.
         time.sleep(0.01)
     return 0

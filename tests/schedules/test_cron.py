@@ -1,4 +1,4 @@
-"""Which moment comes next, in every zone."""
+"""The next tick of a cron expression, in every time zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UTC = dt.timezone.utc
 
 
 def ticks(expression: str, zone: str, start: str, number: int) -> list[str]:
-    """The next ticks after a local moment, as local times with their offset."""
+    """The next ticks after a local time, as local times with their offset."""
     at = dt.datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     found = []
     for _ in range(number):
@@ -41,7 +41,7 @@ def test_a_fixed_time_in_the_hour_that_is_repeated_runs_once() -> None:
 
 
 def test_from_within_the_repeated_hour_no_tick_lies_before() -> None:
-    # 02:10 for the second time: 02:30 was an hour ago already.
+    # 02:10 for the second time: 02:30 has passed an hour ago.
     second = dt.datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
 
     found = cron.following("30 2 * * *", "Europe/Berlin", second)
@@ -54,7 +54,7 @@ def test_every_hour_is_every_hour_that_there_is(start: str, count: int) -> None:
     day = start[8:10]
     found = ticks("0 * * * *", "Europe/Berlin", start, 30)
 
-    # The first one, at midnight, is not after the start.
+    # The first tick, at midnight, is not after the start.
     assert len([tick for tick in found if tick.startswith(f"{day} ")]) == count - 1
 
 

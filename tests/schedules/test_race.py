@@ -1,9 +1,9 @@
-"""A year of ticks in ten zones: fifty consumers race for each, and are killed at random.
+"""A year of ticks in ten time zones: fifty consumers race for each tick, and are killed at random.
 
-Each tick must be sent once: what is sent is compared with the library's own iteration. The
-consumers are sessions in some processes; processes are killed, single sessions are ended by the
-server, and each time the clock is set back. All share that clock, which runs as fast as they do.
-SCHEDULE_PROCESSES, SCHEDULE_SESSIONS and SCHEDULE_KILLS in the environment make it longer.
+Each tick must be sent once: the messages are compared with the library's own iteration. The
+consumers are sessions in several processes. Processes are killed, single sessions are terminated by
+the server, and each time the clock is set back. All share the clock, which advances as fast as they
+work. SCHEDULE_PROCESSES, SCHEDULE_SESSIONS and SCHEDULE_KILLS in the environment make it longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.waiting import until
 PROCESSES = int(os.environ.get("SCHEDULE_PROCESSES", "5"))
 SESSIONS = int(os.environ.get("SCHEDULE_SESSIONS", "10"))
 KILLS = int(os.environ.get("SCHEDULE_KILLS", "12"))
-#: By which the server knows the sessions that race.
+#: The application name of the racing sessions.
 RACER = "pgqueue-test-racer"
 
 UTC = dt.timezone.utc
@@ -53,7 +53,7 @@ SCHEDULES = {
 
 
 class Player:
-    """A process that sends what is due, in some sessions."""
+    """A process with several sessions that send what is due."""
 
     def __init__(self, reachable: dict[str, dict[str, Any]]) -> None:
         default = reachable["default"]
@@ -95,7 +95,7 @@ def test_each_tick_of_a_year_is_sent_once(
     span = END - START
     try:
         for number in range(1, KILLS + 1):
-            # All through the year, not all at its start.
+            # Spread over the year.
             mark = START + span * number / (KILLS + 2)
             until(lambda mark=mark: now() >= mark, seconds=300)
             run_sql("UPDATE schedule_clock SET now = now - interval '36 hours'")

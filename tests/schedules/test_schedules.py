@@ -1,11 +1,10 @@
-"""Schedules: rows that send messages, and what the code declares."""
+"""Schedules: rows that send messages, and declarations in code."""
 
 from __future__ import annotations
 
 import datetime as dt
 from typing import Any
 
-import django
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -14,6 +13,7 @@ from django_pgqueue import consumer, cron, handlers, queue, schedule, schedules
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue, Schedule
 from tests.actors import Actor, begin, commit, execute
+from tests.tasks.framework import needs_tasks
 from tests.worker.consuming import InThread
 
 UTC = dt.timezone.utc
@@ -23,14 +23,14 @@ DAY = dt.timedelta(days=1)
 
 @pytest.fixture
 def declarations(own_handlers: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A registry of handlers and schedules of the test's own."""
+    """An empty registry of schedules for the test."""
     found: dict[str, Any] = {}
     monkeypatch.setattr(schedules, "_declared", found)
     return found
 
 
 def made(name: str = "nightly", at: dt.datetime = NOON, **values: Any) -> Schedule:
-    """A schedule of the queue "orders" whose next tick is then."""
+    """A schedule of the queue "orders" with this next tick."""
     values = {"interval": DAY} if not {"cron", "interval"} & set(values) else {} | values
     found = Schedule.objects.create(
         name=name, queue=Queue.objects.get(name="orders"), **{"interval": None, **values}
@@ -45,7 +45,7 @@ def due(now: dt.datetime) -> int:
 
 
 def sent() -> list[str]:
-    """The ticks that messages were sent for."""
+    """The ticks for which messages were sent."""
     return [m.headers["x-schedule"]["at"] for m in Message.objects.order_by("pk")]
 
 
@@ -156,6 +156,16 @@ def test_new_times_count_from_now(orders: BoundQueue) -> None:
     assert 0 <= (found.next_run_at - dt.datetime.now(UTC)).total_seconds() <= 61
 
 
+def test_new_times_are_written_when_only_they_are_saved(orders: BoundQueue) -> None:
+    found = made(interval=DAY)
+
+    found.interval = 2 * DAY
+    found.save(update_fields=["interval"])
+
+    found.refresh_from_db()
+    assert found.next_run_at > dt.datetime.now(UTC) + DAY
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -251,7 +261,7 @@ def test_dropping_a_queue_takes_its_schedules(orders: BoundQueue) -> None:
 
 
 def report(message: Any) -> None:
-    """A consumer's function."""
+    """A consumer function."""
 
 
 def report_again(message: Any) -> None:
@@ -363,7 +373,7 @@ def test_a_bad_declaration_is_refused_at_once(
         schedule(*args, **options)(report)
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+@needs_tasks
 class TestTasks:
     @pytest.fixture
     def backend(self, settings: Any) -> None:
@@ -372,8 +382,7 @@ class TestTasks:
     def test_a_task_is_scheduled_with_its_arguments(
         self, db: None, declarations: Any, backend: None
     ) -> None:
-        from django.tasks import default_task_backend
-
+        from tests.tasks.framework import default_task_backend
         from tests.tasks.sample import add
 
         queue("default").create()
@@ -452,7 +461,7 @@ def test_an_error_of_the_database_is_told_and_passes(
     def fail(**kwargs: Any) -> int:
         raise OperationalError("gone")
 
-    ticker = schedules.Ticker(["default"])
+    ticker = schedules.Ticker({"default": []})
     made(at=NOON, interval=DAY)
     signals.database_failed.connect(tell)
     try:

@@ -1,3 +1,3 @@
-"""The pipeline. One Spark session serves all of these tests; most of a minute is its start."""
+"""Tests of the Spark pipeline. All share one Spark session, whose start takes most of a minute."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A machine of a cluster: PySpark and this package, and neither Django nor django_pgqueue."""
+"""A cluster machine with PySpark and our packages, without Django."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_pgqueue.models import Message
 from tests.spark.clusters import machines
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The text of a module that stands for a package as if it were not installed.
+#: The text of a module that makes a package look uninstalled.
 ABSENT = "raise ImportError(f'{__name__} is not installed on this machine')\n"
 
 ROUND_TRIP = """
@@ -68,10 +68,11 @@ print(source.name(), source.options["subscribe"])
 
 @pytest.fixture
 def machine(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process that finds this package and nothing else of ours."""
+    """The environment of a process that finds our packages and no Django."""
     home = tmp_path / "machine"
-    shutil.copytree(Path(pyspark_pgqueue.__file__).parent, home / "pyspark_pgqueue")
-    for name in ("django", "django_pgqueue"):
+    for package in machines.PACKAGES:
+        shutil.copytree(package, home / package.name)
+    for name in ("django", "asgiref"):
         (home / name).mkdir()
         (home / name / "__init__.py").write_text(ABSENT)
     return {**os.environ, "PYTHONPATH": str(home), "HOME": str(home)}
@@ -116,18 +117,18 @@ def test_source_and_sink_work_without_django(
     count, modules = json.loads(run([str(script), url], machine).strip().splitlines()[-1])
 
     assert (count, modules) == (30, [])
-    # One of each key.
+    # One message per key.
     assert Message.objects.filter(queue__name="copies").count() == 3
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """The Python of a machine that has the drivers and not the package."""
+    """The Python of a machine with the drivers and without the packages."""
     return machines.python_with(tmp_path / "bare")
 
 
 def test_source_is_found_in_the_zip_that_the_driver_has_it_from(bare: Path, tmp_path: Path) -> None:
-    shipped = machines.package_zip(tmp_path / "pyspark_pgqueue.zip")
+    shipped = machines.package_zip(tmp_path / "pgqueue.zip")
     alone = {"cwd": tmp_path, "env": machines.environment(tmp_path), "capture_output": True}
     pickled = subprocess.run([bare, "-c", PICKLE, shipped], check=True, **alone).stdout
 
@@ -136,16 +137,16 @@ def test_source_is_found_in_the_zip_that_the_driver_has_it_from(bare: Path, tmp_
     missed = subprocess.run([bare, "-c", UNPICKLE], input=pickled, **alone)
 
     assert found.split() == [b"pgqueue", b"orders"]
-    assert b"lack pyspark_pgqueue. Ship the package: " in missed.stderr
+    assert b"lack pyspark_pgqueue, django_pgqueue. Ship both packages: " in missed.stderr
 
 
 @pytest.mark.slow
-def test_stream_runs_under_spark_submit_with_a_zip_of_the_package(
+def test_stream_runs_under_spark_submit_with_a_zip_of_the_packages(
     url: str, finish: Callable[..., list[int]], bare: Path, tmp_path: Path
 ) -> None:
     finish("orders", 30)
     Message.objects.create_queue("copies")
-    shipped = machines.package_zip(tmp_path / "pyspark_pgqueue.zip")
+    shipped = machines.package_zip(tmp_path / "pgqueue.zip")
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
     submit = (machines.SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false")

@@ -1,4 +1,4 @@
-"""A queue as a stream: every message at least once, and once where the sink knows its batches."""
+"""A queue as a stream: at least once; exactly once if the sink recognises batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Rows = list[Any]
 
 
 class Query:
-    """A stream of orders that notes the rows of each micro-batch, as a sink which knows them by
-    number does. It can fail then, as a driver that dies before Spark notes that it is done."""
+    """A stream of orders that stores the rows of each micro-batch by its number, as an idempotent
+    sink does. It can fail after that, like a driver that dies before Spark commits the batch.
+    """
 
     def __init__(self, spark: Any, url: str, checkpoint: Path) -> None:
         self.spark, self.url, self.checkpoint = spark, url, checkpoint
@@ -67,7 +68,7 @@ def query(spark: Any, url: str, tmp_path: Path) -> Query:
 
 @pytest.fixture
 def send(url: str) -> Callable[..., None]:
-    """Send bodies with the numbers from the first to before the last."""
+    """Send bodies numbered from ``first`` up to, but not including, ``last``."""
 
     def send_numbers(first: int, last: int, **options: Any) -> None:
         Message.objects.create_queue("orders")
@@ -78,7 +79,7 @@ def send(url: str) -> Callable[..., None]:
 
 @pytest.fixture
 def stream(url: str) -> Iterator[Callable[..., QueueStream]]:
-    """The reader as it lives on the driver, without Spark around it."""
+    """The reader as on the driver, without Spark."""
     made: list[QueueStream] = []
 
     def make(**options: str) -> QueueStream:
@@ -159,7 +160,7 @@ def test_batch_comes_again_though_its_leases_ran_out_and_others_took_its_message
     with pytest.warns(UserWarning, match="2 messages of batch 1 were delivered to other consumers"):
         again.commit(end)
     assert again.reportLatestOffset()["redelivered"] == 2
-    # The one that another consumer holds is still its own.
+    # The message leased by another consumer is still leased.
     assert left() == 1
     assert Message.objects.archive("orders", others[1:]) == [others[1].id]
 
@@ -201,7 +202,7 @@ def test_acknowledging_twice_changes_nothing(
     first.commit(end)
     send(3, 5)
 
-    # As after a restart: Spark knows that the batch is done, and asks for the next.
+    # As after a restart: Spark knows that the batch is done, and requests the next.
     again = stream()
     following = again.latestOffset(end, ReadMaxRows(10))
 
@@ -237,7 +238,7 @@ def test_batch_ends_when_its_bodies_have_enough_bytes(
 
     end = small.latestOffset(small.initialOffset(), small.getDefaultReadLimit())
 
-    # Its size is known when a message is leased.
+    # A message's size is known only when it is leased.
     assert 20 <= len(taken(end)) <= 21
 
 
@@ -248,7 +249,7 @@ def test_available_now_ends_while_messages_are_sent(
 
     def send_more() -> None:
         send(10, 14)
-        connection.close()  # of the thread that Spark calls
+        connection.close()  # closes the connection of the thread that Spark calls
 
     query.on_batch = send_more
     query.run(maxOffsetsPerTrigger="4")
@@ -369,7 +370,7 @@ def test_checkpoint_of_another_server_or_stream_is_refused(
     ("options", "told"),
     [
         ({"subscribe": ""}, "Say which queues to consume"),
-        ({"mode": "take"}, "mode is read or consume"),
+        ({"mode": "take"}, "mode must be read or consume"),
         ({"startingOffsets": "earliest"}, "startingOffsets has no meaning with mode=consume"),
         ({"mode": "read", "maxBytesPerTrigger": "9"}, "maxBytesPerTrigger has no meaning"),
     ],

@@ -1,4 +1,4 @@
-"""Reads of the archive while a queue gets partitions by time, or other ones."""
+"""Reads of the archive while a queue's partitions are converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example's report and notebook, over a history of webhooks."""
+"""The example's report and notebook, with a history of webhooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def webhooks(url: str) -> str:
-    """Twelve deliveries of two events in two repositories, all done."""
+    """Twelve handled deliveries, of two events and two repositories."""
     Message.objects.create_queue("github")
     for number in range(12):
         event = "push" if number % 3 else "star"
@@ -57,7 +57,7 @@ def test_report_is_drawn_by_the_job_and_shown_by_the_admin(
     assert "octo/&lt;world&gt;" in html
     assert "<world>" not in html
     drawn = page_path().read_text()
-    # All that a strict Content-Security-Policy would stop.
+    # Everything that a strict Content-Security-Policy would block.
     assert not re.findall(r"<script|<style|style=|\bon\w+=", drawn)
 
 

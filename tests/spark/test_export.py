@@ -1,4 +1,4 @@
-"""Archive → lake: everything once, whatever dies on the way."""
+"""The export: each archived message is in the lake exactly once, whatever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from django_pgqueue.maintenance import lakes
-from django_pgqueue.maintenance.round import Round
+from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
 from pyspark_pgqueue import executors, lake_source
 from pyspark_pgqueue import lake as files
@@ -37,7 +37,9 @@ def lake(tmp_path: Path) -> str:
 
 
 def export(spark: Any, url: str, lake: str, **options: Any) -> Summary:
-    """All there is: a run leaves out what is younger than the oldest open transaction."""
+    """Export everything: waits first, since a run omits what is newer than the oldest open
+    transaction.
+    """
     wait_for_commits(url)
     return export_at_once(spark, url, lake, **options)
 
@@ -177,7 +179,7 @@ def test_driver_killed_in_the_middle_of_the_write_leaves_nothing_twice(
         until(lambda: any(staging.rglob("*.parquet")) or driver.poll() is not None, 120)
         assert driver.poll() is None, "the driver ended too early"
     finally:
-        # The JVM and its workers with it.
+        # Kills the JVM and its workers too.
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     until(lambda: not is_locked(url), 120)
@@ -192,7 +194,7 @@ def test_driver_killed_in_the_middle_of_the_write_leaves_nothing_twice(
 
 
 def is_locked(url: str) -> bool:
-    """Whether the server still holds the lock of a process that is gone."""
+    """Whether the server still holds a dead process's lock."""
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
@@ -238,11 +240,11 @@ def test_retention_is_told_how_far_the_lake_is(
 ) -> None:
     finish("orders", 3)
     queue = Queue.objects.resolve("orders")
-    assert lakes.exported_below(Round(queue, 1, 1, print)) is None
+    assert lakes.exported_below(Work(queue, 1, 1, print)) is None
 
     export(spark, url, lake, holds_retention=True)
 
-    held = lakes.exported_below(Round(queue, 1, 1, print))
+    held = lakes.exported_below(Work(queue, 1, 1, print))
     assert held is not None
     assert not ArchivedMessage.objects.filter(archive_xid__gte=held).exists()
 
@@ -284,7 +286,7 @@ def test_lake_with_runs_is_deleted_by_plain_sql_and_made_again(
         connection.execute("DELETE FROM pgqueue_lake WHERE path = %s", [lake])
     assert not ExportRun.objects.exists()
 
-    with pytest.raises(InvalidOption, match="twice"):
+    with pytest.raises(InvalidOption, match="duplicated"):
         export(spark, url, lake)
     assert not Lake.objects.exists()
 

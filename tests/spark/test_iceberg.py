@@ -1,4 +1,4 @@
-"""A lake as an Iceberg table, in a catalog in SQLite."""
+"""A lake as an Iceberg table, with a catalog in SQLite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setenv("PYICEBERG_CATALOG__CATALOG__URI", f"sqlite:///{tmp_path}/catalog.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__CATALOG__WAREHOUSE", f"file://{tmp_path}")
-    # Read from the environment as it is imported.
+    # pyiceberg reads the environment only when it is imported.
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
     with catalogs.load_catalog("catalog") as found:
         yield found
@@ -73,7 +73,7 @@ def test_compaction_replaces_files_of_the_table_in_one_commit(
     assert rows(catalog) == archived
     table = catalog.load_table(("shop", "archive"))
     assert len(list(table.scan().plan_files())) == 1
-    # The files of the earlier ones are deleted.
+    # Earlier snapshots have deleted files, so they have expired.
     assert len(table.snapshots()) == 1
 
 

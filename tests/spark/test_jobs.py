@@ -1,4 +1,4 @@
-"""The jobs as commands: exit codes, one line at the end, progress, and interruptions."""
+"""The jobs as commands: exit codes, a final line, progress, and interruptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lake(tmp_path: Path) -> str:
 
 @pytest.fixture
 def job(spark: Any, url: str) -> Iterator[Callable[..., int]]:
-    """A job by its command line; returns the exit code."""
+    """Run a job by its command line; returns the exit code."""
     before = signal.getsignal(signal.SIGTERM)
 
     def run(name: str, *arguments: str) -> int:

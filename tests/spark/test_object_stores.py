@@ -1,4 +1,4 @@
-"""Lakes on S3, at a server of its protocol on this machine, and on what fsspec knows."""
+"""Lakes on S3, with a compatible server on this machine, and on a store of fsspec."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.conftest import PublishingDies
 from tests.spark.test_export import export
 from tests.spark.test_memory import MEGABYTE, batch
 
-# Sockets that boto3 keeps for the next request.
+# boto3 keeps sockets open for the next request.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 Finish = Callable[..., list[int]]
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def server(s3_environment: dict[str, str]) -> Iterator[Any]:
-    """A client of the server."""
+    """Start an S3-compatible server; yields a client."""
     boto3 = pytest.importorskip("boto3")
     moto = pytest.importorskip("moto.server", exc_type=ImportError)
     port = int(s3_environment["AWS_ENDPOINT_URL"].rpartition(":")[2])
@@ -44,7 +44,7 @@ def server(s3_environment: dict[str, str]) -> Iterator[Any]:
 
 
 class Bucket:
-    """The contents of a bucket: objects, and uploads that are not completed."""
+    """A bucket's contents: objects and incomplete uploads."""
 
     def __init__(self, client: Any, name: str) -> None:
         self.client, self.name = client, name
@@ -84,7 +84,7 @@ def test_lake_on_s3_does_what_a_directory_does(
     assert export(spark, url, lake).rows == 20
     second = finish("007", 5)
 
-    # Hadoop's name is the same lake.
+    # An s3a:// address is the same lake.
     assert export(spark, url, lake.replace("s3://", "s3a://"), max_files=1).compacted == 1
 
     assert exported(spark, lake) == first + second
@@ -155,7 +155,7 @@ def test_upload_that_is_gone_must_have_been_published(lake: str, published: bool
         files.publish(lake, [file])
     store = stores.open_at(lake)
     assert isinstance(store, stores.Uploads)
-    # As S3 answers some time after; this server fails instead.
+    # S3 would answer so after a while; this server raises another error instead.
     answers = stub.Stubber(store.client)
     answers.add_client_error("complete_multipart_upload", "NoSuchUpload")
 
@@ -206,7 +206,7 @@ def test_large_file_is_uploaded_in_parts(lake: str, bucket: Bucket) -> None:
 def test_address_with_credentials_is_refused_and_not_repeated(
     spark: Any, url: str, address: str
 ) -> None:
-    with pytest.raises(InvalidOption, match="no credentials") as refused:
+    with pytest.raises(InvalidOption, match="not contain credentials") as refused:
         export(spark, url, address)
 
     assert "hidden" not in str(refused.value)
@@ -256,7 +256,7 @@ def test_secrets_are_in_no_log_no_page_of_spark_and_no_process_list(
     spark: Any, url: str, lake: str, finish: Finish, s3_environment: dict[str, str]
 ) -> None:
     finish("orders", 20)
-    # The server takes anybody; what matters is where the password goes.
+    # The server accepts any password; the test looks where the password appears.
     environment = {"PGQUEUE_URL": f"{url} password=hidden-of-postgres", "PYTHONPATH": str(ROOT)}
 
     done = subprocess.run(

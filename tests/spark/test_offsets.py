@@ -1,4 +1,4 @@
-"""Positions in the archive: decided in plain Python, and as SQL alike."""
+"""Positions in the archive: Python and SQL decide alike."""
 
 from __future__ import annotations
 

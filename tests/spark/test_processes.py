@@ -1,4 +1,4 @@
-"""Nothing depends on one process: executors, drivers and the server are killed in the middle."""
+"""No process is indispensable: executors, drivers and the server are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import until
 Finish = Callable[..., list[int]]
 ROOT = Path(__file__).resolve().parents[2]
 
-# Run in a process of its own: a session of another kind cannot live beside the shared one.
+# Run in a process of its own, since only one session can exist in a process.
 START = """
 import sys, time
 from pathlib import Path
@@ -49,7 +49,7 @@ def pause_until_killed():
         time.sleep(0.01)
 """
 
-# One task after the other, of 250 rows each.
+# Tasks of 250 rows, one after another.
 COPYING = """
 spark = session(
     "local-cluster[1,1,512]", spark__executor__memory="512m",
@@ -68,7 +68,7 @@ rows.select(pausing("body").alias("body")).write.format("pgqueue").mode("append"
     url=url, queue="copies").save()
 """
 
-# Batches of 20 into a sink that knows nothing of batches; the driver is killed in the third.
+# Batches of 20 into a sink that does not recognise batches; the driver is killed in the third.
 CONSUMING = """
 spark = session("local[1]")
 
@@ -90,7 +90,7 @@ query.awaitTermination()
 
 @contextmanager
 def driver(url: str, folder: Path, script: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A driver in a process of its own."""
+    """Start a driver in a process of its own."""
     program = folder / "driver.py"
     program.write_text(START + script)
     process = subprocess.Popen(
@@ -139,9 +139,10 @@ def test_executor_killed_in_the_middle_changes_nothing(
 
 @pytest.fixture
 def killed_driver(url: str, tmp_path: Path) -> Callable[[int], list[int]]:
-    """Consume 100 messages until the driver is killed in its third batch; the numbers of these 60.
+    """Consume 100 messages, and kill the driver in its third batch; returns the first 60 numbers.
 
-    The argument is the visibility timeout in seconds."""
+    The argument is the visibility timeout in seconds.
+    """
     Message.objects.create_queue("orders")
     Message.objects.send_batch("orders", [{"n": n} for n in range(100)])
 
@@ -198,8 +199,8 @@ def test_leases_of_a_killed_driver_come_back_to_other_consumers(
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    """A PostgreSQL of our own that may be killed."""
-    # Short, for the sake of the socket's path.
+    """A PostgreSQL server that the test may kill."""
+    # A short path, since the path of a socket is limited.
     directory = Path(tempfile.mkdtemp(prefix="pgqueue-spark-"))
     server = EmbeddedServer(directory, settings={"shared_buffers": "32MB"})
     server.start()
@@ -223,7 +224,7 @@ def test_server_killed_in_between_loses_and_doubles_nothing(
             other.do(call, "archive", "orders", [message.receipt for message in messages])
 
     def copy() -> Any:
-        """Archive of orders → queue of copies, to be restarted from its checkpoint."""
+        """A stream from the archive of orders to the queue copies, with its checkpoint."""
         source = spark.readStream.format("pgqueue").options(
             url=url, subscribe="orders", columns="body", maxOffsetsPerTrigger="40"
         )

@@ -34,7 +34,7 @@ def ids(frame: Any) -> list[int]:
 
 
 def planned(url: str, **options: str) -> tuple[Options, list[planning.Task]]:
-    """A read as the driver plans it, to be run later."""
+    """Plan a read like the driver, to be run later."""
     parsed = Options.parse({"url": url, "columns": "id", **options})
     with planning.connect(url) as asking:
         marks = planning.marks(asking, parsed, planning.queues(asking, parsed))
@@ -363,11 +363,11 @@ def test_peek_shows_live_messages_and_takes_none(read: Read, url: str) -> None:
         ({"columns": "id,nonsense"}, "no column 'nonsense'"),
         ({"subscribe": "nowhere"}, "no queue 'nowhere'"),
         ({"subscribe": "a", "subscribePattern": "a"}, "not both"),
-        ({"source": "dead"}, "source is archive, live or counts"),
-        ({"maxRecordsPerPartition": "0"}, "whole number from 1"),
+        ({"source": "dead"}, "source must be archive, live or counts"),
+        ({"maxRecordsPerPartition": "0"}, "an integer of at least 1"),
         ({"startingoffset": "earliest"}, "no option startingoffset"),
-        ({"startingOffsets": '{"partition": 0}'}, "startingOffsets is earliest"),
-        ({"startingTimestamp": "yesterday"}, "no moment"),
+        ({"startingOffsets": '{"partition": 0}'}, "startingOffsets must be earliest"),
+        ({"startingTimestamp": "yesterday"}, "no time"),
     ],
 )
 def test_option_that_makes_no_sense_is_refused(
@@ -424,7 +424,7 @@ def test_filter_on_a_field_is_applied_by_postgresql(finish: Finish, url: str) ->
     [partition] = reader.partitions()
     rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
     assert [row["body"] for row in rows] == [{"n": 4}]
-    # Spark looks again, since it reads JSON in its own way.
+    # Spark applies the filter again, since it reads JSON in its own way.
     assert left == [EqualTo(("body", "n"), 4)]
 
 

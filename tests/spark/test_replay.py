@@ -1,4 +1,4 @@
-"""Files → queue: from the lake, or from anywhere."""
+"""Replays from a lake, and loads from other files, into queues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bodies(queue: str) -> list[Any]:
 
 
 def live(queue: str) -> list[Message]:
-    """Messages of a queue that are not in the archive."""
+    """A queue's messages that are not archived."""
     found = Message.objects.filter(queue__name=queue)
     return list(found.exclude(pk__in=ArchivedMessage.objects.values("pk")))
 
@@ -88,7 +88,7 @@ def test_rate_is_kept_and_an_interrupted_replay_goes_on_at_any_rate(
     assert len(bodies("again")) == 20
 
     started = time.monotonic()
-    for _ in range(2):  # the second time there is nothing left
+    for _ in range(2):  # the second call finds nothing left to send
         replay(spark, url, lake, to="again", rate=rate, replay_id=name)
 
     assert len(bodies("again")) == 40

@@ -1,4 +1,4 @@
-"""Reading from a physical standby: all that was planned, or an error; never less."""
+"""Reads from a physical standby return everything that was planned, or fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pair:
             return connection.execute(statement).fetchone()
 
     def pause(self) -> None:
-        """Let the standby receive, and show nothing new."""
+        """Let the standby receive, but not replay."""
         self.on_standby("SELECT pg_wal_replay_pause()")
         until(lambda: self.on_standby("SELECT pg_get_wal_replay_pause_state()") == ("paused",), 30)
 
@@ -68,7 +68,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def paused(pair: Pair) -> Iterator[Pair]:
-    """A standby that has seen ten messages, and of the ten after them none."""
+    """A standby that shows the first ten messages, and none of the next ten."""
     pair.archive(10)
     caught_up(pair)
     pair.pause()

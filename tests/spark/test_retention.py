@@ -1,4 +1,4 @@
-"""Retention beside the pipeline: what is exported goes, and what goes is not passed over."""
+"""Retention and the pipeline: exported messages are removed, and removed ones are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Finish = Callable[[int], list[int]]
 
 @pytest.fixture
 def finish_long_ago(finish: Callable[..., list[int]]) -> Finish:
-    """Archive messages of a queue that keeps them for a day, two days ago."""
+    """Archive messages of a queue with a retention of one day, dated two days ago."""
 
     def send_archive_and_age(count: int) -> list[int]:
         ids = finish("orders", count, retention=DAY)
@@ -135,7 +135,7 @@ def test_task_notices_that_retention_took_its_rows_since_they_were_planned(
 
     with pytest.raises(DataLost):
         list(source.read(partition))
-    with pytest.raises(DataLost):  # the same batch again, after a restart
+    with pytest.raises(DataLost):  # Spark repeats the batch after a restart
         source.partitions(start, end)
 
 

@@ -1,4 +1,4 @@
-"""Roll-ups are what plain SQL says, and follow what changes."""
+"""Roll-ups equal the results of plain SQL, and follow changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import pytest
 from django.db import connection
 from django.db.models import F, Sum
 
-from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue, Rollup, RollupRun
+from django_pgqueue.history.histograms import LEAST, MOST
+from django_pgqueue.models import (
+    ArchivedMessage,
+    Message,
+    PurgeMark,
+    Queue,
+    Rollup,
+    RollupRun,
+    queue,
+)
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, ServerChanged
 from pyspark_pgqueue.export import export
@@ -24,7 +33,7 @@ from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
-# A history of many hours, at uneven times: message and outcome, as the package would write them.
+# A history of many hours, at uneven times: messages and outcomes as the package would write them.
 HISTORY = """
 WITH sent AS (
     INSERT INTO {message} (queue_id, enqueued_at, scheduled_at, group_key, body)
@@ -37,7 +46,8 @@ WITH sent AS (
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, archived_at, queue_id,
                        read_ct, attempts, state, error)
 SELECT id, enqueued_at, first, first + retry, first + retry + run, {queue_id},
-       CASE WHEN retry > interval '0' THEN 2 + id %% 4 ELSE 1 END, 1,
+       CASE WHEN retry > interval '0' THEN 2 + id %% 4 ELSE 1 END,
+       CASE WHEN retry > interval '0' THEN 1 + id %% 2 ELSE 1 END,
        CASE WHEN id %% 9 = 0 THEN 'FAILED' ELSE 'COMPLETED' END,
        CASE WHEN id %% 9 = 0 THEN 'KeyError: ' || id %% 4 || E'\n\nTraceback\n  a line' END
 FROM (SELECT id, enqueued_at, greatest(enqueued_at, scheduled_at)
@@ -57,7 +67,7 @@ WITH timed AS (
 )
 SELECT bucket, count(*) FILTER (WHERE state = 'COMPLETED'),
        count(*) FILTER (WHERE state = 'FAILED'),
-       count(*) FILTER (WHERE read_ct > 1), sum(run)::float8, count(DISTINCT group_key),
+       sum(attempts - 1), sum(run)::float8, count(DISTINCT group_key),
        percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY wait),
        percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY run)
 FROM timed GROUP BY bucket ORDER BY bucket
@@ -102,11 +112,12 @@ def test_rollups_are_what_plain_sql_says(
             retried,
             groups,
         )
-        assert row.busy_seconds == pytest.approx(busy)
+        assert row.busy == pytest.approx(busy)
         assert [row.wait_p50, row.wait_p95, row.wait_p99] == pytest.approx(list(map(float, wait)))
         assert [row.run_p50, row.run_p95, row.run_p99] == pytest.approx(list(map(float, run)))
-        assert sum(row.wait_histogram.values()) == completed + failed
-        assert sum(row.run_histogram.values()) == completed + failed
+        assert sum(row.waits.values()) == completed + failed
+        assert sum(row.runs.values()) == completed + failed
+        assert all(LEAST <= int(key) <= MOST for key in (*row.waits, *row.runs))
 
 
 def test_sent_and_backlog_are_what_plain_sql_says(
@@ -191,6 +202,31 @@ def test_next_time_only_what_is_new_is_computed(
     assert RollupRun.objects.count() == 2
 
 
+def test_retried_are_failed_attempts_that_were_tried_again(spark: Any, url: str) -> None:
+    Message.objects.create_queue("orders")
+    orders = queue("orders")
+
+    def receipts(vt: int = 60) -> list[Any]:
+        return [message.receipt for message in orders.read(vt=vt)]
+
+    orders.send("fails twice")
+    for _ in range(2):
+        orders.retry(dict.fromkeys(receipts(), 0))
+    orders.complete(receipts())
+    orders.send("its lease runs out")
+    receipts(vt=0)
+    orders.complete(receipts())
+    cancelled = orders.send("fails once, then is cancelled")
+    orders.retry(dict.fromkeys(receipts(), 60))
+    orders.cancel(cancelled)
+    ended = ArchivedMessage.objects.order_by("pk").values_list("attempts", "read_ct")
+    assert list(ended) == [(3, 3), (1, 2), (1, 1)]
+
+    rollup(spark, url)
+
+    assert sum(row.retried for row in hours(queue_name="orders")) == 3
+
+
 def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
@@ -230,7 +266,7 @@ def test_sent_counts_what_was_sent_in_a_transaction_that_committed_late(
     rollup(spark, url)
     assert sum(row.sent for row in hours(queue_name="orders")) == 5
     actor.do(commit)
-    # As if the first run had been a day ago, and the transaction open since.
+    # As if the first run was a day ago, and the transaction has been open since.
     for table, column in TIMES:
         sql(f"UPDATE {table} SET {column} = {column} - interval '1 day' RETURNING 1")
 
@@ -239,7 +275,7 @@ def test_sent_counts_what_was_sent_in_a_transaction_that_committed_late(
 
     found = hours(queue_name="orders")
     assert sum(row.sent for row in found) == 65
-    # As backlog since then.
+    # The messages count as backlog since then.
     assert len(found) >= 24
     assert {row.backlog for row in found} == {65}
 
@@ -294,7 +330,7 @@ def test_spans_that_a_lake_has_whole_are_not_read_from_the_database(
     new = finish("mails", 5)
     rollup(spark, url)
     expected = figures()
-    # The database has lost them; the lake has not.
+    # The messages are deleted in the database, and remain in the lake.
     sql("DELETE FROM pgqueue_archive WHERE queue_id = %s RETURNING 1", [queue.pk])
 
     rollup(spark, url, every=True, lake=lake)
@@ -312,7 +348,7 @@ def test_lake_of_some_queues_is_refused(
         rollup(spark, url, lake=lake)
     export(spark, url, lake, queues=["orders"])
 
-    with pytest.raises(InvalidOption, match="every queue"):
+    with pytest.raises(InvalidOption, match="all queues"):
         rollup(spark, url, lake=lake)
 
 
@@ -353,7 +389,7 @@ def test_every_span_is_computed_again_from_a_lake_too(
 
 @pytest.fixture
 def kept_for_two_hours(history: Callable[[str, int], Queue], sql: Sql) -> Callable[[], None]:
-    """Six hours of two queues are there; retention takes all but two hours of one of them."""
+    """Two queues with six hours each; retention keeps only the last two hours of one."""
     queue = history("orders", 300)
     history("mails", 300)
 
@@ -461,7 +497,7 @@ def test_queues_that_are_counted_side_by_side_are_of_one_moment(
     def send_more(what: str, done: int, total: int) -> None:
         totals.append(total)
         if done == 0:
-            # After the snapshot, before any queue is known to be counted.
+            # After the snapshot, and before any queue is counted.
             for name in names:
                 Message.objects.send(name, {})
                 Message.objects.archive(name, Message.objects.read(name))

@@ -1,4 +1,4 @@
-"""The archive as a stream: every message once, late commits and restarts included."""
+"""The archive as a stream: every message once, despite late commits and restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Finish = Callable[..., list[int]]
 
 
 class Stream:
-    """A query over the archive that notes what each micro-batch brought."""
+    """A query over the archive that stores each micro-batch's ids."""
 
     def __init__(self, spark: Any, url: str, checkpoint: Path) -> None:
         self.spark, self.url, self.checkpoint = spark, url, checkpoint
@@ -38,7 +38,7 @@ class Stream:
 
     def start(self, trigger: dict[str, Any], **options: Any) -> Any:
         def note(frame: Any, number: int) -> None:
-            # A batch that comes again replaces itself, as an idempotent sink does.
+            # A repeated batch replaces itself, as in an idempotent sink.
             self.batches[number] = [row.id for row in frame.collect()]
 
         source = self.spark.readStream.format("pgqueue").options(url=self.url, columns="id,body")
@@ -63,7 +63,7 @@ def stream(spark: Any, url: str, tmp_path: Path) -> Stream:
 
 @pytest.fixture
 def source(url: str) -> ArchiveStream:
-    """The reader as it lives on the driver, without Spark around it."""
+    """The reader as on the driver, without Spark."""
     return ArchiveStream(Options.parse({"url": url}), StructType.fromDDL("id bigint"))
 
 
@@ -120,7 +120,7 @@ def test_batch_that_comes_again_brings_the_same_rows(stream: Stream, finish: Fin
     finish("orders", 20)
     stream.catch_up(maxOffsetsPerTrigger="15")
     before = dict(stream.batches)
-    # As after a crash before Spark noted that the last batch was done.
+    # As after a crash before Spark committed the last batch.
     last = str(max(before))
     for name in (last, f".{last}.crc"):
         (stream.checkpoint / "commits" / name).unlink()

@@ -1,4 +1,4 @@
-"""DataFrame → queue: each row once, whatever happens to tasks, jobs and servers."""
+"""Writes into queues: each row once, whatever happens to tasks, jobs and servers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ ROWS = 200
 
 @pytest.fixture
 def orders(url: str) -> Queue:
-    """A committed queue, and nothing in staging, where a task that another test killed leaves rows
-    until they are swept."""
+    """A committed queue and an empty staging table: a killed task of another test may have left
+    rows.
+    """
     with psycopg.connect(url) as connection:
         connection.execute("DELETE FROM pgqueue_staging")
     return Message.objects.create_queue("orders")
@@ -185,7 +186,7 @@ def test_batch_replayed_with_another_partitioning_is_not_sent_again(
         query.awaitTermination(120)
 
     stream(4)
-    # As after a crash between the sink's commit and the note that Spark makes of it.
+    # As after a crash between the sink's commit and Spark's.
     for name in ("0", ".0.crc"):
         (checkpoint / "commits" / name).unlink()
     stream(3)
@@ -278,10 +279,10 @@ def test_queue_that_was_dropped_meanwhile_is_missed(url: str, orders: Queue) -> 
     message = writing.write(iter([batch(1, 2)]))
     Message.objects.drop_queue("orders")
 
-    with pytest.raises(PipelineError, match="dropped meanwhile"):
+    with pytest.raises(PipelineError, match="dropped during the write"):
         writing.commit([message])
 
-    writing.abort([message])  # as Spark does when a commit fails
+    writing.abort([message])  # Spark calls abort when a commit fails
     assert staged(url) == 0
 
 

@@ -1,4 +1,4 @@
-"""Writers as rude as real ones: they commit late, roll back, and use savepoints."""
+"""Writers with difficult transactions: they commit late, roll back, and use savepoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """Threads that send and archive on connections of their own, until they are stopped."""
+    """Threads that send and archive, each on its own connection, until stopped."""
 
     def __init__(self, queue: str, writers: int = 8) -> None:
         self.queue = queue
@@ -56,7 +56,7 @@ class Traffic:
             else:
                 self._send_and_archive(dice.randint(1, 8))
         if dice.random() < 0.1:
-            # A late commit: others begin and end meanwhile.
+            # A late commit: other transactions start and end meanwhile.
             time.sleep(dice.uniform(0.2, 1.0))
         transaction.set_rollback(dice.random() < 0.15)
 

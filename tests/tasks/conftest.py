@@ -1,4 +1,6 @@
-"""Fixtures of the task backend's tests; nothing here is collected before Django 6.0."""
+"""Fixtures for tests of the task backend, which are collected only if a task framework is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from django_pgqueue.models import Message, Queue
+from tests.prometheus.conftest import connected
+from tests.tasks.framework import HAS_TASKS
 
-collect_ignore_glob = ["test_*.py"] if django.VERSION < (6, 0) else []
+__all__ = ["connected"]
+
+collect_ignore_glob = [] if HAS_TASKS else ["test_*.py"]
+collect_ignore = [] if django.VERSION >= (6, 0) else ["test_djangos_own.py"]
 
 BACKEND = "django_pgqueue.tasks.PgQueueBackend"
 QUEUES = ["default", "emails"]
@@ -22,7 +29,7 @@ QUEUES = ["default", "emails"]
 
 @pytest.fixture
 def configure(own_handlers: None) -> Iterator[Callable[..., None]]:
-    """Put our backend in TASKS, with these options: ``configure(retry=NoRetry())``."""
+    """Set our backend in TASKS with these options: ``configure(retry=NoRetry())``."""
     changed: list[override_settings] = []
 
     def change(queues: list[str] = QUEUES, **options: Any) -> None:
@@ -37,18 +44,18 @@ def configure(own_handlers: None) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def backend(db: None, configure: Callable[..., None]) -> Any:
-    """The backend, its queues in the test's transaction."""
+    """The backend, with its queues in the test's transaction."""
     return _made(configure)
 
 
 @pytest.fixture
 def committed_backend(committed: None, configure: Callable[..., None]) -> Any:
-    """The backend, its queues committed, so that a consumer sees them."""
+    """The backend, with committed queues that a consumer can see."""
     return _made(configure)
 
 
 def _made(configure: Callable[..., None]) -> Any:
-    from django.tasks import default_task_backend
+    from tests.tasks.framework import default_task_backend
 
     configure()
     for name in QUEUES:
@@ -58,7 +65,7 @@ def _made(configure: Callable[..., None]) -> Any:
 
 @pytest.fixture
 def work(committed: None) -> Iterator[Callable[..., None]]:
-    """Run ``runconsumer --drain`` on these queues, or on all."""
+    """Run ``runconsumer --drain`` on these queues, or on all queues."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def run(*queues: str, **options: Any) -> None:

@@ -6,12 +6,11 @@ import os
 import threading
 from typing import Any
 
-from django.tasks import TaskContext, task
-
 from django_pgqueue import queue
 from django_pgqueue.acks import Retry
+from tests.tasks.framework import TaskContext, task
 
-#: The calls, in the order of running.
+#: The calls, in the order in which they ran.
 ran: list[Any] = []
 begun = threading.Event()
 go = threading.Event()

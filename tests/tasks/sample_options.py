@@ -1,13 +1,13 @@
-"""Tasks with options, as Django 6.1 takes them."""
+"""Tasks with our own options."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from django.tasks import TaskContext, task
-
 from django_pgqueue.retries import Constant
+from django_pgqueue.tasks import task
+from tests.tasks.framework import TaskContext
 from tests.tasks.sample import ran
 
 

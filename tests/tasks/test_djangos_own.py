@@ -1,8 +1,8 @@
-"""Django's own tests of its task backends, run against ours.
+"""Django's own tests of its task backends, run with our backends.
 
-They are in Django's source distribution only, which pip brings (DJANGO_SOURCE names a copy that is
-there already). Ours take the places of Django's two backends: first those for tests, then the
-queues' backend as well.
+They are only in Django's source distribution, which pip downloads (DJANGO_SOURCE names an existing
+copy). Our backends replace Django's two: first our backends for tests, and then the queues'
+backend.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ pytestmark = [
     pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.0 cannot pickle its tasks"),
 ]
 
-#: Tests of the stand-ins' own list of results, and of what they cannot do and a queue can.
+#: Tests of the stand-ins' own list of results, and of limits that a queue does not have.
 NOT_OURS = {
     "DummyBackendTestCase.test_refresh_result",
     "DummyBackendTestCase.test_refresh_result_async",
     "ImmediateBackendTestCase.test_cannot_get_result",
     "ImmediateBackendTestCase.test_cannot_pass_run_after",
     "ImmediateBackendTestCase.test_cannot_refresh_result",
-    # A consumer reads after the commit.
+    # A consumer reads only after the commit.
     "ImmediateBackendTransactionTestCase.test_doesnt_wait_until_transaction_commit_by_default",
-    # A consumer must outlive it; it is a delivery without an outcome.
+    # A consumer must survive it; it is a delivery without an outcome.
     "ImmediateBackendTestCase.test_throws_keyboard_interrupt",
 }
 
 
 class Stored(PgQueueBackend):
-    """Our backend, with the queues that the tests name, and as callable as Django's stand-ins."""
+    """Our backend. Creates the queues that the tests name, and can be called in coroutines."""
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         Message.objects.create_queue(task.queue_name)
         result = super().enqueue(task, args, kwargs)
         self.work(task.queue_name)
-        # With the server's time, as every later look at it.
+        # With the server's time, like every later result.
         return self.get_result(result.id)
 
     def get_result(self, result_id: str) -> Any:
         return _outside_of_loops(super().get_result, result_id)
 
     def work(self, queue: str) -> None:
-        """Nothing: what is enqueued stays in the queue."""
+        """Do nothing: enqueued tasks stay in the queue."""
 
-    # Of the DummyBackend.
+    # Members of the DummyBackend.
 
     @property
     def results(self) -> list[Any]:
@@ -81,7 +81,7 @@ class Stored(PgQueueBackend):
 
 
 class Worked(Stored):
-    """In the place of the ImmediateBackend: a consumer runs what is enqueued."""
+    """Replaces the ImmediateBackend: a consumer runs what is enqueued."""
 
     def work(self, queue: str) -> None:
         with mock.patch.dict(handlers._handlers, clear=True):
@@ -90,7 +90,7 @@ class Worked(Stored):
 
 
 def _outside_of_loops(function: Callable[..., Any], *args: Any) -> Any:
-    """Django's tests call the stand-ins in coroutines too; a database may not be asked there."""
+    """Django's tests call the backends in coroutines too, where database calls are forbidden."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -108,7 +108,7 @@ def _outside_of_loops(function: Callable[..., Any], *args: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def suite(request: pytest.FixtureRequest) -> Iterator[dict[str, ModuleType]]:
-    """The modules of Django's tests."""
+    """The path of Django's tests, which can be imported from now on."""
     given = os.environ.get("DJANGO_SOURCE")
     tests = Path(given) / "tests" if given else _brought(request.config.cache)
     if not (tests / "tasks").is_dir():
@@ -124,7 +124,7 @@ def suite(request: pytest.FixtureRequest) -> Iterator[dict[str, ModuleType]]:
 
 
 def _brought(cache: Any) -> Path:
-    """The tests of this very Django, from its source distribution."""
+    """Download the source distribution of the installed Django; returns its tests' path."""
     home = Path(cache.mkdir("django-source"))
     tests = home / f"django-{django.get_version()}" / "tests"
     if not tests.is_dir():
@@ -143,7 +143,7 @@ def _brought(cache: Any) -> Path:
 
 
 def run(module: ModuleType, dummy_: type[Any], immediate_: type[Any], out: set[str]) -> int:
-    """Run a module's tests with these backends in place of Django's; how many there were."""
+    """Run a module's tests with these backends instead of Django's; returns how many tests ran."""
     found = unittest.TestSuite()
     for case in vars(module).values():
         if not (isinstance(case, type) and issubclass(case, unittest.TestCase)):

@@ -1,4 +1,4 @@
-"""Enqueueing: what Django's reference and how-to promise, and what is ours besides."""
+"""Enqueueing: what Django's reference and how-to promise, and our extensions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ import django
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
-from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
-from django.tasks.base import Task
-from django.tasks.exceptions import (
-    InvalidTask,
-    InvalidTaskBackend,
-    TaskResultDoesNotExist,
-    TaskResultMismatch,
-)
-from django.tasks.signals import task_enqueued
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import queue
+from django_pgqueue import handlers, queue
+from django_pgqueue.checks import check_queues_exist
 from django_pgqueue.errors import InvalidMessage, QueueNotFound
 from django_pgqueue.models import LiveMessage, Message, Queue
-from django_pgqueue.tasks import PgQueueBackend
+from django_pgqueue.tasks import PgQueueBackend, running
+from django_pgqueue.worker.consumer import Consumer
+from django_pgqueue.worker.options import Options
 from tests.engine.plans.plans import planned_queues
 from tests.tasks import sample
+from tests.tasks.framework import (
+    NAME,
+    InvalidTask,
+    InvalidTaskBackend,
+    Task,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    default_task_backend,
+    task,
+    task_backends,
+    task_enqueued,
+)
 
 
 def stand(result: Any) -> Any:
@@ -203,8 +210,50 @@ def test_no_queues_in_settings_are_any(db: None, configure: Any) -> None:
 def test_a_queue_that_was_not_made_says_so(db: None, configure: Any) -> None:
     configure()
 
-    with pytest.raises(QueueNotFound, match="Create it first"):
+    with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
         sample.noop.enqueue()
+    with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
+        default_task_backend.enqueue_many(sample.noop, [[], []])
+
+
+def test_tables_that_were_not_made_say_so(db: None, configure: Any) -> None:
+    configure()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
+
+    with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
+        sample.noop.enqueue()
+
+
+def test_a_queue_that_migrate_does_not_make_says_how_to_make_it(db: None, configure: Any) -> None:
+    configure(queues=[])
+
+    with pytest.raises(QueueNotFound, match="Create it first"):
+        sample.noop.using(queue_name="anything").enqueue()
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_the_command_names_another_database(configure: Any) -> None:
+    configure(database="other")
+
+    with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate --database other, which"):
+        sample.noop.enqueue()
+
+
+def test_a_consumer_without_its_queue_says_so(db: None, configure: Any) -> None:
+    configure()
+    running.register()
+
+    with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
+        Consumer(handlers.handlers(["emails"]), Options())
+
+
+def test_w002_names_the_command(db: None, configure: Any) -> None:
+    configure()
+
+    hints = {each.hint for each in check_queues_exist(databases=["default"])}
+
+    assert hints == {"Run manage.py migrate, which makes it."}
 
 
 def test_an_unknown_backend_is_refused(backend: Any) -> None:
@@ -309,6 +358,22 @@ def test_refresh_of_what_has_not_changed(backend: Any) -> None:
     assert again.args == result.args
 
 
+def test_a_task_runs_as_long_as_its_lease_by_the_clock_of_the_server(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = sample.noop.enqueue()
+    [message] = queue("default").read()
+    monkeypatch.setattr(
+        timezone, "now", lambda: dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    )
+
+    result.refresh()
+    assert result.status == TaskResultStatus.RUNNING
+    message.extend(0)
+    result.refresh()
+    assert result.status == TaskResultStatus.READY
+
+
 def test_enqueueing_is_signalled_and_logged(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[tuple[Any, str]] = []
 
@@ -317,7 +382,7 @@ def test_enqueueing_is_signalled_and_logged(backend: Any, caplog: pytest.LogCapt
 
     task_enqueued.connect(listen)
     try:
-        with caplog.at_level(logging.DEBUG, "django.tasks"):
+        with caplog.at_level(logging.DEBUG, NAME):
             result = sample.noop.enqueue()
     finally:
         task_enqueued.disconnect(listen)
@@ -328,7 +393,7 @@ def test_enqueueing_is_signalled_and_logged(backend: Any, caplog: pytest.LogCapt
 
 def test_many_at_once(backend: Any, django_assert_num_queries: Callable[..., Any]) -> None:
     sample.noop.enqueue()
-    # The queue is looked up in a transaction, and all are sent by one statement.
+    # One query looks up the queue in the transaction, and one statement sends all.
     with django_assert_num_queries(2):
         results = backend.enqueue_many(sample.add, [[1], {"one": 2, "two": 3}, (4, 5)])
 
@@ -367,7 +432,7 @@ def test_many_are_all_or_none(backend: Any) -> None:
 
 
 def test_results_in_a_priority_queue(backend: Any) -> None:
-    """Results compare by identity of their values, as Django's do."""
+    """Results compare by their values, like Django's."""
     first, second = sample.noop.enqueue(), sample.noop.enqueue()
 
     assert first != second

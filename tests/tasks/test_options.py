@@ -1,4 +1,4 @@
-"""Options in a task's decorator, from Django 6.1 on: retry, timeout, group and dedup key."""
+"""Options in a task's decorator: retry, timeout, group and dedup key."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import logging
 import pickle
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import django
 import pytest
 from django.core.checks import Error
 from django.core.management import call_command
-from django.tasks import TaskResultStatus, default_task_backend, task
-from django.tasks.exceptions import InvalidTask
 from django.test import override_settings
 
 from django_pgqueue import queue
-from django_pgqueue.errors import HandlerTimeout
+from django_pgqueue.errors import HandlerTimeout, InvalidArgument
 from django_pgqueue.models import LiveMessage, Queue
 from django_pgqueue.retries import Constant, NoRetry
-from django_pgqueue.tasks import PgQueueTask
+from django_pgqueue.tasks import PgQueueBackend, PgQueueTask, running, task
 from django_pgqueue.tasks.running import create_queues
-from tests.tasks import sample
-
-if django.VERSION < (6, 1):
-    pytest.skip("tasks have options from Django 6.1 on", allow_module_level=True)
-
-from tests.tasks import sample_options
+from tests.tasks import sample, sample_options
+from tests.tasks.framework import NAME, InvalidTask, TaskResultStatus, default_task_backend
+from tests.tasks.framework import task as task_of_django
 
 
 def test_a_task_has_options_that_survive_using(backend: Any) -> None:
@@ -40,6 +36,7 @@ def test_a_task_has_options_that_survive_using(backend: Any) -> None:
     assert sample_options.stubborn.using().retry == Constant(seconds=0, max_attempts=3)
 
 
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.0 cannot pickle its tasks")
 def test_options_can_be_pickled(backend: Any) -> None:
     for each in (sample_options.charge, sample_options.stubborn, sample_options.endless):
         assert pickle.loads(pickle.dumps(each)) == each
@@ -146,6 +143,57 @@ def test_the_backends_for_tests_take_the_same_options(name: str, db: None) -> No
             assert (one.return_value, two.return_value) == (1, 2)
 
 
+@pytest.mark.parametrize("name", ["dummy.DummyBackend", "immediate.ImmediateBackend"])
+def test_backends_of_others_ignore_the_options(name: str, db: None) -> None:
+    with override_settings(TASKS={"default": {"BACKEND": f"{NAME}.backends.{name}"}}):
+        each = task(retry=NoRetry(), group="g", dedup_key="{one}")(sample.add.func)
+        assert len(each.enqueue_many([[1], {"one": 2}])) == 2
+        assert each.using(priority=3, group="h").group == "h"
+
+
+def test_a_project_may_have_a_subclass_of_the_task(backend: Any) -> None:
+    class Own(PgQueueTask[..., Any]):
+        __slots__ = ()
+
+    with mock.patch.object(PgQueueBackend, "task_class", Own):
+        assert isinstance(task(sample.add.func), Own)
+
+
+@pytest.mark.parametrize("option", ["retry", "timeout", "group", "dedup_key"])
+def test_an_option_that_djangos_decorator_refuses_names_ours(
+    db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    tasks = {
+        "default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"},
+        "plain": {"BACKEND": f"{NAME}.backends.dummy.DummyBackend"},
+    }
+
+    def discover(module: str) -> None:
+        options: Any = {option: None, "backend": "plain"}
+        task_of_django(**options)(sample.add.func)
+
+    monkeypatch.setattr(running, "autodiscover_modules", discover)
+
+    with (
+        override_settings(TASKS=tasks),
+        pytest.raises(InvalidArgument, match=rf"'{option}'.*import task, which") as raised,
+    ):
+        running.register()
+    assert "discover" in [frame.name for frame in raised.traceback]
+
+
+def test_another_mistake_in_a_tasks_module_stays(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def discover(module: str) -> None:
+        raise TypeError("task() got an unexpected keyword argument 'retries'")
+
+    monkeypatch.setattr(running, "autodiscover_modules", discover)
+
+    with pytest.raises(TypeError, match="retries"):
+        running.register()
+
+
 def test_the_check_finds_unknown_options(db: None, configure: Callable[..., None]) -> None:
     configure(retries=3)
 
@@ -192,7 +240,7 @@ def test_a_flush_makes_none(db: None, configure: Callable[..., None]) -> None:
 
 
 def test_a_dedup_log_is_no_error(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "django.tasks"):
+    with caplog.at_level(logging.DEBUG, NAME):
         sample.noop.using(dedup_key="once").enqueue()
 
     assert "enqueued" in caplog.text

@@ -1,8 +1,9 @@
-"""Running: ``manage.py runconsumer`` works on tasks, and their results tell of it."""
+"""Running tasks: ``manage.py runconsumer`` runs them, and their results show it."""
 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -13,8 +14,6 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connections
-from django.tasks import TaskResultStatus
-from django.tasks.signals import task_finished, task_started
 
 from django_pgqueue import handlers, queue
 from django_pgqueue.errors import InvalidArgument, MessageCancelled, PgQueueError
@@ -25,6 +24,7 @@ from django_pgqueue.tasks.running import TaskHandler, register
 from django_pgqueue.testing import drain
 from tests.actors import Actor, manage
 from tests.tasks import sample
+from tests.tasks.framework import NAME, TaskResultStatus, task_finished, task_started
 from tests.waiting import until
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
@@ -33,7 +33,7 @@ FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 
 @pytest.fixture
 def heard() -> Iterator[list[tuple[str, Any, str, str]]]:
-    """The signals of tasks: name, sender, id and status at that moment."""
+    """The tasks' signals: name, sender, id, and status at that moment."""
     found: list[tuple[str, Any, str, str]] = []
 
     def start(sender: Any, task_result: Any, **kwargs: Any) -> None:
@@ -171,9 +171,11 @@ def test_the_context_is_given(committed_backend: Any, work: Callable[..., None])
     assert len(set(found.worker_ids)) == 1
 
 
+@pytest.mark.parametrize("use_tz", [True, False])
 def test_a_running_task_is_running(
-    committed_backend: Any, work: Callable[..., None], configure: Callable[..., None]
+    committed_backend: Any, work: Callable[..., None], settings: Any, use_tz: bool
 ) -> None:
+    settings.USE_TZ = use_tz
     result = sample.hold.enqueue()
     seen: list[Any] = []
 
@@ -266,12 +268,13 @@ def test_a_dead_letter_has_failed(
 def test_a_cancelled_task_has_failed(backend: Any) -> None:
     result = sample.noop.enqueue()
 
-    queue("default").cancel(int(result.id))
+    queue("default").cancel(int(result.id), reason="the customer withdrew")
     result.refresh()
 
     assert result.status == FAILED
     assert result.attempts == 0
-    assert [e.exception_class for e in result.errors] == [MessageCancelled]
+    [error] = result.errors
+    assert (error.exception_class, error.traceback) == (MessageCancelled, "the customer withdrew")
 
 
 def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[..., None]) -> None:
@@ -336,11 +339,11 @@ def test_the_end_is_signalled_once_it_is_written(
 def test_djangos_own_log_tells_of_it(
     committed_backend: Any, work: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "django.tasks"):
+    with caplog.at_level(logging.INFO, NAME):
         good, bad = sample.add.enqueue(1), sample.fail.enqueue()
         work(workers=1)
 
-    records = [r for r in caplog.records if r.name == "django.tasks"]
+    records = [r for r in caplog.records if r.name == NAME]
     lines = [(r.levelname, r.getMessage()) for r in records]
     path = "path=tests.tasks.sample"
     assert ("INFO", f"Task id={good.id} {path}.add state=RUNNING") in lines
@@ -445,7 +448,7 @@ def test_runconsumer_takes_named_queues_only(
 def test_a_queue_has_tasks_or_a_consumer(backend: Any) -> None:
     handlers.consumer("default")(print_it)
 
-    with pytest.raises(InvalidArgument, match=r"is consumed by .*print_it already"):
+    with pytest.raises(InvalidArgument, match=r"is already consumed by .*print_it"):
         register()
 
 
@@ -489,10 +492,34 @@ def test_another_database(
     assert result.return_value == 1
 
 
-def test_the_module_refuses_an_older_django() -> None:
-    code = "import django; django.VERSION = (5, 2, 8, 'final', 0)\nimport django_pgqueue.tasks"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+WITHOUT_TASKS = """
+import sys
+import django
+django.VERSION = (5, 2, 8, "final", 0)
+sys.modules["django_tasks"] = None
+"""
+
+
+def without_tasks(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code on Django 5.2 without django-tasks."""
+    return subprocess.run(
+        [sys.executable, "-c", f"{WITHOUT_TASKS}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+    )
+
+
+def test_the_module_names_the_backport_on_an_older_django() -> None:
+    run = without_tasks("import django_pgqueue.tasks")
 
     assert run.returncode == 1
-    assert "ImproperlyConfigured: django_pgqueue.tasks needs the Tasks framework" in run.stderr
-    assert "this is Django 5.2.8" in run.stderr
+    assert "ImproperlyConfigured: django_pgqueue.tasks needs a Tasks framework" in run.stderr
+    assert "this is Django 5.2.8: pip install 'django-postgres-mq[tasks]'" in run.stderr
+
+
+def test_an_older_django_needs_no_backport_for_consumers() -> None:
+    run = without_tasks("django.setup(); from django_pgqueue import consumer; print('ready')")
+
+    assert (run.stdout, run.stderr) == ("ready\n", "")

@@ -1,4 +1,4 @@
-"""A consumer that runs in the test, and the spans that were made."""
+"""A consumer in the test's process, and the exported spans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["consume", "drain"]
 
 @pytest.fixture
 def provider() -> TracerProvider:
-    """A provider of the test's own: the global one can be set only once."""
+    """A tracer provider for the test: the global one can be set only once."""
     return TracerProvider()
 
 

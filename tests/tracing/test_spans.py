@@ -1,4 +1,4 @@
-"""One trace from the request through the queue to the handler."""
+"""One trace spans the request, the queue and the handler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import django
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
@@ -23,6 +22,7 @@ from django_pgqueue import consumer, queue
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.retries import Constant
 from django_pgqueue.tracing import apps
+from tests.tasks.framework import needs_tasks
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -196,7 +196,7 @@ def test_a_message_of_no_trace_begins_one(
     assert process.parent is None
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+@needs_tasks
 def test_a_task_is_in_the_trace_too(
     db: None, settings: Any, provider: TracerProvider, exported: InMemorySpanExporter
 ) -> None:
@@ -221,7 +221,7 @@ def place_order(request: HttpRequest) -> HttpResponse:
 urlpatterns = [path("orders", place_order)]
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django 5.2 has no tasks")
+@needs_tasks
 def test_one_trace_goes_from_a_web_request_by_a_task_to_a_handler(
     committed: None,
     settings: Any,
@@ -251,13 +251,18 @@ def test_one_trace_goes_from_a_web_request_by_a_task_to_a_handler(
         signal.signal(number, handler)
 
     assert (answer.status_code, handled) == (200, [{"number": 7}])
-    names = ["POST /orders", "create default", "process default", "create orders", "process orders"]
+    task = "process tests.tasks.sample.send_on"
+    names = ["POST /orders", "create default", task, "create orders", "process orders"]
     spans = [span for name in names for span in named(exported, name)]
     assert [span.name for span in spans] == names
     assert len({span.context.trace_id for span in spans}) == 1
     assert [span.parent.span_id for span in spans[1:]] == [
         span.context.span_id for span in spans[:-1]
     ]
+    attributes = spans[2].attributes or {}
+    assert attributes["code.function.name"] == "tests.tasks.sample.send_on"
+    assert attributes["messaging.destination.name"] == "default"
+    assert "code.function.name" not in (spans[4].attributes or {})
 
 
 def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

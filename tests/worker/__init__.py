@@ -1,3 +1,3 @@
-"""Consumers at work, in a thread of the test or as processes of their own."""
+"""Tests of consumers, in a thread of the test or in processes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures that start consumers, and stop them."""
+"""Fixtures that start and stop consumers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker.consuming import Held, InThread
 def consume(committed: None) -> Iterator[Callable[..., InThread]]:
     """Start a consumer: ``consume(function, queue="orders", **options of @consumer)``.
 
-    ``options`` are those of the process; ``handlers`` stands for several queues.
+    ``options`` are the process's options; ``handlers`` replaces the function, for several queues.
     """
     started: list[InThread] = []
 
@@ -43,7 +43,7 @@ def consume(committed: None) -> Iterator[Callable[..., InThread]]:
 
 @pytest.fixture
 def drain(consume: Callable[..., InThread]) -> Callable[..., InThread]:
-    """The same, and wait until the queue is drained."""
+    """Start a draining consumer, and wait until the queue is drained."""
 
     def run(*args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> InThread:
         run = consume(*args, options={"drain": True, **(options or {})}, **kwargs)
@@ -55,7 +55,7 @@ def drain(consume: Callable[..., InThread]) -> Callable[..., InThread]:
 
 @pytest.fixture
 def held(consume: Callable[..., InThread]) -> Iterator[Held]:
-    """A handler that is let go before its consumer is stopped, however the test ends."""
+    """A handler that blocks until released; it is released before its consumer stops."""
     held = Held()
     yield held
     held.let_go()
@@ -63,7 +63,7 @@ def held(consume: Callable[..., InThread]) -> Iterator[Held]:
 
 @pytest.fixture
 def events() -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Every signal as it comes: its name and its arguments."""
+    """Every signal received: its name and its arguments."""
     heard: list[tuple[str, dict[str, Any]]] = []
     receivers = []
     for name in signals.__all__:

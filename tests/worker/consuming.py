@@ -1,4 +1,4 @@
-"""A consumer in a thread of the test, and looks at what it did."""
+"""Runs a consumer in a thread of the test, and inspects its results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class InThread:
 
 
 class Held:
-    """A handler that begins, and stays at it until it is let go."""
+    """A handler that blocks until it is released."""
 
     def __init__(self) -> None:
         self._begun, self._go = threading.Event(), threading.Event()
@@ -77,18 +77,18 @@ class Held:
 def subscribed(
     queue: str = "orders", using: str | None = None, **handler_options: Any
 ) -> Subscription:
-    """The state shared by the loops of a consumer, without a consumer."""
+    """The state shared by a consumer's loops, without a consumer."""
     handler = Handler(queue, lambda message: None, using=using, **handler_options)
     return Subscription(handler, Message.objects.resolve(queue, using), Options())
 
 
 def executing(subscription: Subscription) -> Execution:
-    """Runs the handler of a subscription, without a consumer."""
+    """Runs a subscription's handler, without a consumer."""
     return Execution(subscription, Settler(0))
 
 
 def elsewhere(function: Callable[[], Any]) -> None:
-    """Do something in another thread, with a connection of its own, and wait for it."""
+    """Call a function in another thread, with its own connection, and wait for it."""
 
     def run() -> None:
         try:
@@ -102,11 +102,11 @@ def elsewhere(function: Callable[[], Any]) -> None:
 
 
 def steal(message: Message) -> list[int]:
-    """Take a lease over, as another reader would after the visibility timeout."""
+    """Take over a lease, like another reader after the visibility timeout."""
     stolen: list[int] = []
 
     def read() -> None:
-        # At once, before the consumer itself reads it again.
+        # One transaction, so that the consumer cannot read the message first.
         with transaction.atomic():
             Message.objects.set_vt("orders", message.receipt, 0)
             again = Message.objects.read("orders", vt=60, in_transaction=True)
@@ -117,7 +117,7 @@ def steal(message: Message) -> list[int]:
 
 
 def outcomes(queue: str = "orders") -> dict[int, str]:
-    """The archive of a queue: the state of each message."""
+    """The state of each archived message of a queue, by id."""
     return dict(ArchivedMessage.objects.filter(queue__name=queue).values_list("id", "state"))
 
 
@@ -139,5 +139,5 @@ def live(queue: str = "orders") -> list[tuple[int, str, int, int]]:
 
 
 def leases(queue: str = "orders") -> int:
-    """How many messages of a queue are in flight."""
+    """The number of messages in flight."""
     return Message.objects.metrics(queue).in_flight

@@ -1,4 +1,4 @@
-"""Each failed attempt is kept: when, in which process, and why."""
+"""Each failed attempt is stored: its time, its process and its error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Reject, Retry
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.settle import attempts as attempts_of
+from django_pgqueue.maintenance import prune_attempts
+from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import ArchivedMessage, Attempt, BoundQueue, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
 
@@ -178,14 +180,21 @@ def test_nul_and_lone_surrogates_can_be_stored(orders: BoundQueue) -> None:
     assert orders.attempts(pk)[0].message == "a\\0b\\ud800"
 
 
+def pruned(name: str, before: dt.datetime | None = None) -> int:
+    """The number of attempts that maintenance deletes."""
+    work = Work(Message.objects.resolve(name), 1, 1, lambda removed: None, before=before)
+    there = Attempt.objects.count()
+    prune_attempts.prune_attempts(work)
+    return there - Attempt.objects.count()
+
+
 def test_attempts_go_with_their_message(orders: BoundQueue, sql: Any) -> None:
     gone, stays = orders.send_batch([1, 2])
     note(orders, gone, 1)
     note(orders, stays, 1)
     Message.objects.filter(pk=gone).delete()
-    found = Message.objects.resolve("orders")
 
-    assert attempts_of.prune(found.opened, before=None) == 1
+    assert pruned("orders") == 1
 
     assert attempts(gone) == []
     assert len(attempts(stays)) == 1
@@ -198,30 +207,46 @@ def test_attempts_of_a_message_that_was_moved_stay(db: None) -> None:
     orders = queue("orders")
     pk = orders.send(1)
     note(orders, pk, 1)
-    found = Message.objects.resolve("orders")
 
     [message] = orders.read()
     message.reject("no")
-    assert attempts_of.prune(found.opened) == 0
+    assert pruned("orders") == 0
     queue("dead").redrive(to="elsewhere")
-    assert attempts_of.prune(found.opened) == 0
+    assert pruned("orders") == 0
     queue("elsewhere").delete(pk)
-    assert attempts_of.prune(found.opened) == 1
+    assert pruned("orders") == 1
 
 
 def test_pruning_leaves_out_what_is_newer_and_goes_on_page_by_page(
     orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
 ) -> None:
-    monkeypatch.setattr("django_pgqueue.engine.settle.attempts._BATCH", 2)
-    found = Message.objects.resolve("orders")
+    monkeypatch.setattr(prune_attempts, "BATCH", 2)
     old = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
     for message_id in range(10**12, 10**12 + 5):
         note(orders, message_id, 1)
     sql("UPDATE pgqueue_attempt SET at = %s WHERE message_id < %s", [old, 10**12 + 5])
     note(orders, 10**12 + 9, 1)
 
-    assert attempts_of.prune(found.opened, before=old + dt.timedelta(days=1)) == 5
+    assert pruned("orders", before=old + dt.timedelta(days=1)) == 5
     assert Attempt.objects.count() == 1
+
+
+def test_pruning_keeps_the_newest_attempts_of_a_queue(
+    orders: BoundQueue, pgqueue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_attempts, "BATCH", 2)
+    pgqueue(ATTEMPTS_PER_QUEUE=3)
+    Message.objects.create_queue("mails")
+    failed = orders.send_batch(range(8))
+    for pk in failed:
+        note(orders, pk, 1)
+    mail = queue("mails").send(1)
+    note(queue("mails"), mail, 1)
+
+    assert pruned("orders") == 5
+
+    kept = Attempt.objects.order_by("pk").values_list("message_id", flat=True)
+    assert list(kept) == [*failed[-3:], mail]
 
 
 def test_maintenance_prunes(committed_orders: BoundQueue) -> None:
@@ -248,4 +273,4 @@ def test_look_ups_go_by_an_index(orders: BoundQueue) -> None:
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
     assert "pgqueue_attempt_message" in plan
-    assert settings.ATTEMPTS_KEPT == 20
+    assert (settings.ATTEMPTS_KEPT, settings.ATTEMPTS_PER_QUEUE) == (20, 100_000)

@@ -1,4 +1,4 @@
-"""Messages that are called off: what waits is not read, what runs is told."""
+"""Cancelled messages: waiting ones are not read, and running handlers are notified."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tests.app.models import Order
 from tests.conftest import run_sql
 from tests.waiting import until
 from tests.worker.consuming import Held, live, outcomes
+
+Events = list[tuple[str, dict[str, Any]]]
 
 CANCELLED = "CANCELLED"
 
@@ -63,8 +65,17 @@ def test_a_cancelled_message_has_no_result(orders: BoundQueue) -> None:
     pk = orders.send(1)
     orders.cancel(pk)
 
-    with pytest.raises(MessageCancelled, match=f"Message {pk} of queue 'orders' was cancelled"):
+    with pytest.raises(MessageCancelled, match=rf"Message {pk} of queue 'orders' was cancelled\.$"):
         orders.result(pk)
+
+
+def test_a_cancelled_message_tells_why(orders: BoundQueue) -> None:
+    pk = orders.send(1)
+    orders.cancel(pk, reason="the customer withdrew")
+
+    with pytest.raises(MessageCancelled, match=r": the customer withdrew\.$") as raised:
+        orders.result(pk)
+    assert (raised.value.reason, raised.value.error) == ("the customer withdrew",) * 2
 
 
 def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
@@ -150,9 +161,82 @@ def test_the_outcome_of_a_cancelled_run_changes_nothing(
     committed_orders.cancel(pk)
     held.let_go()
 
-    until(lambda: run.subscription.lost == 1)
+    until(lambda: run.subscription.counts.cancelled == 1)
+    assert run.subscription.counts.lost == 0
     assert outcomes() == {pk: CANCELLED}
     assert live() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("NACK_ON_ERROR", True),
+        ("NACK_ON_ERROR", False),
+        ("TRANSACTIONAL", True),
+        ("TRANSACTIONAL", False),
+        # Archived before the handler runs, so the message is cancelled in the buffer.
+        ("ACK_FIRST", False),
+    ],
+)
+def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
+    committed_orders: BoundQueue,
+    consume: Callable[..., Any],
+    events: Events,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    told: bool,
+) -> None:
+    """Both the lease loop and the late outcome may notice the cancellation."""
+    caplog.set_level("INFO", "django_pgqueue")
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def work(message: Message, context: Any) -> None:
+        begun.set()
+        cancelled.wait(20)
+        if told and message.body == 1:
+            until(lambda: context.cancelled, seconds=20)
+
+    ids = committed_orders.send_batch([1, 2])
+    run = consume(work, ack_policy=policy, visibility_timeout=2 if told else 60, max_workers=1)
+    assert begun.wait(10)
+    until(lambda: run.subscription.counts.leased >= 2)
+
+    chosen = ids[1] if policy == "ACK_FIRST" else ids[0]
+    committed_orders.cancel(chosen, reason="the customer withdrew")
+    cancelled.set()
+
+    until(
+        lambda: run.subscription.counts.cancelled == 1 and run.subscription.counts.completed == 1,
+        seconds=20,
+    )
+    run.stop()
+    [announced] = [kwargs for name, kwargs in events if name == "messages_cancelled"]
+    assert [message.id for message in announced["messages"]] == [chosen]
+    assert announced["reasons"] == ["the customer withdrew"]
+    assert "leases_lost" not in [name for name, _ in events]
+    lines = [line for line in caplog.messages if "cancelled" in line]
+    assert lines == [
+        f"orders: message {chosen} was cancelled (the customer withdrew); its handler's outcome is "
+        f"ignored"
+    ]
+    assert not any("lost the lease" in line for line in caplog.messages)
+
+
+def test_the_line_behind_a_cancelled_message_goes_on(
+    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
+) -> None:
+    first, *behind = committed_orders.send_batch([1, 2, 3], group="one")
+    run = consume(held.work)
+    held.until_begun()
+    until(lambda: len(run.subscription.buffer.lines) == 2)
+
+    committed_orders.cancel(first)
+    held.let_go()
+
+    until(lambda: run.subscription.counts.completed == 2)
+    assert outcomes() == {first: CANCELLED, **dict.fromkeys(behind, "COMPLETED")}
+    assert {done.read_ct for done in ArchivedMessage.objects.all()} == {1}
+    assert run.subscription.counts.lost == 0
 
 
 def test_a_transactional_handler_is_rolled_back(
@@ -170,7 +254,7 @@ def test_a_transactional_handler_is_rolled_back(
     committed_orders.cancel(pk)
     held.let_go()
 
-    until(lambda: run.subscription.lost == 1)
+    until(lambda: run.subscription.counts.cancelled == 1)
     assert not Order.objects.exists()
     assert outcomes() == {pk: CANCELLED}
 
@@ -193,7 +277,7 @@ def test_a_transactional_handler_is_told(
     committed_orders.cancel(pk)
 
     assert ended.wait(20)
-    until(lambda: run.subscription.lost == 1)
+    until(lambda: run.subscription.counts.cancelled == 1)
     assert not Order.objects.exists()
     assert outcomes() == {pk: CANCELLED}
 
@@ -248,7 +332,7 @@ def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
     committed_orders: BoundQueue,
     consume: Callable[..., Any],
     held: Held,
-    events: list[tuple[str, dict[str, Any]]],
+    events: Events,
 ) -> None:
     pk = committed_orders.send(1)
     contexts: list[Any] = []

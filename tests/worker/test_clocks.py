@@ -1,4 +1,4 @@
-"""No consumer asks its own wall clock: times are the server's, durations are monotonic."""
+"""No consumer uses its own wall clock: times are the server's, and durations monotonic."""
 
 from __future__ import annotations
 

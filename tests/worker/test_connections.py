@@ -1,4 +1,4 @@
-"""A consumer's connections: what they are opened with, and how silent ones are cut."""
+"""A consumer's connections: their options, and how silent ones are cut."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, connections
 
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import BoundQueue
 from django_pgqueue.worker import connections as ours
 from django_pgqueue.worker.connections import configure, limited, pool_size
 from django_pgqueue.worker.workers import LockedWorker, Worker
+from tests.leasing import lease
 from tests.worker.consuming import executing, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Limits that are over at once."""
+    """Limits that expire at once."""
     monkeypatch.setattr(ours, "_seconds", 0.2)
     yield
     connection.close()
@@ -29,7 +30,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def wait_for_ever() -> None:
     with connection.cursor() as cursor:
-        # So that the server does not wait for ever too.
+        # The server notices the cut connection too.
         cursor.execute("SET client_connection_check_interval = '100ms'")
         cursor.execute("SELECT pg_sleep(600)")
 
@@ -91,7 +92,7 @@ def test_the_size_of_a_pool_is_known(
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The ends of this thread's transactions, and the number of limits over each."""
+    """The ends of this thread's transactions, each with the number of limits set."""
     found: list[tuple[str, int]] = []
 
     def note(name: str) -> None:
@@ -127,7 +128,7 @@ def test_the_end_of_a_transactional_handler_is_limited(
 ) -> None:
     subscription = subscribed(ack_policy="TRANSACTIONAL")
     committed_orders.send_batch([1, 2])
-    messages = Message.objects.lease(subscription.queue, vt=60, qty=2)
+    messages = lease(subscription.queue, vt=60, qty=2)
     for message in messages:
         message.lease_until = time.monotonic() + 60
     execution = executing(subscription)
@@ -148,8 +149,8 @@ def test_a_look_at_a_connection_after_an_error_is_limited(
     limits: list[int] = []
     monkeypatch.setattr(connection, "is_usable", lambda: limits.append(len(ours._limits)))
     monkeypatch.setattr(connection, "errors_occurred", True)
-    subscription.close()
+    subscription.buffer.close()
 
-    assert worker._take(1) == []
+    worker.run()
 
     assert limits == [1]

@@ -1,4 +1,4 @@
-"""Queues in several databases: one that is down does not hold up the others."""
+"""Queues in several databases: one database's failure does not delay the others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from django.db import OperationalError
 
 from django_pgqueue.acks import Ack
+from django_pgqueue.engine.read import reading
 from django_pgqueue.handlers import Handler
-from django_pgqueue.maintenance import lease
+from django_pgqueue.maintenance import lease as maintenance_lease
 from django_pgqueue.models import ArchivedMessage, Message, Process
 from django_pgqueue.worker import Consumer, Options
 from django_pgqueue.worker.fetcher import Fetcher
@@ -18,8 +19,10 @@ from django_pgqueue.worker.leases import LeaseKeeper
 from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.presence import Presence
 from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
+from tests.leasing import lease
 from tests.worker.consuming import executing, subscribed
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
 @pytest.fixture
 def both() -> list[Subscription]:
-    """A queue in each, with ten messages: first the one that goes down."""
+    """A queue of ten messages in each database; the database that fails comes first."""
     for alias in ("other", "default"):
         Message.objects.using(alias).create_queue("orders")
         Message.objects.using(alias).send_batch("orders", range(10))
@@ -36,13 +39,13 @@ def both() -> list[Subscription]:
 
 @pytest.fixture
 def down(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
-    """Let an operation fail on the database "other"."""
+    """Make an operation fail on the database "other"."""
 
     def fail(manager: Any, name: str) -> None:
         operation = getattr(manager, name)
 
         def run(on: Any, *args: Any, **options: Any) -> Any:
-            if on._state.db == "other":
+            if (getattr(on, "alias", None) or on._state.db) == "other":
                 raise OperationalError("the server is gone")
             return operation(on, *args, **options)
 
@@ -52,10 +55,17 @@ def down(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
 
 
 def leased(subscription: Subscription, qty: int = 10) -> list[Message]:
-    messages = Message.objects.lease(subscription.queue, vt=60, qty=qty)
+    messages = lease(subscription.queue, vt=60, qty=qty)
     for message in messages:
         message.lease_until = 0.0
     return messages
+
+
+def begun(subscription: Subscription, qty: int = 10) -> Running:
+    """A run whose handler has started."""
+    running = Running(leased(subscription, qty))
+    subscription.running[id(running)] = running
+    return running
 
 
 def test_outcomes_are_written_where_they_can_be(
@@ -76,7 +86,7 @@ def test_outcomes_are_written_where_they_can_be(
 def test_leases_are_extended_where_they_can_be(
     both: list[Subscription], down: Callable[[Any, str], None]
 ) -> None:
-    running = [subscription.begin(leased(subscription)) for subscription in both]
+    running = [begun(subscription) for subscription in both]
     executions = {each: executing(each) for each in both}
     keeper = LeaseKeeper(executions, lambda subscription, thread: None)
     down(Message.objects, "set_vt")
@@ -108,11 +118,10 @@ def test_messages_are_fetched_where_they_can_be(
     both: list[Subscription], down: Callable[[Any, str], None], events: list[Any]
 ) -> None:
     fetcher = Fetcher(
-        list(reversed(both)),  # it begins with the second
+        list(reversed(both)),  # starts with the second database
         Quarantine(both, Settler(0)),
-        allowance=lambda: None,
     )
-    down(Message.objects, "lease")
+    down(reading, "lease")
 
     wait = fetcher.tick()
 
@@ -126,8 +135,8 @@ def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str]
     work = [Handler("orders", lambda message: None, using=alias) for alias in ("other", "default")]
     consumer = Consumer(work, Options())
     for subscription in consumer.subscriptions:
-        subscription.fill(leased(subscription, 5))
-        subscription.begin(leased(subscription, 5))
+        subscription.buffer.put(leased(subscription, 5))
+        begun(subscription, 5)
     for name in ("release", "set_vt"):
         down(Message.objects, name)
 
@@ -145,14 +154,14 @@ def test_queues_are_maintained_where_they_can_be(monkeypatch: pytest.MonkeyPatch
     maintenance = Maintenance(["default", "other"])
     maintained: list[str] = []
     monkeypatch.setattr(maintenance, "_maintain", lambda queue: maintained.append(queue.alias))
-    operation = lease.hold
+    operation = maintenance_lease.hold
 
     def hold(*args: Any, using: str) -> bool:
         if using == "default":
             raise OperationalError("the server is gone")
         return operation(*args, using=using)
 
-    monkeypatch.setattr(lease, "hold", hold)
+    monkeypatch.setattr(maintenance_lease, "hold", hold)
     maintenance.tick()
 
     with pytest.raises(OperationalError):

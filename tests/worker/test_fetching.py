@@ -1,4 +1,4 @@
-"""How messages reach a consumer: woken, when due, by polling; from several queues, paused ones."""
+"""How a consumer gets messages: by notification, when due, or by polling."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.acks import AckPolicy
+from django_pgqueue.engine.read import reading
+from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from django_pgqueue.worker import Consumer as Worker
 from django_pgqueue.worker import Options
-from django_pgqueue.worker.fetcher import Fetcher, Schedule
+from django_pgqueue.worker.buffer import Buffer, FetchPlan
+from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.quarantine import Quarantine
+from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.settler import Settler
+from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
 from tests.waiting import until
@@ -39,15 +44,15 @@ def listeners() -> int:
 
 
 def settled(run: InThread, seconds: float = 0.5) -> None:
-    """Wait until the consumer listens and has grown tired of looking for messages."""
+    """Wait until the consumer listens, and its next poll is at least ``seconds`` away."""
     until(lambda: listeners() == 1)
-    [schedule] = run.consumer.fetcher._schedules
-    until(lambda: schedule.at - time.monotonic() > seconds)
+    plan = run.subscription.buffer.plan
+    until(lambda: plan.at - time.monotonic() > seconds)
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When consumers have looked for messages."""
+    """The times at which consumers look for messages."""
     moments: list[float] = []
 
     def noted(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,31 +76,30 @@ def test_a_notification_wakes_long_before_the_next_poll(
         settled(run, 5)
         sent = time.monotonic()
         committed_orders.send(1)
-        done = run.subscription.completed + 1
-        until(lambda: run.subscription.completed == done)  # noqa: B023
+        done = run.subscription.counts.completed + 1
+        until(lambda: run.subscription.counts.completed == done)  # noqa: B023
 
         assert time.monotonic() - sent < 3
 
 
-def a_fetcher(allowance: Callable[[], int | None]) -> Fetcher:
-    """For one worker, and patient; nothing but the fetcher itself runs."""
+def a_fetcher(allowance: Callable[[], int] | None = None) -> tuple[Fetcher, Subscription]:
+    """A fetcher for one worker with a long polling interval, without the other loops."""
     subscription = subscribed(max_workers=1, max_fetch_interval=30)
     quarantine = Quarantine([subscription], Settler(0))
-    return Fetcher([subscription], quarantine, allowance=allowance)
+    return Fetcher([subscription], quarantine, allowance=allowance), subscription
 
 
 def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:
     orders.send_batch(range(100))
     taken: list[Message] = []
 
-    def take() -> None:
-        taken.extend(subscription.take_now(100))
+    def take() -> int:
+        taken.extend(subscription.buffer.take(100))
+        return 1000
 
-    fetcher = a_fetcher(take)
-    [schedule] = fetcher._schedules
-    subscription = schedule.subscription
-    while subscription.room():
-        fetcher._fetch(schedule)
+    fetcher, subscription = a_fetcher(take)
+    while subscription.buffer.room(1):
+        fetcher._fetch(subscription)
 
     wait = fetcher.tick()
 
@@ -105,43 +109,41 @@ def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQ
 
 def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) -> None:
     orders.send_batch(range(100))
-    fetcher = a_fetcher(lambda: None)
-    [schedule] = fetcher._schedules
-    subscription = schedule.subscription
-    fetcher._fetch(schedule)
-    running = subscription.begin(subscription.take_now())
+    fetcher, subscription = a_fetcher()
+    buffer = subscription.buffer
+    fetcher._fetch(subscription)
+    running = Running(buffer.take())
     running.started -= 60
     subscription.end(running)
-    while len(subscription.buffer) > 1:
-        subscription.take_now()
+    while len(buffer) > 1:
+        buffer.take()
     waits = fetcher.tick(), fetcher.tick()
 
-    subscription.take_now()
+    buffer.take()
 
     assert waits[1] > 0
-    assert schedule.at == 0
+    assert buffer.plan.at == 0
 
 
 def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
-    fetcher = a_fetcher(lambda: None)
+    fetcher, subscription = a_fetcher()
 
-    class Interrupted(Schedule):
-        """The fetch thread ends its planning in the midst of the notification."""
+    class Interrupted(FetchPlan):
+        """Finishes the fetch thread's planning in the middle of the notification."""
 
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
             if name == "at" and value == 0.0 and not planning:
                 planning.append(True)
-                fetcher._plan(self, 10, 0)
+                fetcher._plan(subscription, 10, 0)
 
     planning = [True]
-    schedule = Interrupted(fetcher._schedules[0].subscription)
-    fetcher._by_name["orders"] = [schedule]
+    subscription.buffer.plan = Interrupted(threading.Event())
     planning.clear()
 
     fetcher.notified("orders")
 
-    assert schedule.at == 0
+    assert subscription.buffer.plan.at == 0
 
 
 @pytest.mark.parametrize(
@@ -154,12 +156,12 @@ def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
     sent = committed_orders.send_batch(range(200))
 
     run = consume(held.work, ack_policy=policy, fetch_batch_size=20, overfetch_factor=4)
-    until(lambda: run.subscription.fetched >= 40)
+    until(lambda: run.subscription.counts.fetched >= 40)
     leased = run_sql("SELECT ids FROM pgqueue_lease")
     held.let_go()
 
     assert bool(leased) is together
-    until(lambda: run.subscription.completed == 200)
+    until(lambda: run.subscription.counts.completed == 200)
     assert ArchivedMessage.objects.count() == len(sent)
     assert run_sql("SELECT ids FROM pgqueue_lease") == []
 
@@ -172,7 +174,7 @@ def test_a_delayed_message_is_handled_when_it_is_due(
     committed_orders.send(1, delay=1)
     sent = time.monotonic()
 
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
 
     assert 0.8 < time.monotonic() - sent < 5
 
@@ -187,7 +189,7 @@ def test_without_listening_it_polls(
     until(lambda: len(looks) >= 3)
     committed_orders.send_batch([1, 2, 3])
 
-    until(lambda: run.subscription.completed == 3)
+    until(lambda: run.subscription.counts.completed == 3)
     assert listeners() == 0
 
 
@@ -203,18 +205,18 @@ def test_the_listener_comes_back_after_its_connection_was_killed(
     settled(run, 5)
     committed_orders.send(1)
 
-    until(lambda: run.subscription.completed == 1, 5)
+    until(lambda: run.subscription.counts.completed == 1, 5)
 
 
 def test_messages_sent_while_no_consumer_listened_are_found(
     committed_orders: BoundQueue, consume: Consume
 ) -> None:
-    """The first thing after LISTEN is to look."""
+    """After LISTEN, the consumer looks for messages first."""
     committed_orders.send_batch(list(range(100)))
 
     run = consume(lambda message: None, max_fetch_interval=30)
 
-    until(lambda: run.subscription.completed == 100, 5)
+    until(lambda: run.subscription.counts.completed == 100, 5)
 
 
 def test_all_connections_may_die_and_nothing_is_lost(
@@ -222,16 +224,16 @@ def test_all_connections_may_die_and_nothing_is_lost(
 ) -> None:
     ids = committed_orders.send_batch(list(range(300)))
     run = consume(lambda message: time.sleep(0.002), visibility_timeout=2)
-    until(lambda: run.subscription.settled)  # who cannot even register ends
+    until(lambda: run.subscription.counts.settled)  # a consumer that cannot register ends
 
     for _ in range(5):
-        before = run.subscription.settled
+        before = run.subscription.counts.settled
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-        until(lambda: run.subscription.settled > before or len(outcomes()) == 300)  # noqa: B023
+        until(lambda: run.subscription.counts.settled > before or len(outcomes()) == 300)  # noqa: B023
     until(lambda: len(outcomes()) == len(ids), 30)
 
     assert set(outcomes().values()) == {"COMPLETED"}
@@ -240,16 +242,16 @@ def test_all_connections_may_die_and_nothing_is_lost(
 def test_a_drain_does_not_end_while_a_fetch_is_under_way(
     committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leased in the database, and not in the buffer yet."""
+    """The messages are leased in the database, and not yet in the buffer."""
     ids = committed_orders.send_batch([1, 2, 3], group="one")
-    lease = type(Message.objects).lease
+    lease = reading.lease
 
-    def slow(manager: Any, *args: Any, **options: Any) -> list[Message]:
-        messages = lease(manager, *args, **options)
+    def slow(*args: Any, **options: Any) -> list[Delivery]:
+        messages = lease(*args, **options)
         time.sleep(0.3)
         return messages
 
-    monkeypatch.setattr(type(Message.objects), "lease", slow)
+    monkeypatch.setattr(reading, "lease", slow)
 
     run = drain(lambda message: None)
 
@@ -260,17 +262,17 @@ def test_a_drain_does_not_end_while_a_fetch_is_under_way(
 def test_the_next_of_a_group_is_fetched_when_its_line_is_at_its_end(
     committed_orders: BoundQueue, consume: Consume, looks: list[float]
 ) -> None:
-    """No wait in between: the next look of an idle consumer is a minute away."""
+    """There is no wait in between: an idle consumer's next poll is a minute away."""
     committed_orders.send_batch(range(20), group="one")
 
     run = consume(lambda message: None, min_fetch_interval=60, max_fetch_interval=60)
 
-    until(lambda: run.subscription.completed == 20)
+    until(lambda: run.subscription.counts.completed == 20)
     assert len(looks) < 20
 
 
 def test_two_handlers_of_one_queue_are_refused(committed_orders: BoundQueue) -> None:
-    """By whichever name its database goes."""
+    """The database may be given by either name."""
     handlers = [Handler("orders", lambda message: None, using=using) for using in (None, "default")]
 
     with pytest.raises(InvalidArgument, match=r"'orders' of database 'default' has two handlers"):
@@ -295,7 +297,7 @@ def test_a_busy_queue_does_not_starve_a_quiet_one(committed: None, consume: Cons
     until(lambda: "quiet" in order)
 
     assert order.index("quiet") < 2000
-    until(lambda: all(s.buffer or s.settled for s in run.consumer.subscriptions))
+    until(lambda: all(s.buffer or s.counts.settled for s in run.consumer.subscriptions))
 
 
 def test_a_slow_queue_does_not_hold_up_a_fast_one(
@@ -318,11 +320,11 @@ def test_a_slow_queue_does_not_hold_up_a_fast_one(
 
 
 def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Consume) -> None:
-    """Once its pace is known, no more is held than will start within two seconds."""
+    """With a known rate, the buffer holds at most two seconds' worth of messages."""
     committed_orders.send_batch(list(range(300)))
 
     run = consume(lambda message: time.sleep(0.3), max_workers=2)
-    until(lambda: run.subscription.completed >= 4)
+    until(lambda: run.subscription.counts.completed >= 4)
     held = [row for row in live() if row[1] == "PROCESSING"]
 
     assert len(held) <= 40
@@ -346,7 +348,7 @@ def test_a_paused_queue_is_left_alone_until_it_goes_on(
     pause(queue, False)
 
     assert [row[1] for row in waiting] == ["PENDING"]
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
 
 
 def pause(queue: Queue, paused: bool) -> None:
@@ -365,15 +367,15 @@ def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
     run = consume(handlers=work)
     orders, mails = run.consumer.subscriptions
     Message.objects.send("orders", 1)
-    until(lambda: orders.completed == 1)
+    until(lambda: orders.counts.completed == 1)
 
     Message.objects.drop_queue("orders")
     Message.objects.send("mails", 1)
-    until(lambda: mails.completed == 1)
+    until(lambda: mails.counts.completed == 1)
     Message.objects.create_queue("orders")
     Message.objects.send("orders", 2)
 
-    until(lambda: orders.completed == 2)
+    until(lambda: orders.counts.completed == 2)
 
 
 def test_a_queue_dropped_under_a_running_handler_hurts_no_other_queue(
@@ -385,7 +387,7 @@ def test_a_queue_dropped_under_a_running_handler_hurts_no_other_queue(
     Message.objects.drop_queue("orders")
     held.let_go()
 
-    until(lambda: run.subscription.lost == 1)
+    until(lambda: run.subscription.counts.lost == 1)
     run.stop()
 
 
@@ -400,7 +402,7 @@ def test_a_locked_message_is_not_read_again_and_comes_back_uncounted(
     held.until_begun()
     others, seen = committed_orders.read(), live()
     held.let_go()
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
 
     assert others == []
     assert seen == [(pk, "PENDING", 0, 0)]
@@ -416,7 +418,7 @@ def test_a_locked_consumer_is_woken_and_keeps_due_times(
     committed_orders.send(1)
     committed_orders.send(2, delay=1)
 
-    until(lambda: run.subscription.completed == 2)
+    until(lambda: run.subscription.counts.completed == 2)
 
     assert time.monotonic() - sent < 5
 
@@ -424,20 +426,20 @@ def test_a_locked_consumer_is_woken_and_keeps_due_times(
 def test_a_locked_worker_looks_again_soon_after_a_notification(
     committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message sent right after a notification has none of its own."""
+    """A message sent right after a notification causes none itself."""
     begun, finish = threading.Semaphore(0), threading.Event()
     waits: list[float] = []
-    wait_for = LockedWorker._wait
+    wait_for = Buffer.wait_for_notice
 
-    def note_wait(worker: LockedWorker, seen: int, seconds: float) -> None:
+    def note_wait(buffer: Buffer, seen: int, seconds: float) -> None:
         waits.append(seconds)
-        wait_for(worker, seen, seconds)
+        wait_for(buffer, seen, seconds)
 
     def work(message: Message) -> None:
         begun.release()
         finish.wait(30)
 
-    monkeypatch.setattr(LockedWorker, "_wait", note_wait)
+    monkeypatch.setattr(Buffer, "wait_for_notice", note_wait)
     consume(work, locked=True, max_workers=2, max_fetch_interval=30)
     until(lambda: len(waits) > 2 and min(waits[-2:]) > 5)
     looked = len(waits)
@@ -454,7 +456,7 @@ def test_a_locked_worker_looks_again_soon_after_a_notification(
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
     committed_orders: BoundQueue, consume: Consume, held: Held, looks: list[float]
 ) -> None:
-    """Another consumer has it, in a transaction as long as its handler."""
+    """Another consumer holds the row, in a transaction as long as its handler."""
     pk = committed_orders.send(1)
     [message] = committed_orders.read()
     committed_orders.set_vt(message, 0)

@@ -1,4 +1,4 @@
-"""How handlers are called: one message or many, typed bodies, context, middleware, async."""
+"""How handlers are called: single messages or batches, typed bodies, context, middleware, async."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_message_of_a_batch_has_its_own_outcome(
         **dict.fromkeys([reject, error], "FAILED"),
     }
     assert errors() == ["bad", "OSError: away"]
-    assert (run.subscription.retried, discard in outcomes()) == (2, False)
+    assert (run.subscription.counts.retried, discard in outcomes()) == (2, False)
 
 
 def test_a_batch_handler_that_raises_raises_for_all(
@@ -273,7 +273,7 @@ def test_an_async_handler_may_use_the_orm_and_settle_and_extend(
     async def save(message: Message) -> None:
         await Order.objects.acreate(number="7")
         await message.aextend(60)
-        message.ack()
+        await message.aack()
 
     pk = committed_orders.send(1)
 
@@ -328,7 +328,7 @@ def test_a_handler_that_lost_its_connection_leaves_a_good_one(
 
     run = drain(use, max_workers=1, retry=Constant(seconds=0.01, max_attempts=5))
 
-    assert run.subscription.retried == 1
+    assert run.subscription.counts.retried == 1
     assert set(outcomes().values()) == {"COMPLETED"}
 
 
@@ -377,7 +377,7 @@ def test_idle_workers_honour_conn_max_age(
 def test_every_thread_gives_its_pooled_connection_back(
     committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two connections serve four workers and four loops, since none keeps one."""
+    """Two connections serve four workers and four loops, since none keeps its connection."""
     settings = connections["default"].settings_dict
     options = {**settings["OPTIONS"], "pool": {"min_size": 1, "max_size": 2, "timeout": 10}}
     monkeypatch.setitem(settings, "OPTIONS", options)
@@ -395,7 +395,7 @@ def test_every_thread_gives_its_pooled_connection_back(
     finally:
         connection.close_pool()
 
-    assert (len(threads), run.subscription.completed) == (4, 40)
+    assert (len(threads), run.subscription.counts.completed) == (4, 40)
 
 
 def test_a_pool_that_is_too_small_costs_no_message_an_attempt(

@@ -1,4 +1,4 @@
-"""Leases: extended while a handler runs, given back when it cannot start, lost, and poisoned."""
+"""Leases: extended while handlers run, released unstarted, lost, and of poison messages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from django_pgqueue.models import BoundQueue, Message, Process
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.worker.quarantine import is_suspect
 from tests.app.models import Order
+from tests.leasing import lease
 from tests.waiting import until
 from tests.worker.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
 
@@ -38,7 +39,7 @@ def test_a_lease_is_extended_while_its_handler_runs(
     until(lambda: len(named(events, "leases_extended")) >= 4)
     others = committed_orders.read()
     held.let_go()
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
 
     assert others == []
     assert outcomes() == {pk: "COMPLETED"}
@@ -74,28 +75,70 @@ def test_a_lost_lease_is_announced_and_its_ack_changes_nothing(
     pk = committed_orders.send(1)
 
     run = consume(lose, max_workers=1)
-    until(lambda: run.subscription.lost == 1 and named(events, "leases_lost"))
+    until(lambda: run.subscription.counts.lost == 1 and named(events, "leases_lost"))
 
     assert stolen == [pk]
     assert [m.id for kwargs in named(events, "leases_lost") for m in kwargs["messages"]] == [pk]
     assert live() == [(pk, "PROCESSING", 2, 0)]
 
 
+def test_a_lost_lease_is_announced_once(
+    committed_orders: BoundQueue, consume: Consume, events: Events
+) -> None:
+    """The lease loop announces it; the later outcome finds the same lease lost."""
+
+    def lose(message: Message) -> None:
+        if message.read_ct == 1:
+            steal(message)
+            until(lambda: named(events, "leases_lost"), seconds=20)
+
+    committed_orders.send(1)
+
+    run = consume(lose, max_workers=1, visibility_timeout=1)
+    until(lambda: run.subscription.counts.lost == 1, seconds=20)
+    run.stop()
+
+    assert len(named(events, "leases_lost")) == 1
+
+
+@pytest.mark.parametrize("policy", ["ACK_FIRST", "NACK_ON_ERROR"])
+def test_a_handler_that_goes_on_after_its_ack_loses_no_lease(
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
+) -> None:
+    done, _other = committed_orders.send_batch([1, 2])
+
+    def work(message: Message) -> None:
+        if message.id == done:
+            message.ack()
+        held.work(message)
+
+    run = consume(work, ack_policy=policy, visibility_timeout=1, max_workers=2)
+    until(lambda: done in outcomes())
+    until(lambda: len(run.subscription.running) == 2)
+    [lease] = [m for r in run.subscription.running.values() for m in r.messages if m.id == done]
+    end = lease.lease_until
+    until(lambda: run.consumer._leases._checked > end, seconds=20)
+    held.let_go()
+    until(lambda: run.subscription.counts.completed == 2)
+
+    assert named(events, "leases_lost") == []
+
+
 def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(
     committed_orders: BoundQueue, consume: Consume
 ) -> None:
-    """As after a stop of the whole process, which no loop can see coming."""
+    """As after SIGSTOP of the whole process, which its loops cannot notice."""
     ran: list[int] = []
     pk = committed_orders.send(1)
     run = consume(lambda message: ran.append(message.read_ct), max_workers=1)
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
     [late] = committed_orders.send_batch([2])
     until(lambda: len(ran) == 2)
 
     expired = Message(id=pk)
     expired.read_ct, expired.lease_until = 1, time.monotonic() - 1
-    run.subscription.fill([expired])
-    until(lambda: run.subscription.lost == 1)
+    run.subscription.buffer.put([expired])
+    until(lambda: run.subscription.counts.lost == 1)
 
     assert ran == [1, 1]
     until(lambda: sorted(outcomes()) == [pk, late])
@@ -172,7 +215,7 @@ def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
 def test_max_deliveries_is_checked_before_the_handler_runs(
     committed_orders: BoundQueue, drain: Consume
 ) -> None:
-    """Deliveries that end in a dead process, without an outcome."""
+    """The deliveries ended with dead processes, without an outcome."""
     ran: list[int] = []
     pk = committed_orders.send(1)
     for _ in range(3):
@@ -218,7 +261,7 @@ def test_attempts_and_deliveries_are_counted_apart(
 
 
 def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> None:
-    """A message that was delivered twice without a word may kill its process."""
+    """A message delivered twice without an outcome may kill its process."""
     inside: set[int] = set()
     company: dict[int, int] = {}
     lock = threading.Lock()
@@ -248,13 +291,13 @@ def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> N
 def test_what_one_killed_process_held_runs_among_others(
     committed_orders: BoundQueue, drain: Consume
 ) -> None:
-    """One kill makes no suspects: at most one of all that a process held killed it."""
+    """A killed process makes no suspects: at most one of its messages killed it."""
     together = threading.Barrier(4)
     ids = committed_orders.send_batch(list(range(4)))
     committed_orders.read(qty=4)
     committed_orders.set_vt(ids, 0)
 
-    # Each waits for the others, and would time out alone.
+    # Each handler waits for the others, and would time out alone.
     drain(lambda message: together.wait(10), max_workers=4, retry=NoRetry())
 
     assert outcomes() == dict.fromkeys(ids, "COMPLETED")
@@ -262,15 +305,24 @@ def test_what_one_killed_process_held_runs_among_others(
 
 @pytest.mark.parametrize(
     ("deliveries", "attempts", "suspect"),
-    [(1, 0, False), (2, 0, False), (3, 0, True), (3, 1, False), (9, 8, False), (9, 6, True)],
+    [
+        (1, 0, False),
+        (2, 0, False),
+        (3, 0, True),
+        (3, 1, False),
+        (9, 8, False),
+        (9, 6, True),
+        (10, 9, False),
+        (10, 8, True),
+    ],
 )
-def test_a_message_is_suspect_after_two_deliveries_without_a_word(
+def test_a_message_is_suspect_after_two_deliveries_without_a_word_or_one_before_its_last(
     deliveries: int, attempts: int, suspect: bool
 ) -> None:
     message = Message(id=1)
     message.read_ct, message.attempts = deliveries, attempts
 
-    assert is_suspect(message) is suspect
+    assert is_suspect(message, max_deliveries=10) is suspect
 
 
 def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
@@ -288,7 +340,7 @@ def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
     begun.wait(10)
     suspect = committed_orders.send("suspect", delay=3600)
     committed_orders.set_vt(suspect, 0)
-    # As if a consumer had died of it.
+    # As if a consumer had died while handling it.
     with connection.cursor() as cursor:
         cursor.execute("UPDATE pgqueue_deferred SET read_ct = 3 WHERE id = %s", [suspect])
 
@@ -296,7 +348,7 @@ def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
     finish.set()
 
 
-# Presence and rescue
+# Heartbeats and rescue
 
 
 def test_a_dead_consumers_leases_come_back_before_their_timeout(
@@ -304,7 +356,7 @@ def test_a_dead_consumers_leases_come_back_before_their_timeout(
 ) -> None:
     pk = committed_orders.send(1)
     dead = Process.objects.register(["orders"], version="1", using="default")
-    Message.objects.lease(Message.objects.resolve("orders"), vt=3600, process_id=dead.pk)
+    lease("orders", vt=3600, process_id=dead.pk)
     silence(dead, seconds=60)
 
     consume(lambda message: None)
@@ -349,7 +401,7 @@ def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
 
     until(lambda: Process.objects.exclude(pk=first).exists())
     committed_orders.send(1)
-    until(lambda: run.subscription.completed == 1)
+    until(lambda: run.subscription.counts.completed == 1)
 
 
 def test_a_graceful_stop_leaves_no_lease(
@@ -367,8 +419,8 @@ def test_a_graceful_stop_leaves_no_lease(
     assert {(row[2], row[3]) for row in live()} == {(0, 0)}
 
 
-def test_a_handler_that_does_not_end_in_time_loses_its_message_at_once(
-    committed_orders: BoundQueue, consume: Consume, held: Held
+def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounted(
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
 ) -> None:
     pk = committed_orders.send(1)
     run = consume(held.work, options={"graceful_timeout": 0.2})
@@ -377,5 +429,47 @@ def test_a_handler_that_does_not_end_in_time_loses_its_message_at_once(
     run.stop()
     held.let_go()
 
-    assert leases() == 0
+    assert live() == [(pk, "SCHEDULED", 0, 0)]
+    [interrupted] = named(events, "messages_interrupted")
+    assert [message.id for message in interrupted["messages"]] == [pk]
     assert [message.id for message in committed_orders.read()] == [pk]
+
+
+def test_what_runs_when_a_process_grew_too_large_keeps_its_delivery(
+    committed_orders: BoundQueue,
+    consume: Consume,
+    held: Held,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message may be the reason, so max_deliveries must end it."""
+    pk = committed_orders.send(1)
+    run = consume(held.work, options={"graceful_timeout": 0.2, "max_memory": 2**60})
+    held.until_begun()
+
+    monkeypatch.setattr("django_pgqueue.worker.consumer.memory", lambda: 2**61)
+    run.wait()
+    held.let_go()
+
+    assert leases() == 0
+    assert [(message.id, message.read_ct) for message in committed_orders.read()] == [(pk, 2)]
+
+
+def test_an_outcome_after_the_interruption_comes_too_late(
+    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
+) -> None:
+    """By then the message may be running elsewhere."""
+    pk = committed_orders.send(1)
+    run = consume(held.work, options={"graceful_timeout": 0.2})
+    held.until_begun()
+    [running] = run.subscription.running.values()
+
+    run.stop()
+    held.let_go()
+    until(lambda: not alive(running.thread))
+
+    assert run.consumer.settler.pending == 0
+    assert (live(), named(events, "leases_lost")) == ([(pk, "SCHEDULED", 0, 0)], [])
+
+
+def alive(thread: int | None) -> bool:
+    return thread in {each.ident for each in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""FIFO groups in a consumer: messages leased together, and run one after another."""
+"""FIFO groups in a consumer: leased together, and run one after another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from django_pgqueue.engine.leases.batches import rescue
+from django_pgqueue.engine.read import reading
+from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process, Queue
 from django_pgqueue.retries import Constant
 from tests.conftest import run_sql
+from tests.leasing import follow, lease
 from tests.waiting import until
 from tests.worker.consuming import Held, InThread, live, outcomes, steal
 
@@ -22,16 +26,16 @@ POLICIES = ["NACK_ON_ERROR", "TRANSACTIONAL", "ACK_FIRST"]
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages each read of a consumer brought."""
+    """The number of messages in each read of a consumer."""
     found: list[int] = []
-    lease = type(Message.objects).lease
+    read = reading.lease
 
-    def counted(manager: Any, *args: Any, **options: Any) -> list[Message]:
-        messages = lease(manager, *args, **options)
+    def counted(*args: Any, **options: Any) -> list[Delivery]:
+        messages = read(*args, **options)
         found.append(len(messages))
         return messages
 
-    monkeypatch.setattr(type(Message.objects), "lease", counted)
+    monkeypatch.setattr(reading, "lease", counted)
     return found
 
 
@@ -104,11 +108,11 @@ def test_messages_behind_one_whose_lease_was_lost_are_not_run(
 
     run = consume(work)
     held.until_begun()
-    until(lambda: len(run.subscription.lines) == 2)
+    until(lambda: len(run.subscription.buffer.lines) == 2)
     [running] = run.subscription.running.values()
     stolen = steal(running.messages[0])
     held.let_go()
-    until(lambda: run.subscription.lost == 3)
+    until(lambda: run.subscription.counts.lost == 3)
 
     assert stolen == ids[:1]
     assert seen == [1]
@@ -128,7 +132,7 @@ def test_a_long_line_keeps_no_other_group_out(
 
     run = consume(work, max_workers=2)
     held.until_begun()
-    until(lambda: len(run.subscription.lines) > 0)
+    until(lambda: len(run.subscription.buffer.lines) > 0)
     committed_orders.send_batch(["second"] * 5, group="second")
 
     until(lambda: seen.count("second") == 5)
@@ -142,9 +146,9 @@ def test_a_line_goes_back_uncounted_when_the_process_stops(
 
     run = consume(held.work)
     held.until_begun()
-    until(lambda: len(run.subscription.lines) == 5)
+    until(lambda: len(run.subscription.buffer.lines) == 5)
     run.consumer.stop()
-    until(lambda: not run.subscription.lines)
+    until(lambda: not run.subscription.buffer.lines)
     held.let_go()
     run.wait()
 
@@ -160,8 +164,8 @@ def test_a_line_that_waits_for_half_its_lease_goes_back(
 
     run = consume(held.work, visibility_timeout=1)
     held.until_begun()
-    until(lambda: len(run.subscription.lines) == 3)
-    until(lambda: not run.subscription.lines)
+    until(lambda: len(run.subscription.buffer.lines) == 3)
+    until(lambda: not run.subscription.buffer.lines)
     held.let_go()
     until(lambda: len(outcomes()) == 4)
 
@@ -184,13 +188,13 @@ def test_a_suspect_in_a_line_waits_until_it_is_the_head(
     committed_orders: BoundQueue, consume: Consume, held: Held
 ) -> None:
     ids = committed_orders.send_batch([1, 2, 3], group="one")
-    # Two deliveries that ended without a word.
+    # Two deliveries without an outcome.
     run_sql("UPDATE pgqueue_waiting SET read_ct = 2 WHERE id = %s", ids[1:2])
 
     run = consume(held.work)
     held.until_begun()
     [running] = run.subscription.running.values()
-    in_line = len(run.subscription.lines)
+    in_line = len(run.subscription.buffer.lines)
     held.let_go()
     until(lambda: len(outcomes()) == 3)
 
@@ -203,10 +207,10 @@ def test_the_line_of_a_dead_process_comes_back_at_once(committed_orders: BoundQu
     ids = committed_orders.send_batch(range(3), group="one")
     dead = Process.objects.register(["orders"], version="", using="default")
     orders = Queue.objects.get(name="orders")
-    heads = Message.objects.lease(orders, vt=3600, process_id=dead.pk)
-    Message.objects.follow(orders, [heads[0].receipt], vt=3600, qty=5, process_id=dead.pk)
+    heads = lease(orders, vt=3600, process_id=dead.pk)
+    follow(orders, [heads[0].receipt], vt=3600, qty=5, process_id=dead.pk)
 
-    rescued = committed_orders.rescue(dead.pk)
+    rescued = rescue(orders.opened, dead.pk)
 
     assert rescued == 3
     assert [message.id for message in committed_orders.read_grouped(qty=5)] == ids

@@ -1,4 +1,4 @@
-"""One consumer process of all maintains the queues."""
+"""Only one consumer process at a time maintains the queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from django.db import DatabaseError, OperationalError, connection
 from django.test import override_settings
 
 from django_pgqueue import signals
-from django_pgqueue.maintenance import lease, retention
+from django_pgqueue.maintenance import lease
+from django_pgqueue.maintenance import round as rounds
 from django_pgqueue.maintenance.partitions import AHEAD, find_partitions
 from django_pgqueue.models import BoundQueue, MaintenanceLease, Message, Queue, queue
 from django_pgqueue.worker import maintenance
@@ -76,6 +77,22 @@ def test_a_consumer_maintains_every_queue_of_its_database(
     until(lambda: outcomes("short") == {})
 
 
+def test_consumers_and_the_command_run_the_same_steps_in_the_same_order(
+    committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    steps = [lambda work, name=name: ran.append(name) for name in ("first", "second")]
+    monkeypatch.setattr(rounds, "QUEUE_STEPS", steps)
+    monkeypatch.setattr(rounds, "HISTORY_STEPS", [lambda alias: ran.append(alias)])
+    in_order = ["first", "second", "default"]
+
+    Message.objects.maintain_all()
+    assert ran == in_order
+
+    consume(nothing)
+    until(lambda: ran[3:6] == in_order)
+
+
 def test_one_of_many_holds_the_lease_and_hands_it_over_when_it_stops(
     committed_orders: BoundQueue, consume: Consume, often: None
 ) -> None:
@@ -132,8 +149,8 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
     def fail(*args: Any) -> None:
         raise kind("permission denied")
 
-    Queue.objects.update(retention=dt.timedelta(seconds=1))  # often, that is
-    monkeypatch.setattr(retention, "run_round", fail)
+    Queue.objects.update(retention=dt.timedelta(seconds=1))  # makes maintenance frequent
+    monkeypatch.setattr(rounds, "QUEUE_STEPS", [fail])
     signals.maintenance_failed.connect(listen)
     try:
         consumer = consume(nothing)
@@ -150,20 +167,18 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
 def test_one_that_fails_lets_another_try(
     committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    does = retention.run_round
     unlucky: list[int] = []
     lucky: list[int] = []
 
-    def do(work: Any) -> Any:
+    def do(work: Any) -> None:
         me = threading.get_ident()
         if not unlucky:
             unlucky.append(me)
         if me in unlucky:
             raise DatabaseError("permission denied")
         lucky.append(me)
-        return does(work)
 
-    monkeypatch.setattr(retention, "run_round", do)
+    monkeypatch.setattr(rounds, "QUEUE_STEPS", [do])
     consume(nothing)
     consume(nothing)
 
@@ -173,18 +188,18 @@ def test_one_that_fails_lets_another_try(
 def test_a_long_round_ends_when_the_consumer_stops(
     committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds: list[int] = []
+    begun: list[int] = []
 
     def endless(work: Any) -> None:
         while True:
-            rounds.append(1)
+            begun.append(1)
             work.progress(0)
             connection.ensure_connection()
 
-    monkeypatch.setattr(retention, "run_round", endless)
+    monkeypatch.setattr(rounds, "QUEUE_STEPS", [endless])
     monkeypatch.setattr(maintenance, "_TERM", 0.3)
     consumer = consume(nothing)
-    until(lambda: rounds)
+    until(lambda: begun)
 
     consumer.stop()
 
@@ -220,17 +235,15 @@ def test_a_consumer_that_drains_takes_no_lease(
 def test_a_lost_connection_is_made_anew(
     committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    does = retention.run_round
     pids: list[int] = []
 
-    def do(work: Any) -> Any:
+    def do(work: Any) -> None:
         [(pid,)] = run_sql("SELECT pg_backend_pid()")
         pids.append(pid)
         if len(pids) == 1:
             run_sql("SELECT pg_terminate_backend(pg_backend_pid())")
-        return does(work)
 
-    monkeypatch.setattr(retention, "run_round", do)
+    monkeypatch.setattr(rounds, "QUEUE_STEPS", [do, *rounds.QUEUE_STEPS])
     Message.objects.create_queue("daily", partition_interval=DAY)
     lose_partitions("daily")
     consumer = consume(nothing)

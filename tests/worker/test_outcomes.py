@@ -1,4 +1,4 @@
-"""Handlers and the outcomes of their messages: every policy, named and unnamed."""
+"""Handlers and their messages' outcomes, under each acknowledgement policy."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from django_pgqueue.worker import connections as connections_module
 from django_pgqueue.worker import execution
 from django_pgqueue.worker.settler import Settler
 from tests.app.models import Order
+from tests.leasing import lease
 from tests.waiting import until
 from tests.worker.consuming import InThread, elsewhere, errors, live, outcomes, steal, subscribed
 
@@ -164,7 +165,7 @@ def test_a_handler_may_ask_for_a_retry(
     run = drain(once_more, ack_policy=policy, retry=NoRetry())
 
     assert outcomes() == {pk: "COMPLETED"}
-    assert (run.subscription.retried, run.subscription.completed) == (1, 1)
+    assert (run.subscription.counts.retried, run.subscription.counts.completed) == (1, 1)
 
 
 @pytest.mark.parametrize("raised", [True, False])
@@ -226,7 +227,7 @@ def test_a_message_dies_whatever_its_headers_say_of_an_earlier_death(
     assert [m.headers["x-dead-letter"]["count"] for m in dead] == [1, 1, 1, 3]
 
 
-# Said by the handler
+# Outcomes set by the handler
 
 
 def test_manual_does_as_the_handler_says(committed_orders: BoundQueue, drain: Consume) -> None:
@@ -269,7 +270,7 @@ def test_the_first_word_counts(committed_orders: BoundQueue, drain: Consume) -> 
     run = drain(contradict)
 
     assert outcomes() == {pk: "COMPLETED"}
-    assert run.subscription.settled == 1
+    assert run.subscription.counts.settled == 1
 
 
 def test_ack_first_never_delivers_again_whatever_the_handler_says(
@@ -283,7 +284,7 @@ def test_ack_first_never_delivers_again_whatever_the_handler_says(
     run = drain(ask, ack_policy="ACK_FIRST")
 
     assert outcomes() == {pk: "COMPLETED"}
-    assert (run.subscription.completed, run.subscription.settled) == (1, 1)
+    assert (run.subscription.counts.completed, run.subscription.counts.settled) == (1, 1)
 
 
 def test_ack_first_is_archived_before_the_handler_runs(
@@ -447,7 +448,7 @@ def test_transactional_rolls_everything_back_when_the_lease_was_lost(
     pk = committed_orders.send(1)
 
     run = consume(save, ack_policy="TRANSACTIONAL", max_workers=1)
-    until(lambda: run.subscription.lost == 1)
+    until(lambda: run.subscription.counts.lost == 1)
     rows = Order.objects.count()
     run.stop()
 
@@ -553,7 +554,7 @@ def test_a_conflict_that_does_not_end_is_an_error_of_the_handler(
 def test_a_handler_that_never_ran_costs_neither_delivery_nor_attempt(
     committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a pool has no connection to give."""
+    """Simulates a pool without a free connection."""
     ran: list[tuple[int, int]] = []
     tries: list[int] = []
 
@@ -575,7 +576,7 @@ def test_a_handler_that_never_ran_costs_neither_delivery_nor_attempt(
 
     until(lambda: outcomes() == {pk: "COMPLETED"})
     assert ran == [(1, 1)]
-    assert run.subscription.counts()["retried"] == 0
+    assert run.subscription.report()["retried"] == 0
 
 
 def test_a_pool_that_is_smaller_than_the_workers_is_warned_of(
@@ -590,7 +591,7 @@ def test_a_pool_that_is_smaller_than_the_workers_is_warned_of(
     assert warning.endswith("Set max_size to 12 or more")
 
 
-# Counted and logged
+# Counts and log lines
 
 
 def test_what_was_delivered_as_often_as_allowed_counts_as_failed(
@@ -600,10 +601,10 @@ def test_what_was_delivered_as_often_as_allowed_counts_as_failed(
 
     run = drain(fail, retry=Constant(seconds=0), max_deliveries=2)
 
-    assert (outcomes(), run.subscription.counts()["failed"]) == ({pk: "FAILED"}, 1)
+    assert (outcomes(), run.subscription.report()["failed"]) == ({pk: "FAILED"}, 1)
     lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert lines == [
-        f"orders: message {pk} failed for good: it was delivered 2 times, as often as allowed"
+        f"orders: message {pk} failed for good: it was delivered 2 times, which is the maximum"
     ]
 
 
@@ -615,7 +616,7 @@ def test_a_retry_carries_the_error_of_its_attempt(
     drain(fail, retry=Constant(seconds=0, max_attempts=2))
 
     [again] = [told["outcomes"] for name, told in events if name == "messages_retried"]
-    assert again[0].error.startswith("ValueError: no such order")
+    assert again[0].reason.startswith("ValueError: no such order")
 
 
 def test_a_handlers_error_is_logged_with_its_traceback(
@@ -656,10 +657,10 @@ def test_control_characters_of_an_error_are_escaped_in_the_log(
 def test_what_was_written_before_the_database_failed_is_not_written_again(
     orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """One of them cannot be stored, so that each is written by itself; then another kind."""
+    """One outcome cannot be stored, so each is written separately; then another kind fails."""
     orders.send_batch([1, 2, 3])
     subscription, settler = subscribed(), Settler(0)
-    done, bad, again = Message.objects.lease(subscription.queue, vt=60, qty=3)
+    done, bad, again = lease(subscription.queue, vt=60, qty=3)
     calls = []
 
     def fragile(operation: Callable[..., Settled]) -> Callable[..., Settled]:
@@ -682,7 +683,7 @@ def test_what_was_written_before_the_database_failed_is_not_written_again(
         settler.flush()
     settler.flush()
 
-    counts = subscription.counts()
+    counts = subscription.report()
     assert (counts["completed"], counts["retried"], counts["lost"]) == (1, 1, 1)
     assert outcomes() == {done.id: "COMPLETED"}
     assert settler.pending == 0

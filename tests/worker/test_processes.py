@@ -1,4 +1,4 @@
-"""Consumers as processes: signals, supervisor, limits, health, what is left behind."""
+"""Consumers as processes: signals, supervisor, limits, health, and remains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.acceptance]
 
 @pytest.fixture
 def start(committed: None, tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Start ``runconsumer patient`` with further arguments, and end it with the test."""
+    """Start ``runconsumer patient`` with further arguments; ends it with the test."""
     started: list[Command] = []
 
     def run(*arguments: object, **environment: Any) -> Command:
@@ -68,7 +68,7 @@ def begun(directory: Path) -> int:
 
 
 def waiting(count: int, path: Path) -> list[dict[str, Any]]:
-    """Messages whose handlers wait until a file is there."""
+    """Bodies of messages whose handlers wait until the file ``go`` exists."""
     return [
         {"op": n, "before": "wait", "until": str(path / "go"), "times": 99} for n in range(count)
     ]
@@ -124,6 +124,49 @@ def test_handlers_that_take_too_long_are_left_after_the_graceful_timeout(
 
     assert command.wait(10) == 0
     assert (leases("patient"), len(live("patient"))) == (0, 2)
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["second signal", "graceful timeout"])
+def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
+    committed: None, start: Callable[..., Command], tmp_path: Path, again: bool
+) -> None:
+    """There are more deploys than deliveries allowed: no deploy counts, or makes the message a
+    suspect.
+    """
+    Message.objects.create_queue("patient", max_deliveries=2)
+    ids = Message.objects.send_batch("patient", waiting(2, tmp_path))
+    for deploy in range(1, 4):
+        command = start("--graceful-timeout", 30 if again else 0.1)
+        until(lambda deploy=deploy: begun(tmp_path) == 2 * deploy)
+        command.terminate()
+        if again:
+            until(lambda: Process.objects.filter(stopping=True).exists())
+            command.terminate()
+        assert command.wait(10) == 0
+        assert live("patient") == [(pk, "SCHEDULED", 0, 0) for pk in ids]
+        assert f"this process stopped and interrupted message {ids[0]} after" in command.output
+    (tmp_path / "go").touch()
+
+    start("--drain").wait()
+
+    assert outcomes("patient") == dict.fromkeys(ids, "COMPLETED")
+
+
+def test_a_cancelled_message_is_no_lost_lease_in_the_last_words(
+    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    [pk] = patient.send_batch(waiting(1, tmp_path))
+    command = start()
+    until(lambda: begun(tmp_path) == 1)
+
+    patient.cancel(pk, reason="the customer withdrew")
+    (tmp_path / "go").touch()
+    until(lambda: "cancelled (the customer withdrew)" in command.output)
+    command.terminate()
+
+    assert command.wait() == 0
+    assert "patient: 0 completed, 0 retried, 0 failed, 1 cancelled in " in command.output
+    assert "visibility_timeout" not in command.output
 
 
 # Limits
@@ -184,19 +227,36 @@ def test_max_runtime_and_max_memory_end_it(
 def test_a_killed_consumers_leases_are_rescued_before_their_timeout(
     committed: None, start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    """The lease is for an hour; its heartbeat is missed after some seconds."""
+    """The lease lasts an hour; the missing heartbeat is noticed after some seconds."""
     Message.objects.create_queue("patient", visibility_timeout=3600)
     Message.objects.send("patient", {"op": 1, "before": "kill"})
     first = start()
     assert first.wait() == -signal.SIGKILL
     with connection.cursor() as cursor:
-        # Twelve seconds, without waiting for them.
+        # Simulates twelve missed seconds.
         cursor.execute("UPDATE pgqueue_process SET heartbeat_at = now() - interval '13 seconds'")
 
     start()
 
     until(lambda: len(outcomes("patient")) == 1)
     until(lambda: Process.objects.count() == 1)
+
+
+@pytest.mark.parametrize("max_deliveries", [2, 3])
+def test_poison_ends_no_innocent_message(
+    committed: None, start: Callable[..., Command], max_deliveries: int
+) -> None:
+    Message.objects.create_queue("patient", max_deliveries=max_deliveries)
+    bodies = [{"op": n, "before": "kill" if n < 3 else None, "times": 99} for n in range(40)]
+    ids = Message.objects.send_batch("patient", bodies)
+
+    while (command := start("--drain")).wait() == -signal.SIGKILL:
+        run_sql("UPDATE pgqueue_process SET heartbeat_at = now() - interval '1 minute'")
+
+    assert command.wait() == 0
+    assert outcomes("patient") == dict.fromkeys(ids[:3], "FAILED") | dict.fromkeys(
+        ids[3:], "COMPLETED"
+    )
 
 
 def test_a_child_that_is_killed_is_replaced(
@@ -234,7 +294,7 @@ def runs(pid: int) -> bool:
 def test_a_supervisor_passes_the_signal_on_and_waits(
     patient: BoundQueue, start: Callable[..., Command]
 ) -> None:
-    # Abbreviated, as argparse allows: the children must not become supervisors themselves.
+    # argparse accepts abbreviations: the children must not become supervisors themselves.
     supervisor = start("--proc", 2)
     until(lambda: Process.objects.count() == 2)
 
@@ -275,7 +335,7 @@ def test_its_connections_are_named(patient: BoundQueue, start: Callable[..., Com
 
     named = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runconsumer patient'"
 
-    # The listener, the loops and the main thread.
+    # The connections of the listener, the loops and the main thread.
     until(lambda: run_sql(named)[0][0] >= 3)
 
 
@@ -306,7 +366,7 @@ def test_behind_a_transaction_pooler_it_polls_and_says_so_once(
         until(lambda: len(outcomes("patient")) == 1)
         command.terminate()
         assert command.wait() == 0
-        assert command.output.count("no notifications from database 'default'") == 1
+        assert command.output.count("LISTEN does not work on database 'default'") == 1
 
     assert run_sql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'") == [(0,)]
 

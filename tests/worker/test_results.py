@@ -1,4 +1,4 @@
-"""Results of handlers: kept, asked for, waited for."""
+"""Results of handlers: storing them, and waiting for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network that drops every packet, without an error: the kernel's keepalives notice."""
+"""A network that drops packets without an error: TCP keepalives notice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.working.running import ROOT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.acceptance]
 
-# Passes connections to a TCP port on to the server's socket, which has no keepalives of its own.
+# Relays TCP connections to the server's socket, since a Unix socket has no keepalives.
 RELAY = """
 import socket, sys, threading
 
@@ -34,7 +34,7 @@ with socket.create_server(("127.0.0.1", 5432)) as listener:
             threading.Thread(target=pump, args=pair, daemon=True).start()
 """
 
-# A query that waits for an answer, on a connection as a consumer opens it.
+# A query without an answer, on a connection opened like a consumer's.
 QUERY = """
 import django
 django.setup()
@@ -54,7 +54,7 @@ with connection.cursor() as cursor:
 
 
 class Network:
-    """A network of its own, whose packets can be dropped."""
+    """A network namespace whose packets can be dropped."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []

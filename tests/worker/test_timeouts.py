@@ -1,4 +1,4 @@
-"""Handlers that run longer than they may."""
+"""Handlers that exceed their timeouts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_handler_in_a_system_call_is_given_up_and_its_place_taken(
 
         assert outcomes() == {hanging: "FAILED", other: "COMPLETED"}
         assert errors() == [TIMED_OUT]
-        run.stop()  # which does not wait for the one that hangs
+        run.stop()  # does not wait for the hanging handler
     finally:
         let_go.set()
 
@@ -198,7 +198,7 @@ def test_a_locked_handler_is_interrupted_and_its_work_rolled_back(
 def test_timeouts_and_results_that_come_together_lose_nothing(
     committed_orders: BoundQueue, drain: Consume
 ) -> None:
-    """Each handler ends at about its timeout: whichever comes first, every message settles."""
+    """Each handler ends at about its timeout: whichever comes first, every message is settled."""
 
     def close_call(message: Message) -> None:
         until_about = time.monotonic() + 0.1 + message.body / 1000
@@ -210,11 +210,11 @@ def test_timeouts_and_results_that_come_together_lose_nothing(
     run = drain(close_call, timeout=0.15, max_workers=2, retry=NoRetry())
 
     assert sorted(outcomes()) == ids
-    assert (run.subscription.settled, live()) == (len(ids), [])
+    assert (run.subscription.counts.settled, live()) == (len(ids), [])
 
 
 def until_overdue(run: InThread) -> None:
-    """Wait until the time of what runs is over; an interrupt hits here, if it hits at all."""
+    """Wait until the running handler is overdue, so that an interrupt would hit it here."""
     until(
         lambda: any(each.clock is Clock.INTERRUPTED for each in run.subscription.running.values())
     )
@@ -269,7 +269,7 @@ def test_an_interrupt_in_the_middle_of_leaving_a_block_leaves_none_open(
     def save(message: Message) -> None:
         Order.objects.create(number=str(message.read_ct))
         if message.read_ct == 1:
-            # As atomic leaves it when it is interrupted at its first step.
+            # The state that atomic leaves when interrupted in its first step.
             connection.savepoint_ids.append(None)
             spin(message)
 

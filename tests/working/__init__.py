@@ -1,3 +1,3 @@
-"""A project whose handlers do what the message says: end well, raise, hang, or kill."""
+"""A project whose handlers follow their messages: succeed, raise, hang, or kill."""
 
 from __future__ import annotations

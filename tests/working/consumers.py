@@ -1,7 +1,7 @@
-"""Handlers of every mode, which leave an effect (an Order) and do what the body says.
+"""Handlers of every mode: they write an effect (an Order) and obey the body.
 
-A body is ``{"op": 7, "before": "raise", "after": "kill", "times": 1}``: what to do before and
-after the effect, in that many first deliveries.
+A body is ``{"op": 7, "before": "raise", "after": "kill", "times": 1}``: the faults before and after
+the effect, and in how many first deliveries they happen.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from django_pgqueue import consumer, signals
+from django_pgqueue import consumer, schedule, signals
 from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
 from tests.app.models import Order
 from tests.working.history import record
 
 RETRY = Constant(seconds=0.05, max_attempts=20)
-#: Seconds for every message: handlers of no cost at all would hide a held lease.
+#: Seconds per message: a handler without any cost would hide a held lease.
 COST = float(os.environ.get("WORKING_COST", "0.002"))
 
 
@@ -35,7 +35,7 @@ def act(what: str | None, message: Message) -> None:
     if what == "sys.exit":
         sys.exit(3)
     if what == "exit":
-        os._exit(9)  # as an out-of-memory kill ends it: nothing is cleaned up
+        os._exit(9)  # ends like an out-of-memory kill, without any cleanup
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "memory":
@@ -56,7 +56,7 @@ def act(what: str | None, message: Message) -> None:
 
 
 def lock_in_turn(keys: list[int]) -> None:
-    """Two of these with the keys the other way round are a deadlock."""
+    """Two of these with their keys in opposite order deadlock."""
     with transaction.atomic(), connection.cursor() as cursor:
         for key in keys:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key])
@@ -105,8 +105,14 @@ async def asynchronous(message: Message) -> None:
 
 @consumer("patient", retry=RETRY, max_workers=2)
 def patient(message: Message) -> None:
-    """Without a timeout."""
+    """A handler without a timeout."""
     obey(message)
+
+
+# A schedule declared by another version of this code: "queue name".
+if declared := os.environ.get("WORKING_SCHEDULE"):
+    on, name = declared.split()
+    schedule(every=3600, name=name)({"patient": patient, "lease": lease}[on])
 
 
 def acked(messages: list[Message], **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
-"""The events of a process, one JSON line each, written before anything else can happen.
+"""Records a process's events, a JSON line each, written before anything else can happen.
 
-Each file is one process's; its lines are numbered, so that their order is known even where the
-clock stood still or went back.
+Each process has a file. Its lines are numbered, so that their order is known even if the clock
+stood still or was set back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _file: int | None = None
 
 
 def record(event: str, **facts: Any) -> None:
-    """Write an event down, if a history is kept (WORKING_HISTORY names its directory)."""
+    """Record an event if WORKING_HISTORY names a directory."""
     global _file
     directory = os.environ.get("WORKING_HISTORY")
     if directory is None:
@@ -32,12 +32,12 @@ def record(event: str, **facts: Any) -> None:
             path = Path(directory) / f"{os.getpid()}.jsonl"
             _file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         facts = {"n": next(_numbers), "at": time.monotonic(), "event": event, **facts}
-        # One write, unbuffered: a kill loses none that was made.
+        # One unbuffered write: a kill loses no written event.
         os.write(_file, (json.dumps(facts) + "\n").encode())
 
 
 def read(directory: Path) -> list[dict[str, Any]]:
-    """Every event of every process, in order: the monotonic clock is the machine's."""
+    """All processes' events in order, by the machine's monotonic clock."""
     events = []
     for path in directory.glob("*.jsonl"):
         lines = path.read_text().splitlines()

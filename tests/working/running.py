@@ -1,4 +1,4 @@
-"""Start processes of the working project, and end them."""
+"""Starts and ends processes of the working project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Command:
-    """A manage.py command in a process of its own, killed at the end if it must be."""
+    """A manage.py command in a process; killed at the end of the block if it is still running."""
 
     def __init__(self, url: str, *arguments: object, **environment: object) -> None:
         self.arguments = [str(argument) for argument in arguments]
@@ -39,10 +39,10 @@ class Command:
             cwd=ROOT,
             env=self._environment,
             stdin=subprocess.DEVNULL,
-            # A file, since a pipe would not be read meanwhile.
+            # A file, since nobody would read a pipe meanwhile.
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            # A shell's background job ignores interrupts, and so would its children.
+            # A shell's background job ignores SIGINT, and its children would too.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
 
@@ -66,12 +66,12 @@ class Command:
         self.send(signal.SIGTERM)
 
     def wait(self, seconds: float = 30) -> int:
-        """Wait for the end; the exit code."""
+        """Wait for the end; returns the exit code."""
         return self.process.wait(seconds)
 
     @property
     def output(self) -> str:
-        """Its output so far."""
+        """The process's output so far."""
         self._log.seek(0)
         return self._log.read().decode()
 

@@ -104,3 +104,4 @@ done AS (
 )
 SELECT (SELECT count(*) FROM moved) + coalesce((SELECT heads FROM replaced), 0) AS heads,
        (SELECT count(*) FROM done) AS rechecks
+WHERE {leases/unflushed}

@@ -28,4 +28,5 @@ INSERT INTO {waiting} (id, enqueued_at, first_read_at, last_read_at, queue_id, r
 SELECT id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts, priority,
        group_key
 FROM gone
+WHERE {leases/unflushed}
 RETURNING id

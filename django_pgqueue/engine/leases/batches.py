@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django_pgqueue import arguments
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.engine.session import OpenQueue
 from django_pgqueue.types import Batch, Receipt
 
 __all__ = ["BATCH_FROM", "archive_batches", "in_batches", "open_ended", "rescue", "unfold"]
@@ -78,11 +78,6 @@ def rescue(queue: OpenQueue, process_id: int) -> int:
     """Make readable at once the messages that a dead consumer process held; returns how many.
 
     ``process_id`` is the id of its row.
-
-    >>> queue("orders").rescue(process_id=7)
-    12
-
-    Raises QueueNotFound.
     """
     holder = arguments.whole(process_id, "process_id")
     [(count,)] = queue.run("leases/rescue", {"process_id": holder})

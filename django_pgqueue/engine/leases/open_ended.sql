@@ -8,4 +8,4 @@ WITH gone AS (
     RETURNING *
 ),
 {leases/rows}
-SELECT id FROM each LIMIT 1
+SELECT id FROM each WHERE {leases/unflushed} LIMIT 1

@@ -13,3 +13,4 @@ batches AS (
     RETURNING ids
 )
 SELECT (SELECT count(*) FROM each) + (SELECT coalesce(sum(cardinality(ids)), 0) FROM batches)
+WHERE {leases/unflushed}

@@ -12,4 +12,4 @@ WITH gone AS (
     RETURNING *
 ),
 {leases/rows}
-SELECT count(*) FROM each
+SELECT count(*) FROM each WHERE {leases/unflushed}

@@ -5,24 +5,19 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = {of}
           ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
--- Groups whose head the next read will bring up, to be read at once or later.
+-- The first messages of groups without a head, which counted has too.
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE first.later IS NOT true) AS counted,
-           count(*) FILTER (WHERE first.later) AS later
-    FROM (SELECT DISTINCT group_key
-          FROM (SELECT group_key FROM {recheck} WHERE queue_id = {of}
-                ORDER BY id LIMIT (SELECT %(limit)s::bigint)) r) g
-    CROSS JOIN LATERAL (SELECT vt > statement_timestamp() AS later FROM {waiting} w
-                        WHERE w.queue_id = {of} AND w.group_key = g.group_key
-                        ORDER BY id LIMIT 1) first
-    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
-                       WHERE h.queue_id = {of} AND h.group_key = g.group_key OFFSET 0) h ON true
-    WHERE w.counted > 0 AND h.found IS NULL) b
+    SELECT count(*) FILTER (WHERE place = 'ready') AS ready,
+           count(*) FILTER (WHERE place = 'delayed') AS delayed,
+           (SELECT true FROM {recheck} WHERE queue_id = {of}
+            ORDER BY id OFFSET (SELECT {places/rechecks}) LIMIT 1) IS NULL AS complete
+    FROM (SELECT place FROM ({places/headless}) f LIMIT (SELECT %(limit)s::bigint)) f
+    WHERE w.counted > 0) f
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted,
-           count(*) FILTER (WHERE vt <= statement_timestamp()) AS due,
-           count(*) FILTER (WHERE vt > statement_timestamp() AND state = 'PROCESSING') AS in_flight,
-           count(*) FILTER (WHERE vt > statement_timestamp() AND state <> 'PROCESSING') AS delayed,
+           count(*) FILTER (WHERE {places/due}) AS due,
+           count(*) FILTER (WHERE {places/in_flight}) AS in_flight,
+           count(*) FILTER (WHERE {places/delayed}) AS delayed,
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT vt, state, enqueued_at FROM {deferred}
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
@@ -30,7 +25,7 @@ CROSS JOIN LATERAL (
 -- ages.
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
-           coalesce(sum(cardinality(ids)) FILTER (WHERE vt <= statement_timestamp()), 0)::bigint AS due,
+           coalesce(sum(cardinality(ids)) FILTER (WHERE {places/due}), 0)::bigint AS due,
            min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
     FROM (SELECT vt, ids, enqueued_ats FROM {lease}
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l

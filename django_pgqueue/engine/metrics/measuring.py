@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import connections
-
 from django_pgqueue import ddl
-from django_pgqueue.conf import settings
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.runner import Rows, Runner
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.types import Metrics
 
@@ -29,13 +27,13 @@ def metrics(queue: OpenQueue) -> Metrics:
 
     Raises QueueNotFound.
     """
-    limit = int(settings.EXACT_COUNT_LIMIT)
-    _flush_statistics(queue.alias)
-    [row] = queue.run("metrics/metrics", {"limit": limit + 1}, of=queue.id)
+    limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
+    _flush_statistics(queue.runner)
+    [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)
 
 
-def metrics_of_all(alias: str, storage: Collection[bool]) -> list[Metrics]:
+def metrics_of_all(runner: Runner, storage: Collection[bool]) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, by name, in a statement or two.
 
     The more queues there are, the earlier counts are estimated. Archived messages come from
@@ -44,22 +42,19 @@ def metrics_of_all(alias: str, storage: Collection[bool]) -> list[Metrics]:
     Arguments:
         storage: for each queue whether it is unlogged.
     """
-    exact = int(settings.EXACT_COUNT_LIMIT)
+    exact = int(runner.settings.EXACT_COUNT_LIMIT)
     limit = min(exact, max(LEAST_COUNTED, exact // max(len(storage), 1)))
-    _flush_statistics(alias)
-    rows: list[tuple[Any, ...]] = []
+    _flush_statistics(runner)
+    rows: Rows = []
     for unlogged in set(storage):
         sql = compose("metrics/metrics_all", {**ddl.shared_names(unlogged=unlogged), "of": "q.id"})
-        with connections[alias].cursor() as cursor:
-            cursor.execute(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
-            rows += cursor.fetchall()
+        rows += runner.run(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
     return [_metrics(name, row, limit, most - 1) for _place, name, most, *row in sorted(rows)]
 
 
-def _flush_statistics(alias: str) -> None:
+def _flush_statistics(runner: Runner) -> None:
     """Make messages that this session has sent count in the server's statistics."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT pg_stat_force_next_flush()")
+    runner.run("SELECT pg_stat_force_next_flush()")
 
 
 def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
@@ -67,8 +62,8 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
     (
         ready,
         waiting,
-        begun,
-        begun_later,
+        first_ready,
+        first_delayed,
         deferred,
         leased,
         due,
@@ -81,8 +76,9 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         archived_estimate,
         inserted,
         scraped_at,
+        complete,
     ) = row
-    exact = ready <= ready_limit and max(waiting, deferred, archived) <= limit
+    exact = complete and ready <= ready_limit and max(waiting, deferred, archived) <= limit
     if archived > limit:
         archived = max(archived, archived_estimate)
     # Messages that only the statistics know of are added to the count that stopped at its limit.
@@ -94,8 +90,9 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
     elif deferred > limit:
         # Past the limit only the delayed ones can be many: sorted by vt they come last.
         delayed += uncounted
-    ready, delayed = ready + begun, delayed + begun_later
-    waiting -= begun + begun_later
+    # The first messages of groups without a head were counted among the waiting ones.
+    ready, delayed = ready + first_ready, delayed + first_delayed
+    waiting -= first_ready + first_delayed
     length = ready + waiting + due + in_flight + delayed
     return Metrics(
         queue_name=name,

@@ -1,13 +1,13 @@
--- Every queue in one statement, for when there are too many to ask one by one. Counts are exact up
--- to a limit for each queue; that of ready messages up to a lower one, where the statistics know of
--- more. Ages are those of the messages counted, and of the last in line.
-SELECT q.place, q.name, up_to.most, r.counted, w.counted, b.counted, b.later, d.counted, l.counted, d.due + l.due,
+-- The metrics of all queues in one statement, used when there are too many for one statement each.
+-- Counts are exact up to a limit for each queue. The limit for ready messages is lower if the
+-- statistics show more of them. Ages are those of the counted messages and the last ready one.
+SELECT q.place, q.name, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, l.counted, d.due + l.due,
        d.in_flight + l.counted - l.due, d.delayed,
        extract(epoch FROM statement_timestamp() - least(r.oldest, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
        extract(epoch FROM statement_timestamp() - greatest(r.newest, last.enqueued_at, d.newest, l.newest, w.newest))::float
            AS newest_age,
        coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
-       coalesce(s.inserted, 0), statement_timestamp()
+       coalesce(s.inserted, 0), statement_timestamp(), f.complete
 FROM (SELECT id, name, unlogged, partition_interval, row_number() OVER (ORDER BY name) AS place
       FROM pgqueue_queue) q
 CROSS JOIN LATERAL (

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.engine.session import OpenQueue, database_key
 
 __all__ = ["Claim", "claim_on"]
 
@@ -82,12 +82,12 @@ class Claim:
 
 
 # By what tells a queue from another that was made in its place, where ids begin anew.
-_claims: dict[tuple[str, str, int, dt.datetime], Claim] = {}
+_claims: dict[tuple[Hashable, int, dt.datetime], Claim] = {}
 
 
 def claim_on(queue: OpenQueue) -> Claim:
     """This process's claim on a queue."""
-    key = *database_key(queue.alias), queue.id, queue.created_at
+    key = queue.runner.database, queue.id, queue.created_at
     claim = _claims.get(key)
     if claim is None:
         claim = _claims.setdefault(key, Claim())

@@ -3,8 +3,8 @@
 SELECT NOT EXISTS (SELECT FROM {ready} WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id})
    AND NOT EXISTS (SELECT FROM {deferred}
-                   WHERE queue_id = {queue_id} AND vt <= statement_timestamp())
+                   WHERE queue_id = {queue_id} AND {places/due})
    AND NOT EXISTS (SELECT FROM {lease}
-                   WHERE queue_id = {queue_id} AND vt <= statement_timestamp())
+                   WHERE queue_id = {queue_id} AND {places/due})
    AND NOT EXISTS (SELECT FROM {deferred}
                    WHERE queue_id = {queue_id} AND state = 'RETRYABLE')

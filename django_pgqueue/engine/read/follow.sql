@@ -73,4 +73,5 @@ SELECT NULL::text, l.id, l.read_ct, (extract(epoch FROM l.last_read_at) * 100000
 FROM leased l CROSS JOIN LATERAL (
     SELECT body, headers FROM {message} m
     WHERE m.id = l.id AND m.enqueued_at = l.enqueued_at OFFSET 0) m
+WHERE {leases/unflushed}
 ORDER BY array_position(ARRAY(SELECT id FROM wanted), l.id)

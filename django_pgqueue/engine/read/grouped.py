@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from typing import Any
 
 from django_pgqueue import arguments
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.read.reading import lease, terms
-from django_pgqueue.engine.rows import Delivery, deliveries
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.rows import Deliveries, Delivery, deliveries
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Receipt
 
@@ -25,7 +26,7 @@ def read_grouped(
     vt: float | dt.timedelta | None = None,
     qty: int = 1,
     in_transaction: bool = False,
-) -> list[Delivery]:
+) -> Deliveries:
     """Lease up to ``qty`` messages: all there are of the first group, then of the next.
 
     The list is group by group, the messages of each in their order: work through it in that order.
@@ -48,7 +49,7 @@ def read_grouped_rr(
     vt: float | dt.timedelta | None = None,
     qty: int = 1,
     in_transaction: bool = False,
-) -> list[Delivery]:
+) -> Deliveries:
     """Lease up to ``qty`` messages in rounds: one of each group, then the second of each.
 
     The list is in that order; otherwise as :func:`read_grouped`.
@@ -63,13 +64,14 @@ def read_grouped_rr(
     return in_rounds(queue, vt, qty)
 
 
-def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> list[Delivery]:
-    found: list[Delivery] = []
+def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> Deliveries:
+    found = Deliveries()
     missing = _number(qty)
     while missing > 0:
         [(number,)] = queue.run("read/heads_needed", {"qty": missing})
         # Without heads yet the first read brings them up.
         heads = lease(queue, vt=vt, qty=number or 1)
+        found.exhausted = [*found.exhausted, *heads.exhausted]
         if not heads:
             break
         followers = follow(
@@ -84,9 +86,10 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
     return found
 
 
-def in_rounds(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> list[Delivery]:
-    heads = lease(queue, vt=vt, qty=_number(qty))
-    return heads + follow(queue, _receipts(heads), vt=vt, qty=qty - len(heads))
+def in_rounds(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) -> Deliveries:
+    found = lease(queue, vt=vt, qty=_number(qty))
+    found += follow(queue, _receipts(found), vt=vt, qty=qty - len(found))
+    return found
 
 
 def follow(
@@ -98,31 +101,29 @@ def follow(
     max_deliveries: int | None = None,
     process_id: int | None = None,
     in_rounds: bool = True,
-) -> list[Delivery]:
+    **names: Any,
+) -> Deliveries:
     """Lease up to ``qty`` messages that wait behind heads of FIFO groups.
 
     Their deliveries are good as long as those of the heads: until these are settled or run out.
 
     Arguments:
         heads: receipts of messages that this caller has just leased.
-        vt, max_deliveries, process_id: as for :func:`~django_pgqueue.engine.read.reading.lease`.
+        vt, max_deliveries, process_id, names: as for
+            :func:`~django_pgqueue.engine.read.reading.lease`.
         in_rounds: one of each group, then the second of each; else group by group.
 
-    >>> [head] = queue("orders").lease()
-    >>> [message.id for message in queue("orders").follow([head.receipt], qty=2)]
-    [2, 3]
-
-    Raises QueueNotFound, InvalidArgument.
+    Raises InvalidArgument.
     """
     heads, most = arguments.receipts(heads), _number(qty)
     if not most or not heads:
-        return []
+        return Deliveries()
     params = {
         **arguments.fence(heads),
         **terms(queue, vt, most, None, max_deliveries, process_id),
         "in_rounds": in_rounds,
     }
-    return deliveries(queue.run("read/follow", params))
+    return Deliveries(deliveries(queue.run("read/follow", params, **names)))
 
 
 def _receipts(heads: Sequence[Delivery]) -> list[Receipt]:

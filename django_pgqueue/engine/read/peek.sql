@@ -7,7 +7,7 @@ WITH due AS MATERIALIZED (
                SELECT g.head FROM {group} g
                WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS open
     FROM {deferred} d
-    WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
+    WHERE d.queue_id = {queue_id} AND {places/due}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY d.vt
@@ -16,7 +16,7 @@ WITH due AS MATERIALIZED (
 ended AS MATERIALIZED (
     SELECT u.id, u.enqueued_at, l.priority, NULL::text AS group_key, 1, 0, l.vt, l.read_at, true
     FROM (SELECT * FROM {lease} l
-          WHERE l.queue_id = {queue_id} AND l.vt <= statement_timestamp()
+          WHERE l.queue_id = {queue_id} AND {places/due}
           ORDER BY l.vt
           LIMIT (SELECT CASE WHEN %(conditional)s::jsonb IS NULL THEN %(qty)s::bigint END)) l
     CROSS JOIN LATERAL unnest(l.ids, l.enqueued_ats) AS u (id, enqueued_at)
@@ -34,19 +34,11 @@ fresh AS MATERIALIZED (
     ORDER BY -r.priority, r.id
     LIMIT %(qty)s - (SELECT count(*) FROM due) - (SELECT count(*) FROM ended)
 ),
--- Heads that the read would bring up first.
-begun AS MATERIALIZED (
+headless AS MATERIALIZED (
     SELECT w.id, w.enqueued_at, w.priority, w.group_key, w.read_ct, w.attempts,
            w.enqueued_at AS vt, w.first_read_at, true
-    FROM (SELECT DISTINCT group_key
-          FROM (SELECT group_key FROM {recheck} WHERE queue_id = {queue_id}
-                ORDER BY id LIMIT 5000) r) g
-    CROSS JOIN LATERAL (SELECT * FROM {waiting} w
-                        WHERE w.queue_id = {queue_id} AND w.group_key = g.group_key
-                        ORDER BY w.id LIMIT 1) w
-    LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
-                       WHERE h.queue_id = {queue_id} AND h.group_key = g.group_key OFFSET 0) h ON true
-    WHERE h.found IS NULL AND (w.vt IS NULL OR w.vt <= statement_timestamp())
+    FROM ({places/headless}) w
+    WHERE w.place = 'ready'
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = w.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY w.priority DESC, w.id
@@ -55,7 +47,8 @@ begun AS MATERIALIZED (
 ),
 found AS (
     SELECT *, row_number() OVER () AS place FROM (
-        SELECT * FROM due UNION ALL SELECT * FROM ended UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM begun) f
+        SELECT * FROM due UNION ALL SELECT * FROM ended
+        UNION ALL SELECT * FROM fresh UNION ALL SELECT * FROM headless) f
     WHERE open
 )
 SELECT NULL::text, f.id, f.read_ct, 0, m.body, m.headers, f.enqueued_at, f.priority, f.group_key,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.read import grouped
 from django_pgqueue.engine.read.reading import lease, next_due
-from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.rows import Deliveries
+from django_pgqueue.engine.runner import Runner
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.wake import THROTTLE, Listening
+from django_pgqueue.wake import CHANNEL, THROTTLE
 
 __all__ = ["read_grouped_rr_with_poll", "read_grouped_with_poll", "read_with_poll"]
 
@@ -25,7 +27,7 @@ def read_with_poll(
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
     conditional: dict[str, Any] | None = None,
-) -> list[Delivery]:
+) -> Deliveries:
     """Read, and when there is nothing wait for it.
 
     Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
@@ -43,7 +45,7 @@ def read_with_poll(
     Raises what ``read`` raises.
     """
 
-    def read() -> list[Delivery]:
+    def read() -> Deliveries:
         return lease(queue, vt=vt, qty=qty, conditional=conditional)
 
     return _poll(queue, "read_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
@@ -56,7 +58,7 @@ def read_grouped_with_poll(
     qty: int = 1,
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
-) -> list[Delivery]:
+) -> Deliveries:
     """``read_grouped``, and when there is nothing wait for it as ``read_with_poll`` does.
 
     >>> queue("orders").read_grouped_with_poll(qty=10, max_poll_seconds=0)
@@ -65,7 +67,7 @@ def read_grouped_with_poll(
     Raises what ``read_grouped`` raises.
     """
 
-    def read() -> list[Delivery]:
+    def read() -> Deliveries:
         return grouped.group_by_group(queue, vt, qty)
 
     return _poll(queue, "read_grouped_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
@@ -78,7 +80,7 @@ def read_grouped_rr_with_poll(
     qty: int = 1,
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
-) -> list[Delivery]:
+) -> Deliveries:
     """``read_grouped_rr``, and when there is nothing wait for it as ``read_with_poll`` does.
 
     >>> queue("orders").read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
@@ -87,7 +89,7 @@ def read_grouped_rr_with_poll(
     Raises what ``read_grouped_rr`` raises.
     """
 
-    def read() -> list[Delivery]:
+    def read() -> Deliveries:
         return grouped.in_rounds(queue, vt, qty)
 
     return _poll(queue, "read_grouped_rr_with_poll", read, qty, max_poll_seconds, poll_interval_ms)
@@ -96,26 +98,53 @@ def read_grouped_rr_with_poll(
 def _poll(
     queue: OpenQueue,
     operation: str,
-    read: Callable[[], list[Delivery]],
+    read: Callable[[], Deliveries],
     qty: int | None,
     max_poll_seconds: float,
     poll_interval_ms: float,
-) -> list[Delivery]:
+) -> Deliveries:
     queue.refuse_transaction(operation)
     deadline = time.monotonic() + _seconds(max_poll_seconds, "max_poll_seconds")
     interval = max(_seconds(poll_interval_ms, "poll_interval_ms") / 1000, 0.001)
     taken = read()
+    exhausted = taken.exhausted
     if taken or qty == 0 or time.monotonic() >= deadline:
         return taken
-    with Listening(queue.connection) as listening:
+    with _listening(queue.runner):
         wait = THROTTLE
-        while not (taken := read()):
+        while True:
+            taken = read()
+            taken.exhausted = exhausted = [*exhausted, *taken.exhausted]
+            if taken:
+                break
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            notified = listening.wait(min(remaining, interval, wait, next_due(queue)))
+            notified = _wait(queue.runner, min(remaining, interval, wait, next_due(queue)))
             wait = THROTTLE if notified else 2 * wait
     return taken
+
+
+@contextlib.contextmanager
+def _listening(runner: Runner) -> Iterator[None]:
+    with runner.errors:
+        runner.session.execute(f"LISTEN {CHANNEL}")
+    try:
+        yield
+    finally:
+        # A connection that broke listens to nothing any more.
+        with contextlib.suppress(Exception), runner.errors:
+            runner.session.execute(f"UNLISTEN {CHANNEL}")
+
+
+def _wait(runner: Runner, seconds: float) -> bool:
+    """Wait for a notification, up to that many seconds; whether one came."""
+    if not runner.alone:
+        # Inside a test's transaction nothing can arrive.
+        time.sleep(seconds)
+        return False
+    with runner.errors:
+        return any(True for _ in runner.session.notifies(timeout=seconds, stop_after=1))
 
 
 def _seconds(value: Any, name: str) -> float:

@@ -119,6 +119,7 @@ SELECT NULL::text, t.id, t.read_ct,
 FROM taken t CROSS JOIN LATERAL (
     SELECT body, headers, scheduled_at FROM {message} m
     WHERE m.id = t.id AND m.enqueued_at = t.enqueued_at OFFSET 0) m
+WHERE {leases/unflushed}
 UNION ALL
 SELECT CASE WHEN blocked THEN 'blocked' ELSE 'exhausted' END, id, read_ct,
        (extract(epoch FROM last_read_at) * 1000000::numeric)::bigint,

@@ -7,17 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import transaction
-
-from django_pgqueue import arguments, signals
+from django_pgqueue import arguments
 from django_pgqueue.engine.groups.heads import promote, set_back
 from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.read.claims import Claim, claim_on
-from django_pgqueue.engine.rows import BLOCKED, EXHAUSTED, RECHECK, Delivery, deliveries
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.rows import BLOCKED, EXHAUSTED, RECHECK, Deliveries, Delivery, deliveries
 from django_pgqueue.engine.settle.outcomes import end_exhausted
 from django_pgqueue.engine.settle.settling import delete
 from django_pgqueue.engine.statements import Part
+from django_pgqueue.types import Receipt
 
 __all__ = ["drained", "lease", "next_due", "peek", "pop", "read", "terms"]
 
@@ -29,7 +28,7 @@ def read(
     qty: int | None = 1,
     conditional: dict[str, Any] | None = None,
     in_transaction: bool = False,
-) -> list[Delivery]:
+) -> Deliveries:
     """Lease up to ``qty`` messages, each hidden from other readers for ``vt``.
 
     Messages that are due again (their lease or delay ran out) are taken first, then fresh ones; the
@@ -65,7 +64,8 @@ def lease(
     max_deliveries: int | None = None,
     process_id: int | None = None,
     batched: bool = True,
-) -> list[Delivery]:
+    **names: Any,
+) -> Deliveries:
     """:func:`read`, for a caller that knows which transaction it is in: it is refused in none.
 
     Arguments:
@@ -74,14 +74,15 @@ def lease(
         process_id: the row of the consumer process that will hold the leases.
         batched: False gives each message a lease of its own, for a caller that settles each in a
             transaction of its own.
+        names: names in the statement's text. ``message=`` is what it reads bodies from, in place of
+            the queue's own table.
 
-    >>> [message.id for message in queue("orders").lease(qty=2, max_deliveries=3)]
-    [1, 2]
+    The list's ``exhausted`` has the receipts of messages that were dead-lettered instead.
 
-    Raises QueueNotFound, InvalidArgument.
+    Raises InvalidArgument.
     """
     params = terms(queue, vt, qty, conditional, max_deliveries, process_id)
-    return _take(queue, params, batched=batched)
+    return _take(queue, params, batched=batched, **names)
 
 
 def terms(
@@ -107,27 +108,29 @@ def terms(
 
 
 def _take(
-    queue: OpenQueue, params: dict[str, Any], *, batched: bool = True, alone: bool | None = None
-) -> list[Delivery]:
-    """Look behind the last claim of this process first, and where that is not enough everywhere.
+    queue: OpenQueue,
+    params: dict[str, Any],
+    *,
+    batched: bool = True,
+    alone: bool | None = None,
+    **names: Any,
+) -> Deliveries:
+    """Read from this process's last claim on. If that finds too few messages, read from the start.
 
-    ``alone`` says whether the transaction, if there is one, is the operation's own.
+    ``alone`` says whether the open transaction, if any, is this operation's own.
     """
-    qty, taken = params["qty"], []
-    nested = queue.connection.in_atomic_block
+    qty, taken = params["qty"], Deliveries()
     if alone is None:
-        alone = not nested
+        alone = queue.runner.alone
     # In a transaction a rollback may bring messages back before the claim.
-    claim = None if nested else _claim(queue, params)
+    claim = _claim(queue, params) if queue.runner.alone else None
     if claim is not None and (bounds := claim.bounds()) is not None:
         batched = batched and qty >= BATCH_FROM and not claim.grouped
         began = time.monotonic()
-        rows = queue.run(
-            "read/read_ready",
-            {**params, **bounds, "batched": batched},
-            leased=Part("read/lease_batch" if batched else "read/lease_each"),
-        )
-        taken = in_batches(rows) if batched else deliveries(rows)
+        leased = Part("read/lease_batch" if batched else "read/lease_each")
+        text = queue.text("read/read_ready", leased=leased, **names)
+        rows = queue.runner.run(text, {**params, **bounds, "batched": batched})
+        taken += in_batches(rows) if batched else deliveries(rows)
         claim.advance(bounds, qty, taken, began)
 
     any_body = "true" if params["conditional"] is None else "false"
@@ -135,11 +138,14 @@ def _take(
     while qty is None or len(taken) < qty:
         left = None if qty is None else qty - len(taken)
         values = {**params, "qty": left, "heed": heed}
-        found = deliveries(queue.run("read/read", values, any_body=any_body))
+        text = queue.text("read/read", any_body=any_body, **names)
+        found = deliveries(queue.runner.run(text, values))
         if claim is not None and left is not None:
             claim.begin(left, found)
         taken += [delivery for delivery in found if delivery.note is None]
-        again = _put_right(queue, found)
+        ended, again = _put_right(queue, found)
+        if ended:
+            taken.exhausted = [*taken.exhausted, *ended]
         if any(delivery.note == RECHECK for delivery in found):
             # Groups that cannot be promoted now must not hold up the rest.
             rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
@@ -147,24 +153,27 @@ def _take(
             rechecks_left, heed, again = False, True, True
         if not again:
             break
-    return sorted(taken, key=_order)
+    taken.sort(key=_order)
+    return taken
 
 
 def _claim(queue: OpenQueue, params: dict[str, Any]) -> Claim | None:
-    """The claim to read behind, of a read with a limit and without a condition."""
+    """The claim to continue from, for a read with a limit and without a condition."""
     if not params["qty"] or params["conditional"]:
         return None
     return claim_on(queue)
 
 
-def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> bool:
-    """Dead-letter and set back what a read noted; whether another one may find more."""
+def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> tuple[list[Receipt], bool]:
+    """Dead-letter exhausted messages, and set blocked ones back, as the read's markers say.
+
+    Returns the receipts of the former, and whether another read may find more.
+    """
     exhausted = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
     if exhausted:
         end_exhausted(queue, exhausted)
-        signals.messages_exhausted.send_robust(queue.name, receipts=exhausted)
     moved = any(delivery.note == BLOCKED for delivery in found) and set_back(queue)
-    return bool(exhausted or moved)
+    return exhausted, bool(exhausted or moved)
 
 
 def peek(
@@ -183,7 +192,7 @@ def peek(
     return deliveries(queue.run("read/peek", params))
 
 
-def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
+def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
     """Take up to ``qty`` messages and delete them at once: delivered at most once.
 
     Nothing goes to the archive, and the delivery is not counted. ``qty=None`` takes all. Messages
@@ -194,15 +203,16 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> list[Delivery]:
 
     Raises QueueNotFound, InvalidArgument.
     """
-    alone = not queue.connection.in_atomic_block
-    with transaction.atomic(using=queue.alias):
+    alone = queue.runner.alone
+    with queue.runner.transaction():
         taken = _take(queue, terms(queue, None, qty), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
     # Deleted, so that this delivery does not count.
-    return [
+    taken[:] = [
         d._replace(read_ct=d.read_ct - 1, first_read_at=d.first_read_at if d.read_ct > 1 else None)
         for d in taken
     ]
+    return taken
 
 
 def next_due(queue: OpenQueue) -> float:

@@ -3,7 +3,7 @@
 WITH held AS (
     DELETE FROM {deferred}
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
-      AND (state <> 'PROCESSING' OR vt <= statement_timestamp())
+      AND NOT ({places/in_flight})
     RETURNING id
 ),
 {settle/place},

@@ -15,7 +15,7 @@ FROM looked l
 LEFT JOIN LATERAL (
     SELECT true AS found FROM {deferred} d
     WHERE d.id = l.id AND d.queue_id + 0 = {queue_id}
-      AND (d.state <> 'PROCESSING' OR d.vt <= statement_timestamp()) OFFSET 0) d ON true
+      AND NOT ({places/in_flight}) OFFSET 0) d ON true
 LEFT JOIN LATERAL (
     SELECT true AS found FROM {ready} r
     WHERE r.queue_id = {queue_id} AND -r.priority = -l.priority

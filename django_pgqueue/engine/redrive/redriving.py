@@ -8,8 +8,8 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import open_ended
-from django_pgqueue.engine.session import OpenQueue
-from django_pgqueue.errors import InvalidArgument, QueueNotFound
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.errors import InvalidArgument, PgQueueError, QueueNotFound, UntrustedSource
 from django_pgqueue.types import State
 
 __all__ = ["redrive", "replay"]
@@ -34,7 +34,8 @@ def redrive(
 
     They keep their ids, and their header ``x-dead-letter``; deliveries are counted anew. Messages
     that a consumer of the dead-letter queue holds stay, and so do those that did not come from a
-    queue, unless ``to`` is given.
+    queue, unless ``to`` is given. A header is trusted if every role that may write to the
+    dead-letter queue may send to the source, too.
 
     Arguments:
         to: the name of one queue for all of them.
@@ -46,8 +47,8 @@ def redrive(
     >>> queue("orders.dead").redrive(conditional={"customer": 7})
     3
 
-    Raises InvalidArgument, and QueueNotFound when a source is gone, after everything else went
-    back.
+    Raises InvalidArgument; after everything else went back, QueueNotFound when a source is gone,
+    and UntrustedSource when a role may have forged it.
     """
     target = None if to is None else dead_letters.find(to)
     if target is not None and target.id == dead_letters.id:
@@ -56,7 +57,7 @@ def redrive(
     open_ended(dead_letters)  # messages whose lease ran out can go back
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
-    gone: dict[str, QueueNotFound] = {}
+    left: dict[str, PgQueueError] = {}
 
     def batch(size: int) -> tuple[int, bool]:
         if len(rest) < size:
@@ -68,30 +69,37 @@ def redrive(
             by_source.setdefault(source if target is None else None, []).append(pk)
         went = 0
         for source, chosen in by_source.items():
-            home = target or _home(dead_letters, source, gone)
+            home = target or _home(dead_letters, source, left)
             if home is not None and home.id != dead_letters.id:
                 went += _move(dead_letters, home, chosen)
         return went, bool(rows)
 
     done = _in_steps(batch, rate, progress)
-    if gone:
-        raise next(iter(gone.values()))
+    if left:
+        raise next(iter(left.values()))
     return done
 
 
 def _home(
-    dead_letters: OpenQueue, source: str | None, gone: dict[str, QueueNotFound]
+    dead_letters: OpenQueue, source: str | None, left: dict[str, PgQueueError]
 ) -> OpenQueue | None:
-    """The queue that dead letters came from; one that is gone is noted."""
+    """The queue that dead letters came from. Adds to ``left`` why letters of a source stay."""
     if not source:
         return None
     try:
-        return dead_letters.find(source)
+        home = dead_letters.find(source)
     except QueueNotFound as error:
-        gone[source] = error
+        left[source] = error
+        return None
     except InvalidArgument:
-        gone[source] = QueueNotFound(source, dead_letters.alias)
-    return None
+        left[source] = QueueNotFound(source, dead_letters.alias)
+        return None
+    outsiders = dead_letters.run("redrive/outsiders", source_message=home.message_table)
+    if outsiders:
+        roles = ", ".join(role for (role,) in outsiders)
+        left[source] = UntrustedSource(dead_letters.name, home.name, roles)
+        return None
+    return home
 
 
 def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:

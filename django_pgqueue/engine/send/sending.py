@@ -8,16 +8,13 @@ from functools import partial
 from itertools import compress, islice
 from typing import Any
 
-from django.db import transaction
-
-from django_pgqueue import arguments, signals
-from django_pgqueue.conf import settings
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue import arguments
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.statements import render
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Delay
 
-__all__ = ["send", "send_batch"]
+__all__ = ["listed", "send", "send_batch", "window"]
 
 # COPY's text format gives these a meaning of their own.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -60,8 +57,6 @@ def send(
 
     Raises QueueNotFound, InvalidMessage and InvalidArgument; nothing is sent then.
     """
-    if signals.messages_sending.receivers:
-        headers = _carried(queue, headers)
     params = {
         "body": arguments.json_text(body),
         "headers": arguments.headers_text(headers),
@@ -71,11 +66,9 @@ def send(
     }
     key = arguments.key(dedup_key, "dedup_key")
     if key is None:
-        [(pk,)] = queue.run("send/send", params)
+        [(pk,)] = queue.runner.run(queue.text("send/send"), params)
     else:
-        [(pk,)] = queue.run("send/send_once", {**params, "dedup_key": key, **_window(queue)})
-    if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=[pk])
+        [(pk,)] = queue.run("send/send_once", {**params, "dedup_key": key, **window(queue)})
     return int(pk)
 
 
@@ -105,14 +98,8 @@ def send_batch(
     Raises InvalidArgument for an empty batch and for lists whose lengths differ, and what
     :func:`send` raises; nothing is sent then.
     """
-    if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
-        raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
-    bodies = list(bodies)
-    if not bodies:
-        raise InvalidArgument("bodies is empty: give at least one")
+    bodies = listed(bodies)
     count = len(bodies)
-    if signals.messages_sending.receivers:
-        headers = _carried_by_each(queue, headers, count)
     columns: dict[str, list[Any]] = {
         "headers": _one_each(headers, dict, count, "headers", arguments.headers_text),
         "groups": _one_each(group, str, count, "group", partial(arguments.key, name="group")),
@@ -121,10 +108,17 @@ def send_batch(
         ),
     }
     params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
-    ids = _write(queue, bodies, columns, params)
-    if signals.messages_sent.receivers:
-        signals.messages_sent.send(queue.name, ids=ids)
-    return ids
+    return _write(queue, bodies, columns, params)
+
+
+def listed(bodies: Any) -> list[Any]:
+    """The bodies of a batch. Raises InvalidArgument when there is none."""
+    if isinstance(bodies, (str, bytes, dict)) or not isinstance(bodies, Iterable):
+        raise InvalidArgument(f"bodies must be a list of bodies, not {bodies!r}")
+    found = list(bodies)
+    if not found:
+        raise InvalidArgument("bodies is empty: give at least one")
+    return found
 
 
 def _write(
@@ -134,7 +128,7 @@ def _write(
     if not _all_none(columns["dedup_keys"]):
         columns["bodies"] = [arguments.json_text(body) for body in bodies]
         return _copy_once(queue, columns, params)
-    if len(bodies) < settings.COPY_THRESHOLD:
+    if len(bodies) < queue.runner.settings.COPY_THRESHOLD:
         array = str(arguments.json_text(bodies))
         if len(array) < _LONGEST_ARRAY:
             groups = columns["groups"]
@@ -148,32 +142,10 @@ def _write(
     return _copy(queue, bodies, columns, params)
 
 
-def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:
-    """The headers with what listeners of ``messages_sending`` add, if they are any."""
-    if headers is not None and not isinstance(headers, dict):
-        return headers
-    carried = dict(headers or {})
-    signals.messages_sending.send_robust(queue.name, headers=carried, count=count)
-    return carried or headers
-
-
-def _carried_by_each(queue: OpenQueue, headers: Any, count: int) -> Any:
-    """The same for many messages: what is added to one is added to all, once."""
-    if headers is None or isinstance(headers, dict):
-        return _carried(queue, headers, count)
-    added = _carried(queue, None, count)
-    if not added:
-        return headers
-    return [
-        {**added, **(each or {})} if isinstance(each, (dict, type(None))) else each
-        for each in headers
-    ]
-
-
 def _copy(
     queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    with transaction.atomic(using=queue.alias):
+    with queue.runner.transaction():
         reserved = queue.run("send/reserve_ids", {**params, "count": len(bodies)})
         ids, moments = zip(*reserved, strict=True)
         # A body that is refused ends the COPY, which takes back those before it.
@@ -186,8 +158,8 @@ def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
     """Copy those messages of a batch whose dedup key is new; returns the ids of all."""
-    with transaction.atomic(using=queue.alias):
-        keys = {"dedup_keys": columns["dedup_keys"], **_window(queue)}
+    with queue.runner.transaction():
+        keys = {"dedup_keys": columns["dedup_keys"], **window(queue)}
         claimed = queue.run("send/claim_keys", {**params, **keys})
         ids, is_new, moments = zip(*claimed, strict=True)
         if any(is_new):
@@ -218,19 +190,15 @@ def _copy_rows(
     rows = map("\t".join, zip(*given.values(), strict=True))
     names = (("columns", ", ".join([*fixed, *given])),)
     statement = render("send/copy", queue.id, queue.unlogged, names)
-    connection = queue.connection
-    # Django's cursor turns errors into its own only until the COPY begins.
-    with (
-        connection.cursor() as cursor,
-        connection.wrap_database_errors,
-        cursor.copy(statement) as copy,
-    ):
+    runner = queue.runner
+    with runner.errors, runner.session.cursor() as cursor, cursor.copy(statement) as copy:
         # The server works on some blocks while the next is written.
         while block := "\n".join(islice(rows, _COPY_BLOCK)):
             copy.write(f"{block}\n")
 
 
-def _window(queue: OpenQueue) -> dict[str, Any]:
+def window(queue: OpenQueue) -> dict[str, Any]:
+    """The parameter that says how long a dedup key of this queue counts."""
     return {"window": queue.dedup_window or DEDUP_WINDOW}
 
 

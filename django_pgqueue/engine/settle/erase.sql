@@ -1,5 +1,6 @@
--- Messages and every row about them: what deleting by the ORM means. The length of the list is
--- hidden from the planner, which would read all of a partition that has no statistics yet. P3, P4.
+-- Delete messages and all rows that refer to them, as a delete by the ORM does. The length of the
+-- list is hidden from the planner: it would read all of a partition without statistics. See P3 and
+-- P4 in engine/__init__.py.
 WITH held AS (
     DELETE FROM {deferred} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
 ),

@@ -1,4 +1,4 @@
-"""Outcomes of deliveries, many at once: done, once more, given back, failed. All fenced by receipt.
+"""Settle many deliveries at once: complete, retry, release or fail. All are fenced by receipt.
 
 ``ran`` says whether a handler ran, which counts as an attempt. Each returns the ids that changed,
 and the other receipts in ``.lost`` and ``.before`` (:class:`django_pgqueue.types.Settled`).
@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import transaction
-
 from django_pgqueue import arguments, ddl
 from django_pgqueue.acks import Ack, Discard, Failure, Nack, Outcome, Reject
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.settle.attempts import masked, note
 from django_pgqueue.engine.settle.settling import by_receipts
 from django_pgqueue.errors import InvalidArgument
@@ -29,7 +27,7 @@ def complete(
     ran: bool = True,
     results: Mapping[Receipt, Any] | None = None,
 ) -> Settled:
-    """Done: to the archive as COMPLETED.
+    """Complete messages: move them to the archive as COMPLETED.
 
     Arguments:
         receipts: the deliveries that are done.
@@ -55,7 +53,7 @@ def retry(
     failures: Mapping[Receipt, Failure] | None = None,
     process_id: int | None = None,
 ) -> Settled:
-    """Not done: each message is due again after a delay.
+    """Retry messages: each is due again after a delay.
 
     Arguments:
         delays: seconds, by receipt.
@@ -75,7 +73,7 @@ def retry(
     if not delays:
         return Settled()
     seconds = {r: arguments.duration(d, "delay").total_seconds() for r, d in delays.items()}
-    each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": _masked(texts)}
+    each: dict[str, Mapping[Receipt, Any]] = {"delays": seconds, "errors": _masked(queue, texts)}
     return _noting(
         queue,
         failures,
@@ -85,7 +83,9 @@ def retry(
 
 
 def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
-    """Give back messages that were read and not started: due at once, the delivery uncounted.
+    """Release messages whose handler did not start, or was interrupted.
+
+    They are due at once, and the delivery is not counted.
 
     >>> queue("orders").release([message.receipt])
     [1]
@@ -105,7 +105,7 @@ def fail(
     failures: Mapping[Receipt, Failure] | None = None,
     process_id: int | None = None,
 ) -> Settled:
-    """Failed for good: to the queue's dead-letter queue, or else to the archive as FAILED.
+    """Fail messages: move them to the dead-letter queue, or without one to the archive as FAILED.
 
     In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` has source,
     reason, error, counts and times.
@@ -125,14 +125,14 @@ def fail(
     arguments.text(reason, "reason")
     if not texts:
         return Settled()
-    each = {"errors": _masked(texts)}
+    each = {"errors": _masked(queue, texts)}
     return _noting(
         queue, failures, process_id, lambda: _fail(queue, list(texts), each, reason, ran)
     )
 
 
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
-    """Fail messages whose deliveries have run out, with the last error that they had."""
+    """Fail messages that were delivered as often as allowed, with their last error."""
     _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
 
 
@@ -194,7 +194,7 @@ def settle(
             queue,
             {r: nack.delay or 0.0 for r, nack in nacks.items()},
             ran=ran,
-            errors={r: nack.error for r, nack in nacks.items() if nack.error},
+            errors={r: nack.reason for r, nack in nacks.items() if nack.reason},
             failures=_failures(nacks),
             process_id=process_id,
         ),
@@ -231,7 +231,7 @@ def _noting(
     process_id: int | None,
     act: Callable[[], Settled],
 ) -> Settled:
-    """Settle, and keep why the attempts failed of what was settled, in one transaction."""
+    """Settle, and store the failures of the messages that were settled, in one transaction."""
     found = arguments.by_receipt(failures, "failures", "failures")
     for failure in found.values():
         if not isinstance(failure, Failure):
@@ -241,7 +241,7 @@ def _noting(
     holder = arguments.process(process_id)
     if not found:
         return act()
-    with transaction.atomic(using=queue.alias):
+    with queue.runner.transaction():
         settled = act()
         late = {*settled.lost, *settled.before}
         note(queue, [(r.id, f) for r, f in found.items() if r not in late], holder)
@@ -252,8 +252,8 @@ def _failures(outcomes: Mapping[Receipt, Nack | Reject]) -> dict[Receipt, Failur
     return {r: o.failure for r, o in outcomes.items() if o.failure is not None}
 
 
-def _masked(errors: Mapping[Receipt, str | None]) -> dict[Receipt, str | None]:
-    return {receipt: error and masked(error) for receipt, error in errors.items()}
+def _masked(queue: OpenQueue, errors: Mapping[Receipt, str | None]) -> dict[Receipt, str | None]:
+    return {receipt: error and masked(queue, error) for receipt, error in errors.items()}
 
 
 def _count(ran: bool) -> int:

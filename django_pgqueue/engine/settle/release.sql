@@ -1,4 +1,4 @@
--- Given back by its holder before it was started: due at once, the delivery uncounted. Fenced.
+-- Given back by its holder, not started or interrupted: due at once, the delivery uncounted. Fenced.
 UPDATE {deferred}
 SET vt = statement_timestamp(),
     state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,
@@ -7,4 +7,5 @@ SET vt = statement_timestamp(),
 WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
   AND state = 'PROCESSING'
   AND {settle/fence}
+  AND {leases/unflushed}
 RETURNING id

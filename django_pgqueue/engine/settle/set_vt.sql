@@ -3,4 +3,5 @@ UPDATE {deferred}
 SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
 WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
   AND {settle/fence}
+  AND {leases/unflushed}
 RETURNING id

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.leases.batches import archive_batches, unfold
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.types import Receipt, Settled, State
 
 __all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "purge", "set_vt"]
@@ -127,13 +127,7 @@ def set_vt(
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
-    """Delete messages in whatever state, the archive included; returns the ids found.
-
-    >>> queue("orders").erase([4, 5])
-    [4, 5]
-
-    Raises QueueNotFound.
-    """
+    """Delete messages in whatever state, the archive included; returns the ids found."""
     ids = arguments.ids(ids)
     unfold(queue, ids)
     return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
@@ -183,7 +177,8 @@ def by_receipts(
     def run(chosen: list[Receipt]) -> None:
         lists = {name: [of.get(r) for r in chosen] for name, of in (each or {}).items()}
         values = {**params, **arguments.fence(chosen), **lists}
-        done.update(pk for (pk,) in queue.run(f"settle/{operation}", values, **names))
+        text = queue.text(f"settle/{operation}", **names)
+        done.update(pk for (pk,) in queue.runner.run(text, values))
 
     if operation == "archive" and not each:
         done |= archive_batches(queue, good, params["ran"])

@@ -24,8 +24,8 @@ SETTINGS = (
 
 class Command(QueueCommand):
     help = (
-        "Make a queue. One that exists stays as it is, and what differs is said. Queues that "
-        "code relies on are better made in a migration, with CreateQueue."
+        "Make a queue. An existing queue is not changed; differing settings are reported. "
+        "Make queues that code relies on in a migration, with CreateQueue."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -41,12 +41,12 @@ class Command(QueueCommand):
             "--max-deliveries",
             type=positive,
             metavar="N",
-            help="how often a message is given out before it is dead-lettered (default: 20)",
+            help="deliveries of a message before it is dead-lettered (default: 20)",
         )
         parser.add_argument(
             "--dead-letter-queue",
             metavar="QUEUE",
-            help="where messages go that failed for good (default: the archive, as FAILED)",
+            help="queue for messages that fail for good (default: the archive, as FAILED)",
         )
         parser.add_argument(
             "--retention",
@@ -58,7 +58,7 @@ class Command(QueueCommand):
             "--partition-interval",
             type=duration,
             metavar="TIME",
-            help="a partition for each such interval, as 1d: old messages are removed at no cost",
+            help="length of a partition, as 1d: old messages are removed by dropping a partition",
         )
         parser.add_argument(
             "--dedup-window",
@@ -101,7 +101,7 @@ class Command(QueueCommand):
         ]
         for key, found in differs.items():
             lines.append(
-                f"It stays with {key} {_plain(found)}, not {_plain(asked[key])}: "
+                f"{key} stays {_plain(found)}, not {_plain(asked[key])}: "
                 f"change it in the admin, or by saving the Queue."
             )
         self.answer(

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_doctor``: finds problems, and says how to end them."""
+"""``manage.py pgqueue_doctor``: finds problems, and prints remedies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Command(QueueCommand):
             type=int,
             default=Limits.dead_rows,
             metavar="N",
-            help="more in a hot table are a problem (default: %(default)d)",
+            help="more dead rows in a hot table are a problem (default: %(default)d)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:

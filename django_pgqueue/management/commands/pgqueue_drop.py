@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_drop``: drop a queue with all it has."""
+"""``manage.py pgqueue_drop``: drop a queue with its messages and archive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgqueue.models import Message, Queue
 
 
 class Command(QueueCommand):
-    help = "Drop a queue with its messages and its archive. Asks for its name to be typed."
+    help = "Drop a queue with its messages and its archive. Asks to type its name."
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -23,7 +23,7 @@ class Command(QueueCommand):
         if queue is None:
             raise CommandError(
                 f"There is no queue {options['queue']!r} in database {alias!r}: nothing to drop. "
-                f"manage.py pgqueue_queues shows those there are."
+                f"manage.py pgqueue_queues lists the queues."
             )
         sources = list(queue.sources.values_list("name", flat=True))
         if sources:
@@ -36,7 +36,7 @@ class Command(QueueCommand):
             answer = self.ask(
                 f"Queue {queue.name!r} in database {alias!r} has "
                 f"{counted(held.length, exact=held.exact)}, and in its archive "
-                f"{counted(held.archived, exact=held.exact)}. All of them go for good.\n"
+                f"{counted(held.archived, exact=held.exact)}. All of them are deleted for good.\n"
                 f"Type the name of the queue to drop it:"
             )
             if answer != queue.name:

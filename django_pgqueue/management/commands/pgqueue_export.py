@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_export``: the job on a local Spark session."""
+"""``manage.py pgqueue_export``: run the export job on a local Spark session."""
 
 from __future__ import annotations
 

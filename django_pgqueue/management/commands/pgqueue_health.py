@@ -14,8 +14,8 @@ from django_pgqueue.worker import Options
 
 class Command(QueueCommand):
     help = (
-        "Exit with 0 when each queue that has a backlog has a live consumer, and with 1 when one "
-        "has none. Paused queues, and those that only wait for later, need none."
+        "Exit with 0 if each queue with a backlog has a live consumer, otherwise with 1. Paused "
+        "queues, and queues with only delayed messages, need no consumer."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

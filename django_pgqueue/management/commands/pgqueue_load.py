@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_load``: the job on a local Spark session."""
+"""``manage.py pgqueue_load``: run the load job on a local Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_maintain``: do once what consumers do in the background."""
+"""``manage.py pgqueue_maintain``: one round of the maintenance that consumers also run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_pgqueue.management.base import QueueCommand, counted, seconds, table
-from django_pgqueue.models import Message, Operation
+from django_pgqueue.models import BulkAction, Message
 from django_pgqueue.types import Maintained
 
 
 class Command(QueueCommand):
     help = (
-        "Remove archived messages whose queue's retention is over, and make partitions by time "
-        "ahead; go on with operations that were begun in the admin. A message that is not "
-        "archived is never touched by retention."
+        "Remove archived messages whose retention is over, make partitions ahead, and continue "
+        "bulk actions of the admin. Retention never removes a message that is not archived."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -34,7 +33,7 @@ class Command(QueueCommand):
             type=seconds,
             default=0.1,
             metavar="TIME",
-            help="how long others may wait behind it at most (default: %(default)gs)",
+            help="how long other sessions may wait for one lock of it (default: %(default)gs)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -50,7 +49,7 @@ class Command(QueueCommand):
                 stall=options["stall"],
                 progress=show,
             )
-        while (wait := Operation.objects.drive(using=alias)) is not None:
+        while (wait := BulkAction.objects.drive(using=alias)) is not None:
             time.sleep(wait)
         self.answer(options, [each.as_dict() for each in done], [*_lines(done), *_advice(done)])
         failed = [each for each in done if each.error]
@@ -77,14 +76,14 @@ def _lines(done: list[Maintained]) -> list[str]:
 
 
 def _note(each: Maintained) -> str:
-    """In words: what was not done, and why."""
+    """The steps that were not done, with reasons, as text."""
     notes = {
         "failed": each.error,
         "refused by a listener": each.refused,
-        "nothing removed: a lake is of another server": each.foreign_lakes,
+        "nothing removed: a lake was exported from another server": each.foreign_lakes,
         f"{each.held:,} wait for an export": each.held,
         f"{each.stragglers} old partitions have a message that is not archived": each.stragglers,
-        "others use the tables, try later": each.busy,
+        "other sessions use the tables, try later": each.busy,
         f"messages of {each.stay_in_default} ranges stay in the default partition": (
             each.stay_in_default
         ),
@@ -93,14 +92,14 @@ def _note(each: Maintained) -> str:
 
 
 def _advice(done: list[Maintained]) -> list[str]:
-    """The way on when retention is held by lakes that were exported from another server."""
+    """What to do about lakes from another server, which hold retention."""
     lakes = sorted({path for each in done for path in each.foreign_lakes})
     if not lakes:
         return []
     return [
         "",
-        f"Exported from another server: {', '.join(lakes)}. What is there is not known to be here "
-        f"too, so nothing is removed.",
+        f"Exported from another server: {', '.join(lakes)}. They may lack messages of this server, "
+        f"so nothing is removed.",
         'Export to a new lake with pgqueue_export PATH --hold-retention, then unset "holds '
         'retention" of the old one in the admin.',
     ]

@@ -23,9 +23,7 @@ class Command(QueueCommand):
         wanted.add_argument(
             "--interval", type=duration, metavar="TIME", help="length of a partition, as 1d"
         )
-        wanted.add_argument(
-            "--cancel", action="store_true", help="clear away what an interrupted run has begun"
-        )
+        wanted.add_argument("--cancel", action="store_true", help="undo an interrupted run")
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         found = Message.objects.resolve(options["queue"], alias)
@@ -35,8 +33,8 @@ class Command(QueueCommand):
 
             def show(step: str, done: int, total: int) -> None:
                 self.so_far = (
-                    "The queue works as before. Run the same command again to go on, or with "
-                    "--cancel to clear away what was begun."
+                    "The queue works as before. Run the same command again to continue, or with "
+                    "--cancel to undo what it did so far."
                 )
                 progress.say("rows checked", total)
                 progress.show(done)

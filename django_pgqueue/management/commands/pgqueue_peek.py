@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_peek``: what a read would find, without taking it."""
+"""``manage.py pgqueue_peek``: show the messages that a read would find."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = {
 
 
 class Command(QueueCommand):
-    help = "Show messages that a read would find; nothing is taken or counted."
+    help = "Show the messages that a read would find, without leasing them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -31,7 +31,7 @@ class Command(QueueCommand):
         with self.progress("deleted", held.length) as progress:
 
             def show(done: int) -> None:
-                self.so_far = f"{counted(done)} deleted; say it again for the rest."
+                self.so_far = f"{counted(done)} deleted; run it again for the rest."
                 progress.show(done)
 
             purged = Message.objects.purge(queue, progress=show)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_queues``: what every queue holds now, as a table."""
+"""``manage.py pgqueue_queues``: a table of the queues and their message counts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Command(QueueCommand):
             nargs="?",
             const=2.0,
             metavar="TIME",
-            help="show it again every so often, until Ctrl-C (default: 2)",
+            help="refresh the table at this interval, until Ctrl-C (default: 2)",
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Command(QueueCommand):
         try:
             self._watch(alias, options)
         except KeyboardInterrupt:
-            # It was asked for until then: this is no failure.
+            # Ctrl-C is the normal end of --watch.
             if self.stdout.isatty():
                 self.stdout.write("")
 
@@ -69,7 +69,7 @@ class Command(QueueCommand):
             try:
                 result, lines = self._look(alias, options["queues"])
             except OperationalError as error:
-                # A server that starts again is what one may be watching for.
+                # Keep watching: the server may be restarting.
                 connections[alias].close()
                 reason = str(error).strip().splitlines()[0]
                 result, lines = {"error": reason}, [f"No answer from the database: {reason}"]
@@ -96,10 +96,10 @@ class Command(QueueCommand):
         if names:
             chosen = [Message.objects.resolve(name, alias) for name in names]
             found = [Message.objects.metrics(queue) for queue in chosen]
-            # It may have been made since they were read.
+            # A queue in ``names`` may have been made after ``queues`` was read.
             known = {**{queue.name: queue for queue in chosen}, **known}
         else:
-            # One that was made just now waits for the next look.
+            # A queue that was made meanwhile appears at the next refresh.
             every = Message.objects.using(alias).metrics_all()
             found = [metrics for metrics in every if metrics.queue_name in known]
         result = [_facts(metrics, known[metrics.queue_name]) for metrics in found]
@@ -143,5 +143,5 @@ def _row(metrics: Metrics, queue: Queue) -> list[str]:
 def _pause(text: str) -> float:
     pause = seconds(text)
     if not 0.1 <= pause <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 0.1 seconds to a day")
+        raise argparse.ArgumentTypeError(f"{text!r} must be between 0.1 seconds and a day")
     return pause

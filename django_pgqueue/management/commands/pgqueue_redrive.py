@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_redrive``: send dead letters back to work."""
+"""``manage.py pgqueue_redrive``: send dead letters back to their queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Command(QueueCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue", help="the dead-letter queue")
-        parser.add_argument("--to", metavar="QUEUE", help="all to this one instead")
+        parser.add_argument("--to", metavar="QUEUE", help="send all of them to this queue instead")
         parser.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
         parser.add_argument(
             "--conditional",
@@ -36,7 +36,7 @@ class Command(QueueCommand):
         with self.progress("sent back", total) as progress:
 
             def show(done: int) -> None:
-                self.so_far = f"{counted(done)} went back; say it again for the rest."
+                self.so_far = f"{counted(done)} redriven; run it again for the rest."
                 progress.show(done)
 
             went = Message.objects.redrive(

@@ -15,12 +15,12 @@ from django_pgqueue.types import State
 class Command(QueueCommand):
     help = (
         "Send messages of a queue again, as new ones: from its archive in the database, or with "
-        "--lake from what was exported, on a local Spark session."
+        "--lake from an export, on a local Spark session."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("source", nargs="?", metavar="queue", help="whose messages they are")
+        parser.add_argument("source", nargs="?", metavar="queue", help="the queue of the messages")
         archive = parser.add_argument_group("from the archive")
         archive.add_argument(
             "--state",
@@ -46,10 +46,10 @@ class Command(QueueCommand):
 
     def _from_archive(self, alias: str, options: dict[str, Any]) -> None:
         if options["queue"] is None:
-            raise CommandError("Say which queue, or with --lake which lake.")
+            raise CommandError("Name a queue, or a lake with --lake.")
         if options["where"] != "true" or options["dry_run"] or options["replay_id"] is not None:
             raise CommandError(
-                "--where, --dry-run and --id are for a lake (--lake PATH); the archive has "
+                "--where, --dry-run and --id need --lake PATH. To select from the archive use "
                 "--state, --ids and --conditional."
             )
         queue = Message.objects.resolve(options["queue"], alias)
@@ -60,7 +60,7 @@ class Command(QueueCommand):
 
             def show(done: int) -> None:
                 self.so_far = (
-                    f"Sent {counted(done)} again or more, in the order of their ids; another call "
+                    f"Sent at least {counted(done)} again, in the order of their ids; another call "
                     f"would send these once more."
                 )
                 progress.show(done)
@@ -78,14 +78,14 @@ class Command(QueueCommand):
     def _from_lake(self, alias: str, options: dict[str, Any]) -> None:
         for key in ("state", "ids", "conditional"):
             if options[key] is not None:
-                raise CommandError(f"--{key} is for the archive; a lake has --where.")
+                raise CommandError(f"--{key} selects from the archive; with --lake use --where.")
         if options["json"]:
-            raise CommandError("--json is for the archive; leave it out with --lake.")
+            raise CommandError("--json does not work with --lake: leave it out.")
         run_job("replay", alias, options, self)
 
 
 class _Optional:
-    """Adds arguments of which none is required: there is the archive besides the lake."""
+    """Adds a lake's arguments to the parser as optional, since a replay may use the archive."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_rollup``: the job on a local Spark session."""
+"""``manage.py pgqueue_rollup``: run the roll-up job on a local Spark session."""
 
 from __future__ import annotations
 

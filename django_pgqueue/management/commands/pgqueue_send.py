@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_send``: send one message, or a line of JSON each from stdin."""
+"""``manage.py pgqueue_send``: send one message, or one per line of JSON from stdin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from django_pgqueue.management.base import (
 )
 from django_pgqueue.models import Message, Queue
 
-#: More bad lines of one batch than these are only counted.
+#: How many bad lines of a batch are printed; further ones are only counted.
 MOST_SHOWN = 20
 
 Line = tuple[int, bytes]
@@ -33,8 +33,8 @@ Line = tuple[int, bytes]
 
 class Command(QueueCommand):
     help = (
-        "Send a message, or many: without a body, each line of stdin is one, as JSON. Lines go "
-        "in batches, each sent as a whole or not at all."
+        "Send a message. Without a body, send each line of stdin, a JSON value, as a message. "
+        "Lines are sent in batches; a batch is sent completely or not at all."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -68,7 +68,7 @@ class Command(QueueCommand):
             body = loads(options["body"])
         except ValueError as error:
             raise CommandError(
-                f"The body is not JSON: {error}. Text wants quotes that the shell leaves, "
+                f"The body is not JSON: {error}. Text needs quotes that the shell keeps, "
                 f"as '\"hello\"'."
             ) from error
         pk = Message.objects.send(queue, body, **_envelope(options))
@@ -81,7 +81,7 @@ class Command(QueueCommand):
     def _send_lines(self, queue: Queue, options: dict[str, Any]) -> None:
         stream = sys.stdin.buffer
         if stream.isatty():
-            self.note("Type a JSON body a line; Ctrl-D ends.")
+            self.note("Type one JSON body per line; end with Ctrl-D.")
         size = _size(stream)
         sent, read, last = 0, 0, 0
         bad: list[tuple[int, str]] = []
@@ -91,14 +91,14 @@ class Command(QueueCommand):
                 bad += wrong
                 if wrong and not options["skip_bad"]:
                     break
-                # An interrupt waits, so that the line to go on from is sure.
+                # Ctrl-C waits, so that the number of sent lines is known.
                 with interrupts_held():
                     if bodies:
                         sent += self._send_batch(queue, bodies, batch, options)
                     last = batch[-1][0]
                     self.so_far = (
                         f"Sent {counted(sent)}, of the lines up to {last}; "
-                        f"go on from line {last + 1} (tail -n +{last + 1})."
+                        f"continue from line {last + 1} (tail -n +{last + 1})."
                     )
                 read += sum(len(line) for _, line in batch)
                 progress.show(sent, share=read / size if size else None)
@@ -119,8 +119,8 @@ class Command(QueueCommand):
         if failed:
             raise CommandError(
                 f"Bad lines from {batch[0][0]} to {batch[-1][0]}: {len(bad):,}. None of that "
-                f"batch was sent. Mend them and go on from line {last + 1} "
-                f"(tail -n +{last + 1}), or say --skip-bad."
+                f"batch was sent. Correct them and continue from line {last + 1} "
+                f"(tail -n +{last + 1}), or use --skip-bad."
             )
 
     def _send_batch(
@@ -129,9 +129,9 @@ class Command(QueueCommand):
         try:
             return len(Message.objects.send_batch(queue, bodies, **_envelope(options)))
         except (KeyboardInterrupt, InterfaceError, OperationalError):
-            # The commit may have been done, and only its answer lost.
+            # The commit may have succeeded, and only the server's answer was lost.
             unsure = f"Lines {batch[0][0]} to {batch[-1][0]} may have been sent or not"
-            self.so_far = f"{self.so_far} {unsure}: look before you go on.".strip()
+            self.so_far = f"{self.so_far} {unsure}: check before you continue.".strip()
             raise
 
 
@@ -140,7 +140,7 @@ def _envelope(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """How many bytes are to come, where that is known."""
+    """The number of bytes left to read; None if the stream is not a file."""
     try:
         status = os.fstat(stream.fileno())
         return status.st_size - stream.tell() if stat.S_ISREG(status.st_mode) else None
@@ -155,7 +155,7 @@ def _batches(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
 
 
 def _sort(batch: list[Line]) -> tuple[list[Any], list[tuple[int, str]]]:
-    """The bodies of a batch, and what is wrong with which lines. Empty lines are nothing."""
+    """The parsed bodies of a batch, and (line number, error) of bad lines. Skips empty lines."""
     bodies, wrong = [], []
     for number, line in batch:
         try:

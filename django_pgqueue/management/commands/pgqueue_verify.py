@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_verify``: the job on a local Spark session."""
+"""``manage.py pgqueue_verify``: run the verify job on a local Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py runconsumer``: parse, run, print."""
+"""``manage.py runconsumer``: parse options and run consumers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
+from django.db import Error, connections
 from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
@@ -19,7 +19,7 @@ from django_pgqueue.models import Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.worker import Consumer, Options, supervisor
 from django_pgqueue.worker.connections import configure
-from django_pgqueue.worker.progress import Progress
+from django_pgqueue.worker.console import Console
 
 
 class Command(BaseCommand):
@@ -69,7 +69,8 @@ class Command(BaseCommand):
             type=seconds,
             default=Options.database_timeout,
             metavar="TIME",
-            help="how long a connection may give no answer (default: %(default)gs)",
+            help="how long the server may be silent before a connection is closed "
+            "(default: %(default)gs)",
         )
         parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
         parser.add_argument(
@@ -77,6 +78,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        _refuse_transaction()
         logs.configure_if_unset()
         if options["autoreload"]:
             autoreload.run_with_reloader(self._run, options)
@@ -119,10 +121,25 @@ class Command(BaseCommand):
             ),
         )
         _stop_on_signals(consumer)
-        progress = Progress(consumer, self.stdout, live=not options["no_progress"])
-        progress.begin()
-        consumer.run(every_second=progress.show)
-        progress.finish()
+        console = Console(consumer, self.stdout, live=not options["no_progress"])
+        console.begin()
+        consumer.run(every_second=console.show)
+        console.finish()
+
+
+def _refuse_transaction() -> None:
+    """Raise CommandError inside a transaction.
+
+    The consumer's threads would not see the transaction's messages, and would wait for its locks.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            raise CommandError(
+                f"runconsumer inside a transaction (of DATABASES[{connection.alias!r}]) would wait "
+                f"for ever: its threads use connections of their own, which see only what is "
+                f"committed. In a TestCase handle messages with django_pgqueue.testing.drain(), or "
+                f"make it a TransactionTestCase; elsewhere call runconsumer outside atomic()."
+            )
 
 
 def _stop_on_signals(consumer: Consumer) -> None:
@@ -137,7 +154,7 @@ def _stop_on_signals(consumer: Consumer) -> None:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
     except ValueError:
-        # Under the reloader this is not the main thread: it handles them, and exits.
+        # Under the reloader this is not the main thread, which handles signals and exits.
         thread = threading.current_thread()
 
         def wait_for_the_end() -> None:
@@ -148,7 +165,7 @@ def _stop_on_signals(consumer: Consumer) -> None:
 
 
 def _port(first: int | None) -> int | None:
-    # 0 stands for any that is free.
+    # Port 0 means any free port, for each process.
     return first + (supervisor.number() or 0) if first else first
 
 
@@ -160,6 +177,6 @@ def _positive(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    """Bytes, with K, M or G behind the number."""
+    """Parse a size in bytes, with an optional suffix K, M or G."""
     factor = {"K": 1024, "M": 1024**2, "G": 1024**3}.get(text[-1:].upper())
     return int(float(text[:-1]) * factor) if factor else _positive(text)

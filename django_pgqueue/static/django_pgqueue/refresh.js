@@ -1,6 +1,5 @@
-/* Keeps the live part of a page fresh: fetches the page again and swaps the part in. It leaves the
-   part alone while the page is hidden, while text in it is selected or a table unfolded, and while
-   something is typed. */
+/* Refreshes the live part of a page: fetches the page again and replaces the part. Pauses while the
+   page is hidden, text in the part is selected, a table is expanded, or the user types. */
 "use strict";
 (function () {
   const control = document.querySelector("[data-pgqueue-refresh]");
@@ -28,7 +27,7 @@
   async function refresh() {
     asking = true;
     try {
-      // The page of an operation drives it: a form whose sending does its next steps.
+      // A bulk action's page has this form: posting it runs the next steps.
       const drive = live.querySelector("form[data-pgqueue-drive]");
       if (drive) { await fetch(drive.action, { method: "POST", body: new FormData(drive), credentials: "same-origin", redirect: "manual" }); }
       const answer = await fetch(location.href, { credentials: "same-origin", headers: { "X-Requested-With": "pgqueue" } });

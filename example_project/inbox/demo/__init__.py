@@ -1,1 +1,1 @@
-"""The machinery of ``manage.py demo``: child processes, traffic over HTTP, and the counting."""
+"""The parts of ``manage.py demo``: child processes, HTTP traffic and counting."""

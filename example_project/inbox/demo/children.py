@@ -31,22 +31,22 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**_environment(), **self.environment},
-                # Ctrl-C reaches the demo alone, which then ends its children.
+                # Ctrl-C must reach only the demo, which then ends its children.
                 start_new_session=True,
             )
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the process runs."""
         return self._process.poll() if self._process else None
 
     def let_go(self) -> None:
-        """Ask it to finish what it is doing and end."""
+        """Ask the process to finish its work and end."""
         if self._process and self._process.stdin:
             self._process.stdin.close()
 
     def wait(self, deadline: float) -> None:
-        """Wait for it to end; kill it when *deadline*, a monotonic time, has passed."""
+        """Wait for the process to end; kill it after *deadline*, a monotonic time."""
         if not self._process:
             return
         try:
@@ -60,7 +60,7 @@ class Child:
 
 
 def end(children: list[Child], seconds: float = 15) -> None:
-    """End all *children* together: those that do not finish within *seconds* are killed."""
+    """End *children* together, and kill those that do not finish within *seconds*."""
     for child in children:
         child.let_go()
     deadline = time.monotonic() + seconds

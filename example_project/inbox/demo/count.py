@@ -1,4 +1,4 @@
-"""Count the deliveries of one run of the demo: where they are, and how they got there."""
+"""Counts the deliveries of one demo run: their states, and their retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEAD_LETTERS = "github.dead"
 
 @dataclass(frozen=True)
 class Standing:
-    """How many messages of a run are where, at one moment."""
+    """How many of a run's messages are in each state, at one moment."""
 
     ready: int
     in_flight: int
@@ -35,7 +35,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``sent`` is what the web server accepted; ``archived`` what consumers handled."""
+    """The result of a run. ``sent`` was accepted by the web server, ``archived`` handled by
+    consumers.
+    """
 
     sent: int
     refused: int
@@ -58,7 +60,7 @@ class Outcome:
 
     @property
     def adds_up(self) -> bool:
-        """Each delivery is in one place, and each one that was handled left one activity."""
+        """Whether each delivery is counted once, and each handled delivery has one activity."""
         return (
             self.sent == self.archived + self.dead + self.left
             and self.archived == self.activities
@@ -71,7 +73,7 @@ class Outcome:
 
 
 class Run:
-    """The deliveries received from now on; *faults* as the demo planted them, by guid."""
+    """A run: the deliveries received from now on. *faults* are the planted ones, by guid."""
 
     def __init__(self, faults: dict[str, str]) -> None:
         self._before = Delivery.objects.aggregate(last=Max("pk"))["last"] or 0
@@ -83,7 +85,7 @@ class Run:
         return Delivery.objects.filter(pk__gt=self._before)
 
     def dead_letters(self) -> list[int]:
-        """Ids, of this run only: an earlier one may have been interrupted."""
+        """The ids of this run's dead letters. An interrupted earlier run may have left others."""
         ids = self.deliveries.values("message_id")
         dead = LiveMessage.objects.filter(pk__in=ids, queue__name=DEAD_LETTERS)
         return list(dead.order_by("pk").values_list("pk", flat=True))
@@ -102,7 +104,9 @@ class Run:
         )
 
     def delivered_again(self) -> tuple[int, int]:
-        """How many messages were retried after an error, and how many a killed consumer held."""
+        """The numbers of messages retried after an error, and redelivered after their consumer
+        died.
+        """
         again = ArchivedMessage.objects.filter(read_ct__gt=1).values("pk")
         guids = self.deliveries.filter(message_id__in=again).values_list("guid", flat=True)
         faults = Counter(self._faults.get(str(guid), KILL) for guid in guids)

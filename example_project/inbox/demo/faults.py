@@ -1,7 +1,7 @@
-"""Faults that the demo plants in some payloads, and the middleware that makes them happen.
+"""Faults that the demo plants in some payloads, and the middleware that triggers them.
 
-The consumers of the demo run with ``DEMO_FAULTS``; without this setting a planted payload is
-handled like any other.
+The demo's consumers run with ``DEMO_FAULTS``. Without this setting a planted payload is handled
+like any other.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MARK = "demo_fault"
 
 
 class PoisonMessage(LookupError):
-    """The handler can never handle this message, as it is."""
+    """The handler cannot handle this message, however often it tries."""
 
 
 def plan(total: int) -> dict[int, str]:
-    """Which of *total* deliveries, counted from 1, get which fault.
+    """Choose which of *total* deliveries, counted from 1, get which fault.
 
     >>> sorted(plan(12).items())
     [(5, 'retry'), (6, 'kill'), (10, 'poison')]
@@ -43,7 +43,7 @@ def plant(
 
 
 def inject(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A middleware of the consumer: fail, or die, where a payload says so."""
+    """A consumer middleware that fails, or kills its process, if the payload says so."""
     if not getattr(settings, "DEMO_FAULTS", False):
         return call
 

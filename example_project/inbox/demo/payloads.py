@@ -1,4 +1,4 @@
-"""Payloads to send: JSON lines ``{"event": name, "payload": body}``, plain or gzipped."""
+"""Loads payloads to send: JSON lines ``{"event": name, "payload": body}``, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHIPPED = Path(__file__).resolve().parent.parent / "payloads" / "deliveries.json
 
 
 def load(path: Path = SHIPPED) -> list[tuple[str, bytes]]:
-    """Every event's name and body in *path*, the body as the bytes GitHub would send."""
+    """The name and body of each event in *path*; the body as the bytes that GitHub would send."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines if line.strip()]
@@ -20,5 +20,5 @@ def load(path: Path = SHIPPED) -> list[tuple[str, bytes]]:
 
 
 def repeat(payloads: list[tuple[str, bytes]], count: int) -> Iterator[tuple[str, bytes]]:
-    """The first *count* of *payloads*, over and over again."""
+    """The first *count* payloads of an endless repetition of *payloads*."""
     return islice(cycle(payloads), count)

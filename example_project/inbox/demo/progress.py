@@ -1,4 +1,4 @@
-"""The demo's progress: a bar that is redrawn in a terminal, lines elsewhere."""
+"""The demo's progress: a redrawn bar in a terminal, and lines elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Progress:
             self.stream.write(line)
 
     def note(self, text: str) -> None:
-        """Write a line that stays; the bar goes on below it."""
+        """Write a permanent line above the bar."""
         self.stream.write(f"\r\x1b[K{text}" if self.is_terminal else text)
 
     def finish(self, traffic: Counter[str], standing: Standing) -> None:
@@ -56,6 +56,6 @@ class Progress:
         return f"{self._bar(steps)} {numbers}" if self.is_terminal else numbers
 
     def _bar(self, steps: int) -> str:
-        """Sending is one half of a delivery's way, handling the other."""
+        """Draw the bar: sending a delivery is half of its progress, handling it the other half."""
         filled = min(BAR, BAR * steps // (2 * self.total))
         return "█" * filled + "░" * (BAR - filled)

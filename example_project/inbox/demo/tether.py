@@ -1,8 +1,8 @@
-"""Run a management command that ends when its parent does, however the parent ended.
+"""Runs a management command that ends with its parent, however the parent ended.
 
 ``python -m example_project.inbox.demo.tether runconsumer`` is ``manage.py runconsumer``, tied to
-its standard input: a pipe whose other end the parent holds. The pipe closes when the parent lets
-go of it, exits or is killed; the command then gets the SIGTERM that asks it to finish.
+its standard input: a pipe held open by the parent. The pipe closes when the parent closes it, exits
+or is killed; the command then gets SIGTERM, which asks it to finish.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECONDS_TO_FINISH = 20
 
 
 def end_when_stdin_closes() -> None:
-    # Bytes, not sys.stdin: a buffered reader is locked when the interpreter shuts down.
+    # os.read, not sys.stdin: a buffered reader's lock would block the interpreter's shutdown.
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Play GitHub: several clients post signed webhooks over HTTP, some of them twice."""
+"""Simulates GitHub: several clients post signed webhooks over HTTP, some of them twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTEMPTS = 5
 
 
 class Traffic:
-    """Posts *deliveries* from *clients* threads; every *redeliver_every*-th is sent again."""
+    """Posts *deliveries* from *clients* threads, and every *redeliver_every*-th twice."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Traffic:
         self.redeliver_every = redeliver_every
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
-        #: The planted faults by guid: *faults* has them by the number of the delivery.
+        #: The planted faults by guid; *faults* has them by delivery number.
         self.faults: dict[str, str] = {}
         self._faults = faults or {}
         self._deliveries = enumerate(deliveries, start=1)
@@ -44,7 +44,7 @@ class Traffic:
             thread.start()
 
     def stop(self) -> None:
-        """Finish the requests under way and send no more."""
+        """Finish the current requests, and send no more."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident:
@@ -78,8 +78,9 @@ class Traffic:
     def _post(
         self, connection: http.client.HTTPConnection, guid: str, event: str, body: bytes
     ) -> int | None:
-        """The status of the answer. After a broken connection the same guid is sent again: a
-        delivery whose answer was lost is then a duplicate."""
+        """Post a delivery, and return the answer's status. After a broken connection the same guid
+        is sent again: if only the answer was lost, the second one is a duplicate.
+        """
         headers = {
             "Content-Type": "application/json",
             "X-GitHub-Delivery": guid,

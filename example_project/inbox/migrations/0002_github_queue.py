@@ -1,4 +1,4 @@
-"""Create the queue of the webhooks and its dead-letter queue: `migrate` is all a deployment needs."""
+"""Create the webhooks' queue and its dead-letter queue, so that a deployment needs only `migrate`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
 
     operations = [
         CreateQueue("github.dead"),
-        # A message that a killed consumer held is delivered again after five seconds.
+        # Messages of a killed consumer are delivered again after five seconds.
         CreateQueue(
             "github", visibility_timeout=5, max_deliveries=20, dead_letter_queue="github.dead"
         ),

@@ -1,7 +1,7 @@
-"""The webhook history as a report: from the archive to a lake and to a page.
+"""Reports on the webhook history: exports the archive to a lake, and draws a page.
 
-``history.py`` queries the lake with Spark, ``dashboard.py`` draws it and the roll-ups. ``manage.py
-report`` does both; the admin shows the page that it has written, without Spark.
+``history.py`` queries the lake with Spark, and ``dashboard.py`` draws the results and the roll-ups.
+``manage.py report`` does both. The admin shows the written page, without Spark.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["lake_path", "page_path"]
 
 
 def lake_path() -> Path:
-    """Where the lake is, if no other place is named."""
+    """The default path of the lake."""
     return Path(settings.BASE_DIR) / ".lake"
 
 
 def page_path() -> Path:
-    """Where the job leaves the dashboard, and the admin finds it."""
+    """The path of the dashboard, which the job writes and the admin reads."""
     return lake_path() / "report.html"

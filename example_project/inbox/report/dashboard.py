@@ -1,6 +1,6 @@
 """The dashboard: charts and tables of the roll-ups, drawn once by the job and shown by the admin.
 
-It is a part of a page: what is around it, and the colours, are the admin's.
+It is a fragment of a page: the admin provides the frame and the colours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = 10
 
 
 def draw(history: Any) -> str:
-    """The last three days of each queue by the hour, and what the lake says of the webhooks."""
+    """Draw each queue's last three days by the hour, and the webhooks' figures from the lake."""
     newest = Rollup.objects.filter(seconds=HOUR).order_by("bucket").last()
     rows: list[Rollup] = []
     moments: list[dt.datetime] = []
@@ -86,7 +86,7 @@ def _charts(rows: Sequence[Rollup], moments: Sequence[dt.datetime]) -> list[Char
 
 
 def _errors(rows: Sequence[Rollup]) -> list[tuple[int, str, str]]:
-    """The most frequent: how often, in which queue, and what they say."""
+    """The most frequent errors: their counts, queues and texts."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         for told in row.top_errors:
@@ -95,11 +95,11 @@ def _errors(rows: Sequence[Rollup]) -> list[tuple[int, str, str]]:
 
 
 def _costs(rows: Sequence[Rollup]) -> list[dict[str, Any]]:
-    """The worker time that each queue took, the dearest first."""
+    """The worker time of each queue, in descending order."""
     busy: defaultdict[str, float] = defaultdict(float)
     ended, retried = Counter[str](), Counter[str]()
     for row in rows:
-        busy[row.queue_name] += row.busy_seconds
+        busy[row.queue_name] += row.busy
         ended[row.queue_name] += row.completed + row.failed
         retried[row.queue_name] += row.retried
     total = sum(busy.values())

@@ -1,4 +1,4 @@
-"""Queries of the lake: what came from which repository."""
+"""Queries the lake: webhooks by event and repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 15
 
 @dataclass(frozen=True)
 class History:
-    """Small tables, each a list of rows as dicts."""
+    """The results: small tables, each a list of rows as dicts."""
 
     total: int
     failed: int
@@ -23,7 +23,7 @@ class History:
 
 
 def ask(spark: Any, path: str) -> History:
-    """The history in a lake of the inbox's archive."""
+    """Query a lake of the inbox's archive."""
     deliveries = (
         lake_source.read(spark, path)
         .where("queue = 'github'")

@@ -1,4 +1,4 @@
-"""Plots as SVG and tables as text, with nothing but the standard library."""
+"""Plots as SVG, and tables as text, with only the standard library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH, ROW, LABEL = 720, 22, 230
 
 
 def bars(rows: Sequence[tuple[str, float]]) -> str:
-    """Horizontal bars, one a row, each with its label and value."""
+    """Horizontal bars, one per row, each with a label and a value."""
     most = max((value for _, value in rows), default=0) or 1
     parts = []
     for place, (label, value) in enumerate(rows):
@@ -27,7 +27,7 @@ def bars(rows: Sequence[tuple[str, float]]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows under their names, numbers to the right, as in a terminal."""
+    """A text table with a heading; numbers are right-aligned."""
     if not rows:
         return "(nothing)"
     cells = [[str(name) for name in rows[0]]]

@@ -1,3 +1,3 @@
-"""Faults of every kind while messages flow, and a checker of what came of it."""
+"""Injects faults of every kind while messages flow, and checks the outcome."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Faults of every kind for a length of time, by several seeds, and the sums of what happened.
+"""Run chaos tests for a given time and several seeds, and print the totals.
 
     python -m tests.acceptance.chaos                         # five seeds, six minutes each
     python -m tests.acceptance.chaos --minutes 1 --seeds 7
 
-For each seed the runs of ``test_faults.py`` follow one another until its time is up; the last one
-ends in peace. Exits with 1 when a run fails, and prints what it said.
+For each seed the runs of ``test_faults.py`` repeat until its time is up; the last run ends by
+itself. Exits with 1 when a run fails, and prints its output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS += ["twice in a transaction"]
 
 
 def run(seed: int, until: float, counts: Path) -> tuple[int, str]:
-    """All runs that begin in time; how many failed, and the output."""
+    """Start runs until the time is up; returns the number that failed, and the output."""
     options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", RUNS, *options],
@@ -44,7 +44,7 @@ def run(seed: int, until: float, counts: Path) -> tuple[int, str]:
         text=True,
     )
     found = re.search(r"(\d+) failed", ended.stdout)
-    # Without a failure of a test: skipped all, which is no failure, or pytest itself failed.
+    # No test failed: all were skipped, which is no failure, or pytest itself failed.
     failed = int(found[1]) if found else int(ended.returncode != 0)
     return failed, ended.stdout + ended.stderr
 

@@ -18,14 +18,14 @@ Event = Mapping[str, Any]
 
 @dataclass
 class State:
-    """The database after the drain."""
+    """The database's state after the drain."""
 
-    #: How many effects each op has.
+    #: The number of effects of each op.
     effects: Counter[str]
-    #: How often each op is in the archive as COMPLETED, as FAILED, and in the dead letters.
+    #: How often each op is archived as COMPLETED, as FAILED, and dead-lettered.
     completed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    #: Messages that are still in a queue, with their state.
+    #: Messages still in a queue, with their states.
     live: dict[str, str] = field(default_factory=dict)
     #: Processes that are still registered.
     processes: int = 0
@@ -35,32 +35,33 @@ class State:
 class Verdict:
     """Violations, by op, and two counts that depend on the faults."""
 
-    #: Sent for sure, and neither done, failed nor still there.
+    #: Certainly sent, and neither completed, failed nor live.
     lost: list[str]
-    #: Completed, and yet without an effect.
+    #: Completed without an effect.
     without_effect: list[str]
-    #: Delivered or done, and never sent, or rolled back.
+    #: Delivered or completed, but never sent, or rolled back.
     phantoms: list[str]
-    #: At the end in two places at once.
+    #: In two places at the end.
     ambiguous: list[str]
-    #: Delivered again after its ack was announced. Not so where an earlier delivery starts late,
-    #: in a process that stood still after it had looked at the lease. A locked delivery is counted
-    #: when it commits: a consumer that lost its connection starts it under the same number.
+    #: Delivered again after the ack was recorded. Two cases do not count: an earlier delivery that
+    #: starts late, in a process that was stopped after it had checked the lease; and a locked
+    #: delivery that starts again under the same number after its consumer lost the connection,
+    #: since it counts when it commits.
     after_ack: list[str]
     #: Effects that happened more than once.
     duplicated: list[str]
     #: Handler runs beyond each message's first.
     redelivered: int
-    #: Of those, the ones the message itself asked for.
+    #: The redeliveries that the message's own body requested.
     asked_for: int
     leases: list[str]
     processes: int
-    #: Messages that were sent for sure.
+    #: Messages that were certainly sent.
     messages: int
 
     @property
     def wrong(self) -> dict[str, list[str]]:
-        """Violations of what must never happen, whatever the faults."""
+        """Violations that no fault may cause."""
         named = ("lost", "without_effect", "phantoms", "ambiguous", "after_ack", "leases")
         return {name: getattr(self, name) for name in named if getattr(self, name)}
 
@@ -73,7 +74,7 @@ class Verdict:
 
 
 def check(events: Iterable[Event], state: State) -> Verdict:
-    """Judge a run. ``events`` are those of all processes, in order."""
+    """Check a run. ``events`` are the events of all processes, in order."""
     invoked: set[str] = set()
     known: dict[str, str] = {}
     runs: Counter[str] = Counter()
@@ -96,7 +97,7 @@ def check(events: Iterable[Event], state: State) -> Verdict:
         elif kind == "fault":
             faults[op] += 1  # type: ignore[index]
     sent = {op for op, outcome in known.items() if outcome == "ok"}
-    # A producer that died between its commit and the next line knows nothing.
+    # A producer that died between its commit and the next line leaves the outcome unknown.
     impossible = {op for op, outcome in known.items() if outcome == "fail"}
     seen = {*runs, *state.effects, *state.completed, *state.failed, *state.live}
     places = state.completed + state.failed + Counter(list(state.live))

@@ -1,4 +1,4 @@
-"""One server for all runs, a world for each, and the seed that replays it."""
+"""One server for all runs, a world per run, and the seed that repeats it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def chaos_server() -> Iterator[EmbeddedServer]:
     settings = {
         "fsync": "off",
         "log_min_messages": "fatal",
-        # A client that fell silent says no goodbye: only the server can free what it had locked.
+        # Leases stay unflushed for long, so that a server crash loses many of them.
+        "wal_writer_delay": "10s",
+        # A silenced client never closes its connection: only a server timeout releases its locks.
         "idle_in_transaction_session_timeout": "6s",
     }
     server = EmbeddedServer(directory, settings=settings)
@@ -38,8 +40,9 @@ def chaos_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def world(chaos_server: EmbeddedServer, tmp_path: Path) -> Iterator[World]:
-    """CHAOS_SEED replays a run, CHAOS_SCALE makes it longer, CHAOS_UNTIL is the last moment for a
-    new one, in seconds since the epoch."""
+    """CHAOS_SEED repeats a run, CHAOS_SCALE makes it longer, and CHAOS_UNTIL is the time, in
+    seconds since the epoch, after which no run starts.
+    """
     if time.time() > float(os.environ.get("CHAOS_UNTIL", "inf")):
         pytest.skip("the time is over")
     seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))

@@ -1,4 +1,4 @@
-"""Makes the queues of a run anew, in a database that is migrated first if it must be.
+"""Recreates the queues of a run, in a database that it migrates if needed.
 
 python -m tests.acceptance.chaos.prepare '{"lease": {"visibility_timeout": 2}, ...}'
 """

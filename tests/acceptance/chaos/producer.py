@@ -1,9 +1,9 @@
-"""Sends messages, and writes down what it knows of each send: invoke, then ok, fail or unknown.
+"""Sends messages, and records what it knows of each send: invoke, then ok, fail or unknown.
 
     python -m tests.acceptance.chaos.producer NAME SEED SECONDS '{"queues": [...], ...}'
 
-Half of the sends are transactions that save nothing else but may sleep before their commit, or
-roll back. A send whose connection broke at the commit, it calls unknown.
+Half of the sends are transactions without another write, which may sleep before their commit or
+roll back. If the connection breaks at the commit, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RolledBack(Exception):
 
 
 def fault(draw: random.Random, plan: dict[str, object], queue: str) -> dict[str, object]:
-    """Orders to the handler, for some of the messages."""
+    """The fault that a message's handler must raise, for some messages."""
     faults = plan.get("faults")
     if not faults or draw.random() >= plan.get("fault_rate", 0.02):  # type: ignore[operator]
         return {}

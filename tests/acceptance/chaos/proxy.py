@@ -1,4 +1,4 @@
-"""A proxy in front of PostgreSQL's socket that can fall silent: open, and swallowing every byte."""
+"""A proxy for PostgreSQL's socket that can go silent: connections stay open, and bytes are lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["Proxy"]
 
 
 class Proxy:
-    """Listens in ``directory`` as a server would; ``silence()`` swallows what passes from now on
-    on the connections there are. New ones work."""
+    """Listens in ``directory`` like a server. ``silence()`` drops all later traffic on the existing
+    connections; new ones work.
+    """
 
     def __init__(self, target: Path, directory: Path, port: int = 5432) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find."""
+"""The checker finds each kind of violation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from tests.acceptance.chaos.checker import State, check
 
 
 def history(*events: str) -> list[dict[str, Any]]:
-    """``"ok a"`` is the event ok of op a; ``"acked a 2"`` is that of its second delivery."""
+    """Parse events: ``"ok a"`` is event ok of op a, and ``"acked a 2"`` concerns its second
+    delivery.
+    """
     split = [(*event.split(), 1)[:3] for event in events]
     return [{"event": kind, "op": op, "delivery": int(number)} for kind, op, number in split]
 

@@ -1,11 +1,11 @@
-"""Each fault that can befall producers, consumers and the database, and what must come of it.
+"""Each fault of producers, consumers and the database, and its permitted consequences.
 
-    CHAOS_SEED=7 python3 run.py test tests/acceptance/chaos           # the same run again
-    CHAOS_SCALE=20 python3 run.py test tests/acceptance/chaos         # a long one
-    python -m tests.acceptance.chaos --minutes 6 --seeds 1 2 3        # by the clock, with counts
+    CHAOS_SEED=7 python3 run.py test tests/acceptance/chaos           # repeat a run
+    CHAOS_SCALE=20 python3 run.py test tests/acceptance/chaos         # a long run
+    python -m tests.acceptance.chaos --minutes 6 --seeds 1 2 3        # for a time, with counts
 
-Nothing is lost and nothing is a phantom, whatever happens; ``World.finish`` sees to that. What
-else must hold depends on the mode and on the fault.
+Under every fault, nothing is lost and nothing is a phantom: ``World.finish`` checks this. Further
+promises depend on the mode and on the fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.working import history
 
 pytestmark = [pytest.mark.acceptance]
 
-#: Messages that a process can hold without an ack written: running, and ended just now.
+#: The most messages that a process can hold without an ack: running, or ended just now.
 UNDER_WAY = 60
 
 
@@ -36,13 +36,13 @@ def once_in_transactions(verdict: Verdict, world: World) -> None:
 
 
 def explained(verdict: Verdict, faults: int) -> None:
-    """No more was delivered again than the faults had under way."""
+    """At most the messages that the faults interrupted were delivered again."""
     assert verdict.redelivered <= verdict.asked_for + faults * UNDER_WAY
     assert len(verdict.duplicated) <= verdict.redelivered
 
 
 def test_consumers_killed_at_any_moment(world: World) -> None:
-    """kill -9 from outside at random, and by a message before and after its effect."""
+    """kill -9 at random times, and by a message before or after its effect."""
     world.queues()
     consumers = [world.consume() for _ in range(3)]
     world.produce(350, producers=2, faults=["kill"], fault_rate=0.01, queues=QUEUES[:3])
@@ -59,12 +59,12 @@ def test_consumers_killed_at_any_moment(world: World) -> None:
     verdict = world.finish(killed=True)
 
     once_in_transactions(verdict, world)
-    # Every kill that a message asked for takes its neighbours along.
+    # A message that kills its process also interrupts the other messages there.
     explained(verdict, world.faults + verdict.asked_for)
 
 
 def test_consumers_stopped_past_their_leases(world: World) -> None:
-    """SIGSTOP for longer than the visibility timeout, then SIGCONT: their acks come too late."""
+    """SIGSTOP for longer than the visibility timeout, then SIGCONT: the acks come too late."""
     world.queues()
     frozen = world.consume()
     world.consume()
@@ -102,10 +102,10 @@ def test_backends_terminated_at_random(world: World) -> None:
 
 
 def test_the_server_crashes_under_load(world: World) -> None:
-    """Stopped in immediate mode and started again, twice."""
+    """The server is stopped in immediate mode and restarted, twice."""
     world.queues()
     for _ in range(2):
-        # One that finds no server at its start ends, and is to be started again by others.
+        # A consumer that finds no server when it starts must end; its supervisor restarts it.
         world.until_started(world.consume())
     world.produce(500, producers=2, rate=70)
 
@@ -124,7 +124,7 @@ def test_the_server_crashes_under_load(world: World) -> None:
 def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification(
     world: World,
 ) -> None:
-    """Commits out of order, rows that never were, and consumers without notifications."""
+    """Commits out of order, rolled-back rows, and consumers without notifications."""
     world.queues(notify=False)
     for _ in range(2):
         world.consume()
@@ -155,7 +155,7 @@ def test_a_listener_that_is_cut_off_again_and_again(world: World) -> None:
 
 
 def test_connections_that_fall_silent(world: World, tmp_path: Path) -> None:
-    """No error ever comes: packets are swallowed, and only patience can tell."""
+    """Packets are dropped without an error, so only timeouts detect it."""
     world.queues()
     directory = tmp_path / "proxy"
     directory.mkdir()
@@ -184,7 +184,7 @@ def proxied(world: World, directory: Path) -> str:
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off(world: World, tmp_path: Path, hours: int) -> None:
-    """Every wall clock that Python offers is wrong in the consumer, from its first moment."""
+    """Every wall clock of Python is wrong in the consumer, from its start."""
     (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=hours * 3600))
     world.queues("lease", "transactional")
     consumer = world.consume(path=[str(tmp_path)])
@@ -217,12 +217,12 @@ print("clock is off by", round(time.time() - real()), flush=True)
 
 
 def raised_after(world: World) -> set[str]:
-    """Ops that had their effect, and then raised: in lease mode they have it again."""
+    """Ops that raised after their effect: in lease mode the effect is repeated."""
     return {event["op"] for event in history.read(world.history) if event["event"] == "fault"}
 
 
 def test_handlers_that_end_in_every_bad_way(world: World) -> None:
-    """Raise, exit, run out of memory, hang, spin, and die, under a supervisor."""
+    """Handlers raise, exit, run out of memory, hang, spin and die, under a supervisor."""
     world.queues("lease", "transactional")
     supervisor = world.consume("--processes", 2)
     world.produce(
@@ -270,8 +270,9 @@ def send(connection: object, world: World, queue: str, number: int, **body: obje
 
 
 def test_a_poison_message_dies_alone(world: World) -> None:
-    """It kills every process that runs it. After max_deliveries it lies in the dead-letter queue,
-    and it cost no other message more than two redeliveries."""
+    """A poison message kills every process that runs it. After max_deliveries it is dead-lettered,
+    and no other message was redelivered more than twice because of it.
+    """
     world.queues("lease", max_deliveries=3)
     world.consume("--processes", 2)
     with world.connect() as connection:
@@ -294,7 +295,7 @@ def test_a_poison_message_dies_alone(world: World) -> None:
 
 
 def test_a_graceful_stop_leaves_no_lease_and_delivers_nothing_twice(world: World) -> None:
-    """SIGTERM at any moment, again and again, while others go on."""
+    """SIGTERM at random times, repeatedly, while other consumers continue."""
     world.queues()
     consumers = [world.consume() for _ in range(2)]
     world.produce(500, rate=100)

@@ -1,8 +1,8 @@
-"""Partitions are made and dropped every second, by consumers that are killed while they do it.
+"""Partitions are created and dropped every second, by consumers that are killed meanwhile.
 
-A partition holds a second, and messages are kept for another one; so every message outlives its
-partition's time, and those that failed, or whose consumer died, are often read from partitions that
-are due.
+A partition covers one second, and messages are retained for another, so every message outlives its
+partition's range. Messages that fail, or whose consumer died, are often read from partitions that
+are due to be dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ PARTITIONS = (
 
 
 def kill_the_maintainer(world: World) -> int:
-    """kill -9 the process that holds the lease; start the dead ones again. How many were killed."""
+    """Kill -9 the process with the maintenance lease, and restart dead ones. Returns how many were
+    killed.
+    """
     with world.connect() as connection:
         row = connection.execute("SELECT process FROM pgqueue_maintenance").fetchone()
     killed = 0
@@ -46,7 +48,7 @@ def kill_the_maintainer(world: World) -> int:
 def read_for_a_while(
     world: World, stop: threading.Event, stretches: list[tuple[float, float]]
 ) -> None:
-    """Leave a transaction open that has read every partition, again and again."""
+    """Repeatedly hold a transaction open that has read every partition."""
     with psycopg.connect(world.url) as connection:
         while not stop.is_set():
             connection.execute("SELECT count(*) FROM pgqueue_message")
@@ -102,7 +104,7 @@ def test_partitions_come_and_go_under_load(world: World, unlogged: bool) -> None
     assert {op for op in effects if outcome.get(op) == "fail"} == set(), "phantoms"
     in_transactions = [op for op in effects if queue_of[op] in ("transactional", "locked")]
     assert {op: effects[op] for op in in_transactions if effects[op] > 1} == {}
-    # No sender waited for the reader that held the partitions.
+    # No sender waited for the reader that locked the partitions.
     sends = [e["at"] for e in events if e["event"] == "invoke"]
     for began, ended in stretches:
         if min(sends) < began and ended < max(sends):

@@ -1,4 +1,4 @@
-"""A server, queues, producers and consumers for one run, and how it ended."""
+"""The server, queues, producers and consumers of a run, and its result."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.working.running import ROOT, Command, runconsumer
 __all__ = ["QUEUES", "World"]
 
 QUEUES = ["lease", "transactional", "batch", "async", "locked"]
-#: How long a lease is, in seconds: short, so that what a fault held comes back soon.
+#: The visibility timeout in seconds: short, so that interrupted messages return soon.
 LEASE = 2
 
 
 class World:
-    """One run: everything random in it comes from its seed."""
+    """A run. Everything random in it derives from its seed."""
 
     def __init__(self, server: EmbeddedServer, directory: Path, seed: int, scale: float) -> None:
         self.server = server
@@ -50,7 +50,7 @@ class World:
     # Acts
 
     def queues(self, *names: str, **options: Any) -> None:
-        """Make the queues of this run, and a dead-letter queue for them."""
+        """Create the run's queues and their dead-letter queue."""
         settings = {"visibility_timeout": LEASE, "dead_letter_queue": "dead", **options}
         self._names = names or tuple(QUEUES)
         wanted = {"dead": {}, **dict.fromkeys(self._names, settings)}
@@ -58,7 +58,7 @@ class World:
         assert prepared == 0
 
     def produce(self, count: int, *, producers: int = 1, **plan: Any) -> None:
-        """Start processes that send that many messages in all, and do not wait for them."""
+        """Start processes that send ``count`` messages in total, and return at once."""
         plan = {"queues": QUEUES, **plan}
         each = max(1, int(count * self.scale) // producers)
         for number in range(producers):
@@ -74,14 +74,14 @@ class World:
             )
 
     def consume(self, *arguments: object, url: str | None = None, **environment: Any) -> Command:
-        """Start a consumer process of the run's queues."""
+        """Start a consumer process for the run's queues."""
         environment.setdefault("WORKING_HISTORY", self.history)
         consumer = runconsumer(url or self.url, *self._names, *arguments, **environment)
         self.consumers.append(consumer)
         return consumer
 
     def until_started(self, consumer: Command) -> None:
-        """Wait until a consumer works; before, a signal finds no handler."""
+        """Wait until a consumer has started: earlier signals find no handler."""
         path = self.history / f"{consumer.pid}.jsonl"
         until(lambda: path.exists() and '"started"' in path.read_text(), 180)
 
@@ -89,13 +89,13 @@ class World:
         time.sleep(self.draw.uniform(least, most))
 
     def while_producing(self, act: Callable[[], None], *, least: int = 1) -> None:
-        """Do something again and again for as long as messages are sent, and so often at least."""
+        """Call ``act`` repeatedly while messages are sent, and at least ``least`` times."""
         while self.faults < least or any(each.poll() is None for each in self._producers):
             act()
             self.faults += 1
 
     def terminate_backends(self, share: float) -> None:
-        """Cut some of the connections that others have."""
+        """Terminate some of the other processes' connections."""
         with self.connect() as connection:
             pids = [
                 row[0]
@@ -111,10 +111,10 @@ class World:
     # The end
 
     def finish(self, seconds: float = 180, *, killed: bool = False) -> Verdict:
-        """Let everything be handled, stop the consumers, and judge.
+        """Wait until everything is handled, stop the consumers, and check the run.
 
-        Where processes were ``killed``, they are started again, and may leave their rows: others
-        remove them when their heartbeat is long overdue.
+        If processes were ``killed``, dead ones are restarted, and may leave their rows: other
+        processes remove these when the heartbeat is long overdue.
         """
         for producer in self._producers:
             assert producer.wait(300) == 0
@@ -142,7 +142,7 @@ class World:
         if path := os.environ.get("CHAOS_COUNTS"):
             counts = {
                 "messages": verdict.messages,
-                # Those from outside, and those that messages asked their handlers for.
+                # Faults from outside, and faults requested by messages.
                 "faults": self.faults + verdict.asked_for,
                 "redelivered": verdict.redelivered,
                 "lost": len(verdict.lost),
@@ -163,7 +163,7 @@ class World:
             return [op for (op,) in rows]
 
     def tell(self, ops: Iterable[str]) -> None:
-        """Print what happened to some messages, and where they ended."""
+        """Print the events of some messages, and where they ended."""
         events = history.read(self.history)
         with self.connect() as connection:
             for op in ops:
@@ -176,7 +176,7 @@ class World:
                 print(*rows, sep="\n")
 
     def until_drained(self, seconds: float, *, restart: bool = False) -> None:
-        """Wait until every queue is empty; ``restart`` consumers that die meanwhile."""
+        """Wait until every queue is empty; ``restart`` restarts consumers that die meanwhile."""
 
         def drained() -> bool:
             for consumer in self.consumers:

@@ -1,4 +1,4 @@
-"""A batch that was read at once has one lease, and each of its messages is one by itself."""
+"""Messages read as a batch share one lease, and can still be settled one by one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
 from tests.actors import Actor, begin, call, commit
 from tests.conftest import run_sql
+from tests.leasing import lease
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,17 +35,17 @@ def ids(messages: list[Message]) -> list[int]:
 
 
 def stored(messages: list[Message]) -> list[Receipt]:
-    """Receipts that were kept somewhere else, and know no more than their two numbers."""
+    """Receipts as stored by a client: only their fields, without the batch."""
     return [Receipt(*message.receipt) for message in messages]
 
 
 def where() -> dict[int, tuple[str, int]]:
-    """State and deliveries of every live message."""
+    """The state and delivery count of every live message."""
     return {m.id: (m.state, m.read_ct) for m in LiveMessage.objects.all()}
 
 
 def run_out() -> None:
-    """Let the time of all leases run out."""
+    """Let all leases expire."""
     for table in ("pgqueue_lease", "pgqueue_deferred"):
         run_sql(f"UPDATE {table} SET vt = statement_timestamp()")
 
@@ -62,13 +63,13 @@ def change(**settings: Any) -> None:
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No read from the start because time has passed."""
+    """No read sweeps from the front merely because time has passed."""
     monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
 
 
 @pytest.fixture
 def backlog(committed_orders: BoundQueue, never: None) -> BoundQueue:
-    """A queue of which this process has read before, so that it knows of a backlog."""
+    """A queue from which this process has read before, so that it knows of a backlog."""
     committed_orders.send_batch(range(10 * QTY))
     first = committed_orders.read(qty=QTY)
     assert leases() == []
@@ -139,7 +140,7 @@ def test_messages_of_a_batch_are_acked_one_after_the_other(
         for message in batch:
             assert backlog.archive(message) == [message.id]
 
-    # The first one unfolds the lease; the others find rows of their own.
+    # The first operation unfolds the lease; the others find separate rows.
     assert len(queries) == QTY + 2
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
 
@@ -244,7 +245,7 @@ def test_a_copy_of_a_receipt_from_another_process_settles_too(
     assert backlog.archive(batch[3:]) == ids(batch[3:])
 
 
-# A batch whose time is up
+# An expired batch
 
 
 def test_a_batch_that_ran_out_is_read_again_before_what_is_ready(
@@ -340,7 +341,7 @@ def test_a_message_of_a_batch_is_exhausted_as_any_other(backlog: BoundQueue) -> 
 
 def test_the_batch_of_a_dead_consumer_can_be_read_at_once(backlog: BoundQueue) -> None:
     dead = Process.objects.register(["orders"], version="1", using="default")
-    held = Message.objects.lease(the_queue(), qty=QTY, vt=3600, process_id=dead.pk)
+    held = lease(the_queue(), qty=QTY, vt=3600, process_id=dead.pk)
     run_sql("UPDATE pgqueue_process SET heartbeat_at = heartbeat_at - interval '1 hour'")
 
     rescued = Process.objects.reap(dt.timedelta(minutes=1), using="default")
@@ -349,7 +350,7 @@ def test_the_batch_of_a_dead_consumer_can_be_read_at_once(backlog: BoundQueue) -
     assert ids(backlog.read(qty=QTY)) == ids(held)
 
 
-# Other operations that look at queues
+# Other operations that examine queues
 
 
 def test_metrics_count_what_is_in_batches(backlog: BoundQueue, batch: list[Message]) -> None:
@@ -463,7 +464,7 @@ def test_an_unlogged_queue_has_leases_of_its_own(committed: None) -> None:
     assert Message.objects.archive(queue, batch) == ids(batch)
 
 
-# Which batches there are
+# Which reads lease a batch
 
 
 def test_few_messages_have_leases_of_their_own(backlog: BoundQueue) -> None:
@@ -474,7 +475,7 @@ def test_few_messages_have_leases_of_their_own(backlog: BoundQueue) -> None:
 def test_who_settles_in_transactions_of_their_own_has_a_lease_for_each(
     backlog: BoundQueue,
 ) -> None:
-    messages = Message.objects.lease(the_queue(), qty=QTY, batched=False)
+    messages = lease(the_queue(), qty=QTY, batched=False)
 
     assert Deferred.objects.filter(id__in=ids(messages)).count() == QTY
 
@@ -506,7 +507,7 @@ def test_heads_of_groups_are_leased_one_by_one(committed_orders: BoundQueue, nev
     assert len(seen) == len(set(seen)) == 4 * QTY
 
 
-# Two at once, and what is undone
+# Concurrent operations, and rollbacks
 
 
 def test_an_ack_that_is_rolled_back_can_be_done_again(
@@ -526,7 +527,7 @@ def test_an_ack_that_is_rolled_back_can_be_done_again(
 def test_parts_of_a_batch_that_are_done_at_once_are_all_done_once(backlog: BoundQueue) -> None:
     messages = [message for _ in range(8) for message in backlog.read(qty=QTY)]
     assert len(leases()) == 8
-    # Each part has some of every batch, many of it or few.
+    # Each part has some of every batch: many messages, or few.
     parts = [messages[0::2], messages[1::4], messages[3::8], messages[7::8]]
 
     def settle(part: list[Message]) -> list[int]:
@@ -549,7 +550,7 @@ def test_a_batch_that_is_read_again_while_it_is_done_is_either(
 ) -> None:
     run_out()
     actor.do(begin)
-    # Unfolds the lease, and holds it until the commit.
+    # Unfolds the lease, and keeps it locked until the commit.
     again = actor.do(call, "read", "orders", qty=2, in_transaction=True)
     with ThreadPoolExecutor(1) as pool:
         settling = pool.submit(lambda: (backlog.archive(batch), connections.close_all())[0])

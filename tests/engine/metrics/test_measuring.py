@@ -1,4 +1,4 @@
-"""metrics and metrics_all."""
+"""Tests of metrics and metrics_all."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import datetime as dt
 import json
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from django_pgqueue.engine.metrics.measuring import ENOUGH, LEAST_COUNTED
+from django_pgqueue.engine.statements import load
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import BoundQueue, Message
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
+from tests.leasing import lease
 from tests.waiting import until
 
 
@@ -66,7 +68,7 @@ def test_metrics_measure_the_ages_of_what_is_in_the_queue(orders: BoundQueue) ->
     assert metrics.oldest_age == pytest.approx(500, abs=5)
     assert metrics.newest_age == pytest.approx(50, abs=5)
 
-    orders.read()  # the oldest one, now in flight
+    orders.read()  # leases the oldest message
     assert orders.metrics().oldest_age == pytest.approx(500, abs=5)
 
 
@@ -76,11 +78,14 @@ def test_total_counts_what_was_popped_purged_or_rolled_back_too(
     committed_orders.send_batch([1, 2, 3])
     committed_orders.pop()
     committed_orders.purge()
-    committed_orders.send(4)
-    connection.close()  # what a session counted is in the statistics once it ends
+    with transaction.atomic():
+        committed_orders.send(4)
+        transaction.set_rollback(True)
+    committed_orders.send(5)
+    connection.close()  # the server adds a session's counts to the statistics when it ends
 
-    # It ends on its own time.
-    until(lambda: committed_orders.metrics().total == 4)
+    # The session ends asynchronously.
+    until(lambda: committed_orders.metrics().total == 5)
 
     assert committed_orders.metrics().length == 1
 
@@ -115,7 +120,7 @@ def test_of_many_queues_a_long_one_is_counted_less_far_and_estimated(
 
     send_one(age=500, priority=5)
     committed_orders.send_batch(range(300))
-    send_one(age=900, priority=0)  # further back than is counted
+    send_one(age=900, priority=0)  # behind the limit of the count
     committed_orders.send_batch(range(300))
     send_one(age=-50, priority=-5)
 
@@ -166,6 +171,20 @@ def test_metrics_of_an_unknown_queue_say_so(db: None) -> None:
         Message.objects.metrics("nowhere")
 
 
+def test_with_more_groups_without_a_head_than_are_looked_at_metrics_are_no_longer_exact(
+    orders: BoundQueue,
+) -> None:
+    looked_at = int(load("places/rechecks"))
+    orders.send_batch(range(looked_at), group=[f"group-{n}" for n in range(looked_at)])
+    exact = orders.metrics()
+    orders.send(1, group="one more")
+
+    measured = [orders.metrics(), *Message.objects.metrics_all()]
+
+    assert (exact.ready, exact.waiting, exact.exact) == (looked_at, 0, True)
+    assert all(each.length == looked_at + 1 and not each.exact for each in measured)
+
+
 def test_the_metrics_of_all_queues_are_those_of_each(db: None) -> None:
     for number in range(12):
         name = f"queue-{number:02}"
@@ -176,7 +195,7 @@ def test_the_metrics_of_all_queues_are_those_of_each(db: None) -> None:
         )
         Message.objects.send_batch(name, list(range(number + 1)))
         Message.objects.send(name, "later", delay=60)
-        Message.objects.lease(Message.objects.resolve(name), qty=1)
+        lease(name, qty=1)
 
     together = Message.objects.metrics_all()
 

@@ -1,4 +1,4 @@
-"""The cost of a statement: its plan, run, measured and rolled back.
+"""The cost of a statement: explained with ANALYZE, and rolled back.
 
 with watched(connection) as plans:
     queue("orders").read(qty=10, in_transaction=True)
@@ -33,23 +33,23 @@ OURS = (
 PARTITION = re.compile(r"pgqueue_(?:message|archive)_q(\d+)")
 EXPLAINED = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE", "--")
 
-# Up to this many buffers the server rightly reads at once, rather than go through an index.
+# Up to this size the server rightly reads a whole table instead of an index, in buffers.
 TINY = 128
 
 
 class TooMuch(AssertionError):
-    """A plan touches more than it should."""
+    """A plan reads more rows or buffers than allowed."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One step of a plan, with what it touched in all its loops."""
+    """A node of a plan, with the rows and buffers of all its loops."""
 
     kind: str
     relation: str
     rows: float
     buffers: int
-    own: float  # the buffers of one loop, without those of the steps below
+    own: float  # buffers of all loops, without the nodes below
     depth: int
 
     def __str__(self) -> str:
@@ -70,12 +70,12 @@ class Plan:
 
     @property
     def rows(self) -> float:
-        """The most that any one step touched."""
+        """The largest number of rows in a node."""
         return max(node.rows for node in self.nodes)
 
     @property
     def scanned(self) -> list[Node]:
-        """The steps that read one of our tables from end to end, tiny ones aside."""
+        """The nodes that scan a whole table of ours, except tiny tables."""
         return [
             node
             for node in self.nodes
@@ -83,7 +83,7 @@ class Plan:
         ]
 
     def check(self, *, rows: float, buffers: int) -> None:
-        """Raises TooMuch, with the whole plan."""
+        """Raise TooMuch with the whole plan if a limit is exceeded."""
         complaints = [f"reads all of {node.relation}" for node in self.scanned]
         if self.rows > rows:
             complaints.append(f"a step touches {self.rows:g} rows, more than {rows:g}")
@@ -96,10 +96,10 @@ class Plan:
 
 @contextmanager
 def watched(connection: Any, *, generic: bool = False) -> Iterator[list[Plan]]:
-    """Gather the plans of each statement on our tables that runs in the block.
+    """Collect the plan of each statement on our tables that runs in the block.
 
-    Each is measured, and rolled back. ``generic`` measures it a second time, with the plan that the
-    server keeps of a prepared statement, for any values.
+    Each statement is measured and rolled back. With ``generic`` it is measured a second time, with
+    the generic plan of a prepared statement.
     """
     plans: list[Plan] = []
 
@@ -134,7 +134,7 @@ def watched(connection: Any, *, generic: bool = False) -> Iterator[list[Plan]]:
 
 @contextmanager
 def planned_queues(connection: Any) -> Iterator[set[int]]:
-    """Gather the ids of the queues whose own tables are in the plan of a statement that runs."""
+    """Collect the ids of the queues whose own tables occur in a statement's plan."""
     found: set[int] = set()
 
     def explain(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
@@ -149,7 +149,7 @@ def planned_queues(connection: Any) -> Iterator[set[int]]:
 
 
 def _prepared(statement: str) -> tuple[str, str]:
-    """The statement for PREPARE, and the values for EXECUTE."""
+    """Convert a statement to the text for PREPARE and the values for EXECUTE."""
     names: dict[str, int] = {}
 
     def placed(match: re.Match[str]) -> str:
@@ -169,7 +169,7 @@ def _buffers(node: dict[str, Any]) -> int:
 
 def _walk(node: dict[str, Any], depth: int, elsewhere: int = 0) -> Iterator[Node]:
     loops, below = node["Actual Loops"], node.get("Plans", ())
-    # The counts of rows are means over the loops; those of buffers are sums.
+    # EXPLAIN shows rows as means over the loops, and buffers as sums.
     touched = node["Actual Rows"] + sum(
         node.get(f"Rows Removed by {what}", 0)
         for what in ("Filter", "Join Filter", "Index Recheck")
@@ -182,7 +182,7 @@ def _walk(node: dict[str, Any], depth: int, elsewhere: int = 0) -> Iterator[Node
         own=(_buffers(node) - sum(map(_buffers, below)) - elsewhere) / max(loops, 1),
         depth=depth,
     )
-    # A value computed once for all is shown beside the step that asks for it, and counted there.
+    # An InitPlan is shown next to the node that uses it, and its buffers are counted in that node.
     shown = [child for child in below if child["Parent Relationship"] == "InitPlan"]
     for child in below:
         asked = 0 if child in shown else sum(map(_buffers, shown))

@@ -1,4 +1,4 @@
-"""Dead rows and write-ahead log of a message, counted, from send to archive."""
+"""Dead rows and write-ahead log per message, from send to archive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ BODY = {"x": "y" * 190}
 MESSAGES = 1000
 BATCH = 100
 
-# A message is a row in ready, then it is in a lease, of which there is one for each batch; the
-# first batch is leased one by one.
+# A message has a row in ready, and then a share of a batch's lease. The first batch is leased
+# message by message.
 DEAD_ROWS = 1.2
-# Bytes of the log besides the body, whole pages after a checkpoint left out: the message and its
-# key, ready with its index entry, a lock and a deletion, a share of the lease, the archive and its
-# key.
+# Log bytes without the body and without full-page images: the message and its key, the row in ready
+# with its index entry, a lock and a deletion, a share of the lease, the outcome and its key.
 LOG_BYTES = 740
 
 
@@ -31,14 +30,14 @@ def work(queue: BoundQueue) -> None:
 
 
 def written() -> tuple[int, int]:
-    """Bytes of write-ahead log so far, without and with the images of whole pages."""
+    """Bytes of write-ahead log so far, without and with full-page images."""
     run_sql("SELECT pg_stat_force_next_flush()")
     [(records, images)] = run_sql("SELECT wal_bytes, wal_fpi FROM pg_stat_wal")
     return int(records), int(images)
 
 
 def log_bytes(queue: BoundQueue) -> float:
-    """Of the log for each message; the least of some rounds, since others may write too."""
+    """Log bytes per message: the minimum of several rounds, since other sessions may write too."""
     rounds = []
     for _ in range(10):
         before, images = written()
@@ -52,7 +51,7 @@ def log_bytes(queue: BoundQueue) -> float:
 
 
 def dead_rows(queue: BoundQueue) -> float:
-    """Rows that were deleted or rewritten, for each message."""
+    """Deleted or updated rows per message."""
     run_sql("SELECT pg_stat_force_next_flush()")
     before = churned()
     work(queue)

@@ -1,7 +1,7 @@
-"""The cost of an operation does not grow with other messages.
+"""An operation's cost does not grow with other messages.
 
-A hundred thousand messages are in the way, each time in another state; the statements that the
-operations really send are measured, and may touch only a handful of rows.
+A hundred thousand other messages are in the queue, each time in another state. The operations' real
+statements are measured, and may touch only a handful of rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pytest_django
 from django.db import connections, transaction
 
 from django_pgqueue.engine.leases.batches import in_batches
-from django_pgqueue.engine.session import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.settle import settling
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, Message, Queue
 from django_pgqueue.types import Receipt
@@ -26,16 +27,16 @@ from tests.engine.plans.plans import TooMuch, watched
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.django_db(databases=["default", "other"]),  # so that both are there
+    pytest.mark.django_db(databases=["default", "other"]),  # creates both databases
 ]
 
-# The second database: no other test leaves statistics there.
+# The second database, since no other test leaves statistics there.
 USING = "other"
 MANY = 100_000
 FRESH = 5000
 QTY = 100
 
-# A statement touches each of its rows a few times, through a few indexes.
+# A statement touches each row a few times, through a few indexes.
 ROWS = QTY * 10
 BUFFERS = QTY * 60
 
@@ -60,7 +61,7 @@ def fill(name: str, count: int, delay: int = 0, **options: Any) -> BoundQueue:
 
 
 def fill_in_flight(name: str, count: int, *, hold: str = "1 hour", **options: Any) -> BoundQueue:
-    """As if readers held every message: a lease, without the dead row that the read would leave."""
+    """Create messages that are in flight, without the dead rows that reads would leave."""
     found = fill_quietly(name, count, **options)
     run(
         "INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, "
@@ -73,7 +74,7 @@ def fill_in_flight(name: str, count: int, *, hold: str = "1 hour", **options: An
 
 
 def fill_in_batches(name: str, count: int, *, hold: str = "1 hour") -> BoundQueue:
-    """As if readers held every message, a hundred at a time."""
+    """Create messages that are in flight in batches of a hundred."""
     found = fill_quietly(name, count)
     run(
         "INSERT INTO pgqueue_lease (head, tail, vt, read_at, queue_id, priority, ids, "
@@ -97,7 +98,7 @@ def fill_archive(name: str, count: int) -> BoundQueue:
 
 
 def fill_quietly(name: str, count: int, **options: Any) -> Queue:
-    """Messages that stand nowhere yet."""
+    """Create messages without a row in any live table."""
     found = Message.objects.using(USING).create_queue(name, **options)
     leaf = found.tables["message"]
     run(f"ALTER TABLE {leaf} DISABLE TRIGGER pgqueue_message_inserted")
@@ -237,7 +238,7 @@ def situation(
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[BoundQueue]:
     with django_db_blocker.unblock():
-        # Rows that an earlier test rolled back are still there, dead.
+        # Removes the dead rows that an earlier test's rollback left.
         run("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_lease")
         with rolled_back():
             yield request.param()
@@ -246,7 +247,7 @@ def situation(
 
 @pytest.fixture
 def orders(situation: BoundQueue, db: None) -> BoundQueue:
-    """The queue in its situation; what a test does to it is rolled back with the test."""
+    """The queue in its situation. Changes by the test are rolled back with it."""
     return situation
 
 
@@ -271,7 +272,9 @@ def some_ready(queue: BoundQueue) -> list[int]:
 
 
 def read_behind_a_claim(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
-    """As a process reads that has read from the queue before; in a transaction it never does."""
+    """Read like a process that has read from the queue before. In a transaction, a real read never
+    does.
+    """
     now = int(dt.datetime.now(dt.timezone.utc).timestamp() * 1e6)
     params = {
         "vt": dt.timedelta(seconds=30),
@@ -291,12 +294,12 @@ def opened(queue: BoundQueue) -> OpenQueue:
 
 
 def read_as_a_batch(queue: BoundQueue) -> list[Message]:
-    """Messages that have one lease; where all are due, they were leased before."""
+    """Messages with a shared lease; if all messages are due, they were leased before."""
     rows = read_behind_a_claim(queue, some_ready(queue)[0] - 1, batched=True)
     return Message.from_deliveries(opened(queue), in_batches(rows)) or leased(queue)
 
 
-# For each operation its preparation, which is not measured, and the operation itself.
+# Each operation's preparation, which is not measured, and the operation itself.
 OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, Any], Any]]] = {
     "send": (lambda q: None, lambda q, _: q.send(1)),
     "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),
@@ -344,12 +347,12 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     ),
     "delete_by_the_orm": (
         some_ids,
-        lambda q, ids: Message.objects.erase(Message.objects.resolve(q.name, USING), ids),
+        lambda q, ids: settling.erase(opened(q), ids),
     ),
 }
 
 
-# They bring nothing when something is due.
+# These return nothing while something is due.
 LOOKING_AHEAD = ("read_behind_a_claim", "read_as_a_batch")
 
 
@@ -388,7 +391,7 @@ def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue)
         plan.check(rows=ROWS, buffers=BUFFERS)
 
 
-# The guard itself
+# The plan guard itself
 
 
 def test_the_guard_complains_when_an_index_is_missing() -> None:

@@ -1,4 +1,4 @@
-"""The cost of operations on groups, whatever is in the queue."""
+"""The cost of operations on groups does not grow with other messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from django_pgqueue.admin import places
+from django_pgqueue.admin.places import LIVE, Place
+from django_pgqueue.admin.search import Search
 from django_pgqueue.engine.read import claims
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message
@@ -19,8 +22,8 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 @pytest.fixture
 def crowded(db: None, sql: Sql) -> BoundQueue:
-    """5,000 groups of one message, and 5,000 messages behind the blocked head of one."""
-    # Rows that an earlier test rolled back are still there, dead.
+    """5,000 groups of one message each, and 5,000 messages behind one leased head."""
+    # Removes the dead rows that an earlier test's rollback left.
     sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
     Message.objects.create_queue("orders")
     orders = BoundQueue("orders")
@@ -42,12 +45,33 @@ def test_a_read_and_its_promotion_touch_their_batch_only(
 
     assert len(messages) == 100
     for plan in plans:
-        # One promotion takes up a thousand rechecks.
+        # One promotion processes a thousand rechecks.
         plan.check(rows=5_000, buffers=60_000)
 
 
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(
+    crowded: BoundQueue, sql: Sql, analyzed: bool
+) -> None:
+    if analyzed:
+        sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
+    pk = Message.objects.resolve("orders").pk
+
+    with watched(connection) as plans:
+        peeked = crowded.peek(qty=20)
+        listed = [Search(place, (pk,)).find(50, using="default") for place in LIVE]
+        places.oldest_readable([pk], using="default")
+        shown = places.standing(Message.objects.order_by("-pk")[:50], using="default")
+
+    assert len(peeked) == 20
+    assert [len(found) for found in listed] == [50, 0, 50, 1, 0]
+    assert {each.place for each in shown.values()} == {Place.READY}
+    for plan in plans:
+        plan.check(rows=1_500, buffers=6_000)
+
+
 def begin_all_groups() -> None:
-    """As readers outside a transaction do, in bigger batches."""
+    """Give every group a head, in bigger batches, as reads outside a transaction do."""
     everything = {"batch": 100_000, "groups": 100_000, "alone": True}
     Message.objects.resolve("orders").opened.run("groups/promote", everything)
 
@@ -75,7 +99,7 @@ def test_a_grouped_read_costs_its_batch(
 def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
     crowded: BoundQueue, sql: Sql
 ) -> None:
-    sql("ANALYZE pgqueue_recheck")  # once they are taken up it is full of dead rows
+    sql("ANALYZE pgqueue_recheck")  # once they are processed, the table is full of dead rows
     params = {"vt": "30 seconds", "qty": 20, "process_id": None, "batched": False}
     queue = Message.objects.resolve("orders").opened
 
@@ -88,7 +112,7 @@ def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
 
 
 def rows_read(sql: Sql) -> int:
-    """How many rows of the groups' tables this transaction read so far, in triggers too."""
+    """Rows of the groups' tables read by this transaction so far, including by triggers."""
     [(rows,)] = sql(
         "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
         " WHERE relname IN ('pgqueue_group', 'pgqueue_waiting', 'pgqueue_ready',"
@@ -102,7 +126,7 @@ def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(
     orders: BoundQueue, sql: Sql, read: str
 ) -> None:
     sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready, pgqueue_deferred")
-    for _ in range(10):  # the triggers' plans are made, and kept
+    for _ in range(10):  # the triggers' plans are now cached
         orders.send_batch([0] * 3, group="a")
         orders.archive(getattr(orders, read)(qty=2))
     groups = [f"g{n}" for n in range(5_000)]
@@ -114,8 +138,8 @@ def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(
     orders.archive(messages)
 
     assert len(messages) == 100
-    # Each message, the row of its group, that of its head (twice, for the fence) and the one that
-    # follows it: a few times each.
+    # Each message, its group's row, the head's row (twice, for the fence) and the next message: a
+    # few times each.
     assert rows_read(sql) - before <= 100 * 14
     assert orders.metrics().ready >= 5_000 - 100
 
@@ -141,7 +165,7 @@ def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -
 
 @pytest.fixture
 def dead(db: None, sql: Sql) -> BoundQueue:
-    """20,000 dead letters of "orders", which has as many in flight and as many archived."""
+    """20,000 dead letters of "orders", which has 20,000 messages in flight and 20,000 archived."""
     sql("TRUNCATE pgqueue_ready, pgqueue_deferred, pgqueue_waiting, pgqueue_group, pgqueue_recheck")
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
@@ -155,7 +179,7 @@ def dead(db: None, sql: Sql) -> BoundQueue:
 
 
 class Enough(Exception):
-    """Ends a long operation after a few of its steps."""
+    """Raised to end a long operation after a few steps."""
 
 
 def stop_after(batches: int) -> Callable[[int], None]:
@@ -244,7 +268,7 @@ def test_a_send_with_a_key_costs_the_same_with_many_keys(
     for name in ("mails", "orders"):
         Message.objects.create_queue(name)
         if planned == "when there was no key":
-            for n in range(10):  # PL/pgSQL keeps a plan from the sixth call on
+            for n in range(10):  # PL/pgSQL caches a plan from the sixth call on
                 Message.objects.send(name, n, dedup_key=f"early{n}")
         keys = [f"k{n}" for n in range(20_000)]
         Message.objects.send_batch(name, keys, dedup_key=keys)

@@ -1,4 +1,4 @@
-"""Reads that begin behind what this process claimed last: nothing is forgotten before it."""
+"""Reads that start after this process's last claim: no earlier message is forgotten."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def bodies(messages: list[Message]) -> list[Any]:
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No read from the start because time has passed."""
+    """No read sweeps from the front merely because time has passed."""
     monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
 
 
 @pytest.fixture
 def statements() -> Iterator[list[str]]:
-    """The statements that ran: read_ready begins behind a bound, read looks everywhere."""
+    """The statements that ran: read_ready starts at a position, read searches everything."""
     ran: list[str] = []
 
     def note(execute: Any, statement: str, *rest: Any) -> Any:
@@ -246,12 +246,12 @@ def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
     assert behind
 
     assert buffers(queue, behind) < 1000
-    # Without a bound it goes over the dead rows.
+    # Without a starting position, the read passes over the dead rows.
     assert buffers(queue, claims._START) > 2 * buffers(queue, behind)
 
 
 def buffers(queue: Queue, bounds: dict[str, Any]) -> int:
-    """How many a read with these bounds touches."""
+    """The number of buffers that a read with these bounds touches."""
     vt = dt.timedelta(seconds=30)
     params = {"vt": vt, "qty": QTY, "process_id": None, "batched": False, **bounds}
     with rolled_back(), watched(connection) as plans:

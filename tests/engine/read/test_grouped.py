@@ -1,4 +1,4 @@
-"""FIFO groups: in a group nothing is given out while an earlier message is not done."""
+"""FIFO groups: no message is delivered while an earlier message of its group is not done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def send_line(queue: BoundQueue, group: str, count: int = 3) -> list[int]:
 
 
 def hot_rows(sql: Sql) -> int:
-    """Groups leave nothing behind when they are empty."""
+    """The number of rows in the groups' tables: empty groups leave none."""
     [(rows,)] = sql(
         "SELECT (SELECT count(*) FROM pgqueue_group) + (SELECT count(*) FROM pgqueue_waiting)"
     )
@@ -34,7 +34,7 @@ def hot_rows(sql: Sql) -> int:
 
 
 def wait_out(sql: Sql) -> None:
-    """The leases of all messages run out."""
+    """Let all leases expire."""
     sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
 
 
@@ -181,9 +181,9 @@ def test_the_next_follows_when_an_unread_head_goes(
 ) -> None:
     ids = send_line(orders, "a")
     send_line(orders, "b")
-    orders.archive(orders.read())  # a1, so that a2 is in ready
+    orders.archive(orders.read())  # archives a1, so that a2 is in ready
     head = Message.objects.get(pk=ids[1])
-    head.read_ct = 0  # no process holds it
+    head.read_ct = 0  # the lease belongs to no process
     if end is end_by_failure:
         [head] = orders.read()
 
@@ -425,7 +425,7 @@ def test_a_follower_that_was_set_back_comes_before_those_still_leased(
     send_line(orders, "a", 4)
     first, second, third = orders.read_grouped(qty=3)
     Message.objects.retry("orders", {second.receipt: 0})
-    assert orders.read(qty=10) == []  # sets it back in line
+    assert orders.read(qty=10) == []  # puts the message back into the group
     orders.archive(first)
     orders.set_vt(third, 0)
 
@@ -464,7 +464,7 @@ def test_a_message_behind_the_head_that_has_no_deliveries_left_ends_the_batch(
     first, _ = orders.read_grouped(qty=2)
     wait_out(sql)
     orders.set_vt(first, 60)
-    assert orders.read(qty=5) == []  # a2 is back in line
+    assert orders.read(qty=5) == []  # a2 is waiting in the group again
 
     orders.archive(first)
 
@@ -501,7 +501,7 @@ def test_metrics_count_the_delayed_first_of_a_group_that_was_never_read_as_delay
 
 
 def many_metrics() -> dict[str, Metrics]:
-    """Metrics of all queues in one statement."""
+    """Metrics of all queues in one statement, by queue."""
     return {metrics.queue_name: metrics for metrics in Message.objects.metrics_all()}
 
 
@@ -549,7 +549,7 @@ def test_the_async_twins_read_the_same(orders: BoundQueue, read: str) -> None:
     assert bodies(async_to_sync(reading)()) == ["a1"]
 
 
-# Two sessions. Neither sees the other's uncommitted rows, which must not be lost for that.
+# Two sessions. Neither sees the other's uncommitted rows; no message may be lost because of that.
 
 
 @pytest.mark.parametrize("first_to_commit", [0, 1])
@@ -584,7 +584,7 @@ def test_a_sender_in_a_long_transaction_holds_up_neither_senders_nor_readers(
     actor.do(commit)
     committed_orders.archive(first)
 
-    # Of those that are there the lowest id is next.
+    # Among the present messages, the lowest id is next.
     seen = []
     while messages := committed_orders.read(qty=10):
         seen += bodies(messages)
@@ -695,7 +695,7 @@ def test_an_ack_under_an_old_snapshot_does_not_overlook_a_message(
     actor.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     actor.do(execute, "SELECT 1 FROM pgqueue_group")
     committed_orders.send("next", group="a")
-    assert committed_orders.read(qty=10) == []  # takes up the recheck of that send
+    assert committed_orders.read(qty=10) == []  # processes the recheck of that send
 
     actor.do(call, "archive", "orders", last.receipt)
     actor.do(commit)

@@ -1,4 +1,4 @@
-"""The statements alone, as a client in another language runs them: no help from our Python."""
+"""The SQL statements alone, as run by a client in another language."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("note", "id", "read_ct", "read_at", "body", "headers", "enqueued_at",
 
 
 class Client:
-    """A reader that knows the texts of statements, and the id of its queue."""
+    """A reader that has only the texts of the statements and its queue's id."""
 
     def __init__(self, queue_id: int, plain: psycopg.Connection[Any]) -> None:
         self.queue_id, self.plain = queue_id, plain

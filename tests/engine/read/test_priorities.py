@@ -1,4 +1,4 @@
-"""Priorities: higher first, whatever lies below."""
+"""Priorities: higher ones first, however many messages have lower ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""read, read_with_poll, peek and pop."""
+"""Tests of read, read_with_poll, peek and pop."""
 
 from __future__ import annotations
 
@@ -437,7 +437,7 @@ def test_a_poll_finds_what_matches_its_condition(
 
 
 def polling(actor: Actor, **options: Any) -> tuple[Future[Any], int]:
-    """A poll of another process that has begun to wait, and its backend."""
+    """Another process's poll that has started to wait, and its backend's id."""
     waiting = actor.start(call, "read_with_poll", "orders", max_poll_seconds=50, **options)
     waiters = (
         "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'idle' "

@@ -1,4 +1,4 @@
-"""Dead letters go back by redrive; archived messages are sent again by replay."""
+"""Redrive moves dead letters back; replay sends archived messages again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def failing(dead: BoundQueue) -> BoundQueue:
 
 
 def fail_all(queue: BoundQueue, error: str = "no") -> list[int]:
-    """Every message fails; their ids in the order in which they did."""
+    """Fail every message; returns the ids in the order of their failures."""
     failed: list[int] = []
     while messages := queue.read(qty=100):
         objects.fail(queue.name, {message.receipt: error for message in messages})

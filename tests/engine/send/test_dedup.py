@@ -75,6 +75,35 @@ def test_keys_that_ran_out_are_swept_by_later_sends(orders: BoundQueue, sql: Sql
     assert sql("SELECT count(*) FROM pgqueue_dedup") == [(2,)]
 
 
+@pytest.mark.parametrize("unlogged", [False, True])
+def test_a_key_that_is_held_is_not_written_again(db: None, sql: Sql, unlogged: bool) -> None:
+    Message.objects.create_queue("orders", unlogged=unlogged)
+    orders = BoundQueue("orders")
+    table = Message.objects.resolve("orders").tables["dedup"]
+    row = f"SELECT ctid::text, xmin::text, xmax::text FROM {table}"
+    ids = orders.send_batch([1, 2], dedup_key=["a", "b"])
+    rows = sql(row)
+
+    with transaction.atomic():
+        assert orders.send(3, dedup_key="a") == ids[0]
+        assert orders.send_batch([4, 5, 6], dedup_key=["b", "a", "a"]) == [ids[1], ids[0], ids[0]]
+
+    assert sql(row) == rows
+
+
+def test_duplicates_leave_no_dead_rows(committed_orders: BoundQueue, sql: Sql) -> None:
+    keys = [str(number) for number in range(1000)]
+    committed_orders.send_batch(keys, dedup_key=keys)
+    pages = "SELECT pg_relation_size('pgqueue_dedup')"
+    size = sql(pages)
+
+    for _ in range(100):
+        committed_orders.send_batch(keys, dedup_key=keys)
+
+    assert sql(pages) == size
+    assert sql("SELECT count(*) FROM pgqueue_dedup") == [(1000,)]
+
+
 @pytest.mark.parametrize("count", [4, 700])
 def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(
     orders: BoundQueue, count: int

@@ -1,4 +1,4 @@
-"""send and send_batch, and the other ways in which a row becomes a message."""
+"""Tests of send and send_batch, and of other inserts that send."""
 
 from __future__ import annotations
 
@@ -354,7 +354,8 @@ def test_copied_messages_have_the_columns_that_were_given(
     copied = sent(1)
 
     assert [row["body"] for row in copied] == bodies
-    if "dedup_key" not in names:  # those are always copied, and a key counts once
+    # Delayed and grouped ones are always copied; a repeated key counts once.
+    if "dedup_key" not in names:
         assert copied == sent(1000)
     for name, value in options.items():
         column = {"group": "group_key", "delay": "scheduled_at"}.get(name, name)
@@ -499,11 +500,11 @@ def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db: None) -> None:
     assert [m.body for m in Message.objects.read(queue, qty=5)] == [1, 2]
 
 
-# The memory of a session
+# A session's cached plans
 
 
 def test_a_session_keeps_two_plans_for_each_queue_that_it_sends_to(db: None) -> None:
-    """Every DDL statement, of any session, has it look at all of them."""
+    """Every DDL statement, in any session, makes a session check all its plans."""
 
     def plans_after_a_send(name: str) -> int:
         Message.objects.create_queue(name)

@@ -1,4 +1,4 @@
-"""A receipt is good for its own delivery: for no later one, and once."""
+"""A receipt settles its own delivery once, and no later delivery."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def again(orders: BoundQueue) -> Message:
-    """The next delivery, of another moment."""
+    """The next delivery, at a later time."""
     [message] = orders.read(vt=60)
     return message
 
 
 def settled_by(orders: BoundQueue, operation: str, message: Message) -> list[int]:
-    """The result of an operation with the receipt of a message."""
+    """The result of an operation with a message's receipt."""
     if operation == "set_vt":
         return orders.set_vt(message, 120)
     if operation in ("archive", "delete"):
@@ -66,7 +66,7 @@ def test_a_receipt_from_before_a_redrive_is_not_good_for_the_next_delivery(
 def test_receipts_of_a_batch_from_before_a_redrive_are_not_good_for_the_next_batch(
     committed: None, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    # One batch after the other is leased by the shorter statement, as one row.
+    # Batches are then leased with the shorter statement, as one row each.
     monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
@@ -75,7 +75,7 @@ def test_receipts_of_a_batch_from_before_a_redrive_are_not_good_for_the_next_bat
     orders.archive(orders.read(qty=20))
     first = orders.read(qty=20, vt=60)
     orders.fail({message.receipt: "no" for message in first})
-    # The next batches begin where the first one began.
+    # The next batches start at the same position as the first one.
     orders.send_batch(range(20), priority=1)
     Message.objects.redrive("dead")
     orders.archive(orders.read(qty=20))

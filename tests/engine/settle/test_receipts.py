@@ -1,4 +1,4 @@
-"""A receipt is good for one delivery: never for a later one, and once for each operation."""
+"""A receipt settles one delivery: once per operation, and never a later delivery."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ each_operation = pytest.mark.parametrize("operation", OPERATIONS)
 
 
 def everything() -> tuple[Any, ...]:
-    """All that is known of all messages."""
+    """All stored data about all messages."""
     return tuple(
         list(model.objects.order_by("pk").values_list())
         for model in (Message, LiveMessage, ArchivedMessage)
@@ -41,13 +41,13 @@ def run_out() -> None:
 
 @pytest.fixture
 def orders(db: None) -> BoundQueue:
-    """A queue with dead letters."""
+    """A queue with a dead-letter queue."""
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue=dead)
     return BoundQueue("orders")
 
 
-# Between two deliveries of one message
+# Ways to a second delivery of a message
 
 
 def by_timeout(orders: BoundQueue, first: Message) -> None:
@@ -189,7 +189,7 @@ def test_receipts_of_a_batch_are_not_good_when_the_same_messages_are_leased_toge
     assert OPERATIONS[operation]("orders", [m.receipt for m in new]) == [m.id for m in new]
 
 
-# The same operation twice
+# An operation repeated
 
 
 @pytest.mark.parametrize("operation", ["archive", "complete", "retry", "release", "fail"])
@@ -258,7 +258,7 @@ def test_a_dead_letter_of_another_delivery_is_not_the_one_that_was_asked_for(
 
 @pytest.fixture
 def group(orders: BoundQueue) -> list[Message]:
-    """A head and two followers, in the hands of one reader."""
+    """A head and two followers, leased by one reader."""
     orders.send_batch(["a1", "a2", "a3"], group="a")
     found = orders.read_grouped(qty=3)
     assert [m.body for m in found] == ["a1", "a2", "a3"]

@@ -1,4 +1,4 @@
-"""archive, delete and set_vt: by receipt fenced, by bare id an operator's tools."""
+"""Archive, delete and set_vt: fenced by receipt, unfenced by id for operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settle(queue: BoundQueue, operation: str, targets: Any) -> Settled:
 
 
 def everything() -> tuple[Any, ...]:
-    """All that is known of all messages."""
+    """All stored data about all messages."""
     return tuple(
         list(model.objects.order_by("pk").values_list())
         for model in (Message, LiveMessage, ArchivedMessage)
@@ -39,7 +39,7 @@ def everything() -> tuple[Any, ...]:
 
 
 def read_again(queue: BoundQueue) -> tuple[Message, Message]:
-    """One message, delivered twice: the old and the new holder's."""
+    """A message delivered twice: returns the old and the new delivery."""
     queue.send({"order": 7})
     [old] = queue.read(vt=0)
     [new] = queue.read(vt=60)

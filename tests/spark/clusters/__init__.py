@@ -1,4 +1,4 @@
-"""The pipeline on clusters of four kinds, with an executor and the driver killed in the middle.
+"""The pipeline on four kinds of cluster; an executor and the driver are killed meanwhile.
 
 python -m tests.spark.clusters                 # prints the table of docs/spark.md
 python -m tests.spark.clusters standalone      # one kind

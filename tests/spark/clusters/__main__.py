@@ -1,4 +1,4 @@
-"""Plays the story on each kind of cluster and prints the table."""
+"""Run the pipeline on each kind of cluster, and print the table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("kinds", nargs="*", default=KINDS, metavar="kind", help=", ".join(KINDS))
     kinds = parser.parse_args().kinds
     java.check()
-    # Short, for the sake of the socket's path.
+    # A short path, since the path of a socket is limited.
     folder = Path(tempfile.mkdtemp(prefix="pgqueue-clusters-"))
     server = EmbeddedServer(folder / "postgres", settings={"shared_buffers": "64MB"})
     server.start()
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def show(kind: str, url: str, folder: Path) -> bool:
-    """Print the rows of one kind; whether everything arrived once."""
+    """Print one kind's rows; returns whether every message arrived exactly once."""
     started = time.monotonic()
     outcomes = play(kind, url, folder)
     for each in outcomes:

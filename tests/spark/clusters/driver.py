@@ -1,4 +1,4 @@
-"""The driver's program: a process that finds PySpark and ``pyspark_pgqueue``, and no Django.
+"""The driver's program: a process with PySpark and ``pyspark_pgqueue``, and without Django.
 
 python driver.py streams|jobs URL FOLDER
 """
@@ -18,30 +18,30 @@ from pyspark.sql import SparkSession
 import pyspark_pgqueue
 
 STEP, URL, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-#: Rows of a micro-batch while processes are killed: many batches, to be killed in one.
+#: Rows per micro-batch: small while processes are killed, so that a kill hits one of many batches.
 SMALL, LARGE = "50", "100000"
 STREAMS = {
     "streamed": {"subscribe": "history"},
-    # Leases that outlive the driver, until it has started again.
+    # Leases that outlast the driver's restart.
     "consumed": {"subscribe": "work", "mode": "consume", "visibilityTimeout": "300"},
 }
 
 
 def session() -> Any:
-    """The session of spark-submit, of a server of Spark Connect, or one made here."""
+    """The session of spark-submit or of a Spark Connect server, or a new one."""
     builder = SparkSession.builder.appName("pgqueue cluster")
     if "SPARK_REMOTE" not in os.environ:
         for key, value in json.loads(os.environ["CLUSTER_CONF"]).items():
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Under spark-submit, where only a zip has it, as docs/spark.md says.
+        # Needed under spark-submit if only a zip has the package, as docs/spark.md says.
         spark.dataSource.register(pyspark_pgqueue.DefaultSource)
     return spark
 
 
 def start(spark: Any, name: str, rows: str) -> Any:
-    """A queue, or the archive of one → a queue, from its checkpoint to its end."""
+    """Start a stream from a queue, or from an archive, into a queue, with its checkpoint."""
     source = spark.readStream.format("pgqueue").options(url=URL, maxOffsetsPerTrigger=rows)
     sink = source.options(**STREAMS[name]).load().select("body").writeStream.format("pgqueue")
     sink = sink.options(url=URL, queue=name, checkpointLocation=str(FOLDER / f"checkpoint-{name}"))
@@ -51,8 +51,8 @@ def start(spark: Any, name: str, rows: str) -> Any:
 def streams(spark: Any, rows: str) -> None:
     waiting, running = list(STREAMS), {}
     while waiting or running:
-        # One after the other: Spark gives a Python process ten seconds to start, too few for two
-        # at once on a busy machine.
+        # Start streams one after another: Spark gives a Python process ten seconds to start, too
+        # few for two at once on a busy machine.
         if waiting and all(query.lastProgress for query in running.values()):
             name = waiting.pop()
             running[name] = start(spark, name, rows)
@@ -66,7 +66,7 @@ def streams(spark: Any, rows: str) -> None:
 
 
 def started(job: Callable[[], Any]) -> Any:
-    """Run a job, again if one of its Python processes did not start in Spark's ten seconds."""
+    """Run a job; retry it if a Python process did not start within Spark's ten seconds."""
     for attempts_left in (2, 1, 0):
         try:
             return job()
@@ -76,7 +76,7 @@ def started(job: Callable[[], Any]) -> Any:
 
 
 def jobs(spark: Any) -> dict[str, int]:
-    """The rows that a read found; results of the jobs are in the database and the lake."""
+    """Run the jobs; returns a read's rows. The jobs' results are in the database and the lake."""
     from pyspark_pgqueue.export import export
     from pyspark_pgqueue.replay import replay
     from pyspark_pgqueue.rollup import rollup

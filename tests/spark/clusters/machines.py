@@ -1,4 +1,4 @@
-"""Machines of a cluster: folders with a Python of their own, and Spark's processes on them."""
+"""The machines of a cluster: folders with their own Python, and Spark's processes in them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from typing import Any
 
 import pyspark
 
+import django_pgqueue
 import pyspark_pgqueue
 from tests.waiting import until
 
 __all__ = [
+    "PACKAGES",
     "SPARK",
     "SUBMIT",
     "environment",
@@ -32,8 +34,10 @@ __all__ = [
 ]
 
 SPARK = Path(pyspark.__file__).parent
+#: What a cluster needs of ours.
+PACKAGES = [Path(each.__file__).parent for each in (django_pgqueue, pyspark_pgqueue)]
 SUBMIT = str(SPARK / "bin" / "spark-submit")
-#: What a machine has; of what is here, only these can be imported there.
+#: The packages installed on a machine. Others of this Python cannot be imported there.
 DRIVERS = (
     *("pyspark", "py4j", "pyarrow", "adbc_driver_*", "_postgresql*", "psycopg*"),
     *("importlib_resources", "typing_extensions*", "packaging"),
@@ -42,7 +46,9 @@ CONNECT = ("grpc*", "google*", "zstandard*", "pandas*", "numpy*", "dateutil", "s
 
 
 def python_with(folder: Path, *packages: Path, connect: bool = False) -> Path:
-    """A virtual environment with PySpark, the drivers and these packages; its Python."""
+    """Create a virtual environment with PySpark, the drivers and these packages; returns its
+    Python.
+    """
     venv.EnvBuilder(symlinks=True).create(folder)
     here = Path(sysconfig.get_paths()["purelib"])
     there = next(folder.glob("lib/python*/site-packages"))
@@ -55,15 +61,14 @@ def python_with(folder: Path, *packages: Path, connect: bool = False) -> Path:
 
 
 def package_zip(path: Path) -> Path:
-    """As docs/spark.md says how to make it."""
-    package = Path(pyspark_pgqueue.__file__).parent
-    subprocess.run([sys.executable, "-m", "zipfile", "-c", path, package], check=True)
-    assert "pyspark_pgqueue/sql/read/read.sql" in zipfile.ZipFile(path).namelist()
+    """Create the zip of the packages as docs/spark.md says."""
+    subprocess.run([sys.executable, "-m", "zipfile", "-c", path, *PACKAGES], check=True)
+    assert "django_pgqueue/engine/read/read.sql" in zipfile.ZipFile(path).namelist()
     return path
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a process that finds nothing but what its Python has."""
+    """The environment of a process that finds only its Python's packages."""
     return {
         **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
         "HOME": str(folder),
@@ -75,7 +80,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def standalone(folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    """A master and two workers of one core, in folders of their own; the master's address."""
+    """Start a master and two workers of one core, in folders of their own; returns the master's
+    address.
+    """
     log = folder / "master.log"
     processes = [_daemon("Master", ["--port", "0"], log, environment)]
     try:
@@ -110,13 +117,13 @@ def _daemon(
 
 
 def _told(log: Path, words: str) -> str:
-    """The text behind these words in a log, if they are there yet."""
+    """The word after this text in a log, if it is there yet."""
     found = log.read_text().partition(words)[2]
     return found.split()[0] if "\n" in found else ""
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """Kill a process that was started as the head of its own group, with all of that."""
+    """Kill a process and its process group, of which it is the leader."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -125,7 +132,7 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 def executors_under(pid: int, folder: Path) -> list[int]:
-    """The JVMs that run tasks: descendants of a process, or at work in a folder."""
+    """The JVMs that run tasks: descendants of a process, or processes in a folder."""
     listed = subprocess.run(["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True)
     lines = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
     family = {pid}

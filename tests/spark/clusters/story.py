@@ -1,5 +1,6 @@
-"""One story on every kind of cluster: read, write, stream, consume, export, roll up and replay,
-while an executor and then the driver are killed; and a count of what arrived."""
+"""The same test on every kind of cluster: read, write, stream, consume, export, roll up and replay,
+while an executor and then the driver are killed. Counts what arrives.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,6 @@ from typing import Any
 import psycopg
 from pyarrow import dataset
 
-import pyspark_pgqueue
 from tests.ports import free_port
 from tests.spark.clusters import machines
 from tests.waiting import until
@@ -30,7 +30,7 @@ __all__ = ["KINDS", "Outcome", "missing", "play"]
 KINDS = ("local-cluster", "standalone", "spark-submit", "connect")
 ROWS = 2_000
 QUEUES = ("history", "work", "streamed", "consumed", "written", "replayed")
-#: Seconds for a step of the streams: mostly the start of a driver and its executors.
+#: Seconds for a step of the streams: mostly for starting a driver and its executors.
 PATIENCE = 600
 DRIVER = Path(__file__).parent / "driver.py"
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -49,7 +49,7 @@ CONF = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one check: rows by their bodies."""
+    """A check's result: numbers of rows, by their bodies."""
 
     check: str
     sent: int
@@ -64,19 +64,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a driver starts, and what dies when it is killed."""
+    """How a cluster's driver is started and killed."""
 
     kind: str
     folder: Path
     command: tuple[str, ...]
     environment: dict[str, str]
-    #: Of Spark Connect: what starts the driver, a process that serves clients.
+    #: Spark Connect only: the command that starts the driver, a server for clients.
     server: tuple[str, ...] = ()
     port: int = 0
 
     @contextmanager
     def driver(self, *arguments: str) -> Iterator[tuple[Any, Any]]:
-        """The program, and the process that is the driver."""
+        """Start the driver; yields the program and the process that is the driver."""
         with ExitStack() as ends:
             served = None
             if self.server:
@@ -92,7 +92,7 @@ class Cluster:
         return "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
 
     def _for_server(self) -> dict[str, str]:
-        """A server of Spark Connect is no client, and has a daemon's memory."""
+        """A Spark Connect server's environment: without client settings, with a memory limit."""
         memory = {"SPARK_DAEMON_MEMORY": CONF["spark.driver.memory"]}
         client = {"SPARK_REMOTE"}
         return {k: v for k, v in self.environment.items() if k not in client} | memory
@@ -112,13 +112,12 @@ class Cluster:
 
 @contextmanager
 def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
-    """A cluster that finds this package as users bring it there, and nothing of Django."""
-    package = Path(pyspark_pgqueue.__file__).parent
+    """A cluster that gets our packages as users ship them, and nothing of Django."""
     with ExitStack() as ends:
         environment = machines.environment(folder)
         master = "local-cluster[2,1,1024]"
         if kind == "local-cluster":
-            # Its workers' folder, in Spark's home whatever is configured.
+            # The workers' folder is in Spark's home, whatever is configured.
             ends.callback(shutil.rmtree, machines.SPARK / "work", ignore_errors=True)
         else:
             master = ends.enter_context(machines.standalone(folder, environment))
@@ -126,13 +125,13 @@ def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
         server: tuple[str, ...] = ()
         port = 0
         if kind == "spark-submit":
-            # The drivers are on each machine, and the package comes along.
+            # The drivers are installed on each machine, and the packages are shipped.
             python = machines.python_with(folder / "drivers")
-            shipped = machines.package_zip(folder / "pyspark_pgqueue.zip")
+            shipped = machines.package_zip(folder / "pgqueue.zip")
             command = (*_submit(conf), "--py-files", str(shipped), str(DRIVER))
         elif kind == "standalone":
-            # A packed environment, which the driver's folder has unpacked.
-            machines.python_with(folder / "environment", package)
+            # A packed environment, unpacked in the driver's folder.
+            machines.python_with(folder / "environment", *machines.PACKAGES)
             with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=1) as packed:
                 packed.add(folder / "environment", ".")
             conf["spark.archives"] = f"{folder}/environment.tar.gz#environment"
@@ -140,7 +139,9 @@ def cluster(kind: str, folder: Path) -> Iterator[Cluster]:
             command = (str(python), str(DRIVER))
         else:
             connects = kind == "connect"
-            python = machines.python_with(folder / "installed", package, connect=connects)
+            python = machines.python_with(
+                folder / "installed", *machines.PACKAGES, connect=connects
+            )
             command = (str(python), str(DRIVER))
         if kind == "connect":
             port = free_port()
@@ -164,14 +165,14 @@ def _listens(port: int) -> bool:
 
 
 def missing(kind: str) -> list[str]:
-    """Packages that this kind needs and this Python lacks."""
+    """Packages required for this kind that this Python lacks."""
     needed = ("grpc", "grpc_status", "pandas") if kind == "connect" else ()
     return [name for name in needed if find_spec(name) is None]
 
 
 def play(kind: str, url: str, folder: Path) -> list[Outcome]:
-    """The story on one kind of cluster; what came of each check. Leaves no row in the database."""
-    # Late: drivers and the command set Django up themselves.
+    """Run the test on one kind of cluster; returns each check's outcome. Leaves no row behind."""
+    # Imported late: drivers and the command set up Django themselves.
     from django_pgqueue.models import Lake, Message, Rollup, RollupRun
 
     folder.mkdir()
@@ -190,7 +191,7 @@ def play(kind: str, url: str, folder: Path) -> list[Outcome]:
         for model in (Lake, Rollup, RollupRun):
             model.objects.all().delete()
         with psycopg.connect(url) as connection:
-            # A killed task may leave staged rows; a stream leaves the batches that it has written.
+            # A killed task may leave staged rows, and a stream leaves its written batches.
             connection.execute("DELETE FROM pgqueue_staging")
             connection.execute("DELETE FROM pgqueue_spark_txn")
 
@@ -214,7 +215,7 @@ def _play_on(running: Cluster, url: str) -> list[Outcome]:
 
 
 def _streams_until_killed(running: Cluster, url: str) -> int:
-    """Run both streams, kill an executor on the way, and then the driver; how many were killed."""
+    """Run both streams; kill an executor and then the driver. Returns how many were killed."""
 
     def arrived() -> list[int]:
         with psycopg.connect(url) as connection:
@@ -239,7 +240,7 @@ def _streams_until_killed(running: Cluster, url: str) -> int:
 
 
 def _end_leases() -> None:
-    """As time would: a batch that is not in the checkpoint yet is held until then."""
+    """End the leases of a batch that is not in the checkpoint yet, as time would."""
     from django_pgqueue.models import Message
 
     ids = Message.objects.filter(queue__name="work").values_list("id", flat=True)

@@ -1,4 +1,4 @@
-"""The pipeline on clusters that are named: pytest tests/spark/clusters --clusters=standalone."""
+"""The pipeline on selected clusters: pytest tests/spark/clusters --clusters=standalone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Those that the option names, if this Python has what they need."""
+    """The kinds selected by the option, if this Python has their requirements."""
     kind = str(request.param)
     if kind not in request.config.getoption("clusters").split(","):
         pytest.skip(f"takes minutes: --clusters={kind} plays it")

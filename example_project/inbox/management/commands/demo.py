@@ -1,8 +1,9 @@
 """``manage.py demo``: the whole inbox at work on this machine, from an empty directory.
 
 Migrates the database, starts a web server and consumers, and posts signed webhooks over HTTP. Some
-of them fail at first, some are poison, one kills its consumer. When the queue is drained, the demo
-redrives the dead letters to consumers without the faults, counts, and goes on serving the pages.
+webhooks fail at first, some always fail, and one kills its consumer. When the queue is empty, the
+demo redrives the dead letters to consumers without the faults, prints the counts, and keeps serving
+the pages.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Command(BaseCommand):
     def handle(self, *arguments: Any, **options: Any) -> None:
         self.say = self.stderr if options["json"] else self.stdout
         self.say.style_func = None
-        # SIGTERM and a closed terminal end the demo as Ctrl-C does; under nohup it stays.
+        # SIGTERM and SIGHUP end the demo like Ctrl-C. Under nohup, SIGHUP stays ignored.
         for interruption in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(interruption) != signal.SIG_IGN:
                 signal.signal(interruption, signal.default_int_handler)
@@ -148,7 +149,7 @@ class Command(BaseCommand):
         return bodies
 
     def make_user(self) -> str:
-        """A superuser with a new password in each run."""
+        """Create the superuser, or give it a new password."""
         password = secrets.token_urlsafe(9)
         user, _ = get_user_model().objects.update_or_create(
             username=USERNAME, defaults={"is_staff": True, "is_superuser": True}
@@ -188,7 +189,7 @@ class Command(BaseCommand):
                 )
 
     def replace_killed(self, progress: Progress) -> None:
-        """Start a consumer in place of one that a planted fault killed."""
+        """Start a new consumer for each one that a planted fault killed."""
         for child in list(self.consumers):
             if child.exit_code == -signal.SIGKILL:
                 self.consumers.remove(child)
@@ -201,7 +202,7 @@ class Command(BaseCommand):
                 )
 
     def drain(self, run: Run, traffic: Traffic, progress: Progress) -> Standing:
-        """Wait until all that was sent is archived or dead, or until nothing moves any more."""
+        """Wait until every message is archived or dead, or until progress stops."""
         before: tuple[int, Standing] | None = None
         moved_at = time.monotonic()
         while True:
@@ -221,7 +222,7 @@ class Command(BaseCommand):
             time.sleep(0.1)
 
     def redrive(self, run: Run, traffic: Traffic, progress: Progress) -> Standing:
-        """Put the fault right, as a deployment would, and send the dead letters back."""
+        """Remove the fault, as a deployment would, and redrive the dead letters."""
         ids = run.dead_letters()
         letter = Message.objects.get(pk=ids[0])
         error = letter.headers["x-dead-letter"]["error"].partition("\n")[0]
@@ -283,7 +284,7 @@ class Command(BaseCommand):
 
     def clean_up(self) -> None:
         for interruption in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(interruption, signal.SIG_IGN)  # the end is under way
+            signal.signal(interruption, signal.SIG_IGN)  # the demo is already ending
         if self.traffic:
             self.traffic.stop()
         end(self.children)

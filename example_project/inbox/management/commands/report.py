@@ -1,4 +1,4 @@
-"""``manage.py report``: export the archive to a lake, roll it up, and report on both.
+"""``manage.py report``: exports the archive to a lake, rolls it up, and reports on both.
 
 Prints tables, and draws the dashboard that the admin shows.
 """
@@ -40,7 +40,7 @@ class Command(BaseCommand):
             java.check()
         except PipelineError as error:
             raise CommandError(str(error)) from error
-        # These need what was just looked for.
+        # Imported after the check above: they need Spark.
         from example_project.inbox.report import history as asked
         from pyspark_pgqueue.export import export
         from pyspark_pgqueue.rollup import rollup
@@ -59,7 +59,7 @@ class Command(BaseCommand):
         for title, rows in (("Events", history.events), ("Repositories", history.repositories)):
             self.stdout.write(f"\n{title}\n\n{plots.table(rows)}")
         output.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or as it was: the admin may be reading it.
+        # Replaced in one step, since the admin may be reading the page.
         drawn = output.with_suffix(".new")
         drawn.write_text(dashboard.draw(history), encoding="utf-8")
         drawn.replace(output)

@@ -1,0 +1,169 @@
+"""The operations on a queue for programs without Django, on a connection of psycopg.
+
+::
+
+    from django_pgqueue import bare
+
+    orders = bare.open_queue(psycopg.connect("dbname=shop", autocommit=True), "orders")
+    bare.send(orders, {"order": 7})
+    for message in bare.read(orders, qty=10):
+        bare.archive(orders, message)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.types.string import TextLoader
+
+from django_pgqueue import arguments
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.read.grouped import read_grouped, read_grouped_rr
+from django_pgqueue.engine.read.polling import read_with_poll
+from django_pgqueue.engine.read.reading import peek, pop, read
+from django_pgqueue.engine.rows import Deliveries, Delivery
+from django_pgqueue.engine.runner import Rows, dated
+from django_pgqueue.engine.send.sending import send, send_batch
+from django_pgqueue.engine.settle.outcomes import fail, release, retry
+from django_pgqueue.engine.settle.settling import archive, cancel, delete, set_vt
+from django_pgqueue.errors import InvalidArgument, QueueNotFound, TablesMissing
+from django_pgqueue.settings import DEFAULTS, mistake
+from django_pgqueue.sqlstates import UNDEFINED_TABLE
+
+__all__ = [
+    "BareRunner",
+    "Deliveries",
+    "Delivery",
+    "OpenQueue",
+    "archive",
+    "cancel",
+    "delete",
+    "fail",
+    "open_queue",
+    "open_queues",
+    "peek",
+    "pop",
+    "read",
+    "read_grouped",
+    "read_grouped_rr",
+    "read_with_poll",
+    "release",
+    "retry",
+    "send",
+    "send_batch",
+    "set_vt",
+]
+
+_COLUMNS = (
+    "id",
+    "name",
+    "unlogged",
+    "visibility_timeout",
+    "max_deliveries",
+    "dead_letter_queue_id",
+    "dedup_window",
+    "created_at",
+)
+
+
+class BareRunner:
+    """A connection of psycopg, for one thread at a time.
+
+    Statements are prepared as its ``prepare_threshold`` says: set that to None behind a pooler.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.session = connection
+        self.settings = SimpleNamespace(**{**DEFAULTS, **_checked(settings or {})})
+        self._cursor = connection.cursor(row_factory=tuple_row)
+        # Bodies come as text.
+        self._cursor.adapters.register_loader("jsonb", TextLoader)
+
+    @property
+    def alias(self) -> str:
+        return self.session.info.dbname
+
+    @property
+    def database(self) -> tuple[str, int, str]:
+        info = self.session.info
+        return info.host, info.port, info.dbname
+
+    @property
+    def errors(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    @property
+    def alone(self) -> bool:
+        session = self.session
+        return session.autocommit and session.info.transaction_status == TransactionStatus.IDLE
+
+    @property
+    def may_lease(self) -> bool:
+        return self.alone
+
+    def run(self, text: str, params: Mapping[str, Any] | None = None) -> Rows:
+        return self._cursor.execute(dated(text), params).fetchall()
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        return self.session.transaction()
+
+
+def open_queue(
+    connection: psycopg.Connection[Any],
+    name: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+) -> OpenQueue:
+    """A queue on a connection of psycopg, with the settings that it has now.
+
+    Each statement is a transaction of its own where the connection is in autocommit mode, which
+    reads demand; or a part of the connection's transaction.
+
+    Arguments:
+        settings: keys of ``PGQUEUE`` (:mod:`django_pgqueue.conf`) with other values than their
+            defaults.
+
+    >>> orders = open_queue(psycopg.connect("dbname=shop", autocommit=True), "orders")
+
+    Raises InvalidQueueName, QueueNotFound, TablesMissing, and InvalidArgument for a mistake in the
+    settings.
+    """
+    return _find(BareRunner(connection, settings), name)
+
+
+def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> list[OpenQueue]:
+    """The queues of which a condition is true, by name. Raises TablesMissing."""
+    text = f"SELECT {', '.join(_COLUMNS)} FROM pgqueue_queue WHERE {where} ORDER BY name"
+    try:
+        rows = runner.run(text, params)
+    except psycopg.Error as error:
+        if error.sqlstate == UNDEFINED_TABLE:
+            raise TablesMissing(error) from error
+        raise
+    columns = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    return [OpenQueue(**each, runner=runner, find=partial(_find, runner)) for each in columns]
+
+
+def _find(runner: BareRunner, name: str) -> OpenQueue:
+    named = {"name": arguments.queue_name(name)}
+    for queue in open_queues(runner, "lower(name) = lower(%(name)s)", named):
+        return queue
+    raise QueueNotFound(name, runner.alias)
+
+
+def _checked(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in settings:
+        if name not in DEFAULTS:
+            raise InvalidArgument(f"settings: there is no {name!r}; see django_pgqueue.conf")
+        if wrong := mistake(settings, name):
+            raise InvalidArgument(f"settings: {name} {wrong}")
+    return settings

@@ -1,1 +1,0 @@
-"""The recent history of queues: written by consumers and maintenance, read by the admin."""

@@ -1,0 +1,43 @@
+-- Where a message in a queue stands: its place. Statements include these parts, so that every
+-- count, list and page means the same by a word.
+--
+-- ready      may be read, and never was: a row of ready, or the first of a group without a head
+-- due        may be read again, its lease or its delay is over: a row of deferred or lease
+-- in_flight  leased: a row of lease, or of deferred in the state PROCESSING
+-- delayed    readable from vt on: any other row of deferred, or the first of a group without a head
+-- waiting    behind another message of its FIFO group: any other row of waiting
+--
+-- Conditions are on the columns vt and state of deferred or pgqueue_live. A row of lease has no state:
+-- it is PROCESSING.
+
+-- {places/due}: with the index (queue_id, vt)
+vt <= statement_timestamp()
+
+-- {places/not_due}: with the same index
+vt > statement_timestamp()
+
+-- {places/in_flight}
+{places/not_due} AND state = 'PROCESSING'
+
+-- {places/delayed}
+{places/not_due} AND state <> 'PROCESSING'
+
+-- {places/first}: the first message of the group g.group_key in the queue {of}, and its place, where
+-- the group has no head. P5.
+SELECT w.*, CASE WHEN {places/not_due} THEN 'delayed' ELSE 'ready' END AS place
+FROM (SELECT * FROM {waiting} WHERE queue_id = {of} AND group_key = g.group_key
+      ORDER BY id LIMIT 1) w
+LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+                   WHERE h.queue_id = {of} AND h.group_key = g.group_key OFFSET 0) h ON true
+WHERE h.found IS NULL
+
+-- {places/headless}: the first message of each group without a head in the queue {of}. P1.
+SELECT f.*
+FROM (SELECT DISTINCT group_key
+      FROM (SELECT group_key FROM {recheck} WHERE queue_id = {of}
+            ORDER BY id LIMIT (SELECT {places/rechecks})) r) g
+CROSS JOIN LATERAL ({places/first}) f
+
+-- {places/rechecks}: how many rechecks are looked at for groups without a head: those that one read
+-- settles (groups/promote.sql)
+1000

@@ -1,0 +1,37 @@
+"""Folds rows of the history: of all processes into one row, and minutes into hours."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import connections
+
+from django_pgqueue import ddl
+from django_pgqueue.history.forget import HOURS_KEPT
+from django_pgqueue.history.lock import run_alone
+
+__all__ = ["fold"]
+
+MINUTE, HOUR = 60, 3600
+#: Age at which a minute's rows are folded: consumers write them for at most two minutes.
+SETTLED = dt.timedelta(minutes=3)
+#: Older minutes that were not folded are folded with their hour.
+MISSED = dt.timedelta(minutes=15)
+#: Rows of minutes are kept at least this long before they are folded into hours.
+MINUTES_KEPT = dt.timedelta(hours=1)
+#: Queues per statement when hours are folded. Minutes have fewer rows, so more queues fit.
+BATCH = 200
+
+
+def fold(alias: str) -> None:
+    """Fold each minute that is settled, and each hour that has been over for one."""
+    with connections[alias].cursor() as cursor:
+        now = ddl.server_time(cursor)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    _fold(alias, MINUTE, now - MISSED, now - SETTLED, BATCH * 50)
+    _fold(alias, HOUR, now - HOURS_KEPT, hour - MINUTES_KEPT, BATCH)
+
+
+def _fold(alias: str, span: int, first: dt.datetime, until: dt.datetime, batch: int) -> None:
+    while run_alone(alias, "fold", span=span, first=first, until=until, batch=batch) == batch:
+        pass

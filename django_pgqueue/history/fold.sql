@@ -1,0 +1,42 @@
+-- The rows of a minute that consumers wrote, or all rows of an hour, become one row: of as many
+-- queues as a batch has. With span 60 minutes are folded, with 3600 hours. A row that is folded is
+-- not written any more (note.sql).
+WITH chosen AS MATERIALIZED (
+    SELECT DISTINCT queue_id,
+           date_bin(make_interval(secs => %(span)s), bucket, timestamptz 'epoch') AS start
+    FROM pgqueue_history
+    WHERE seconds = 60 AND bucket >= %(first)s AND bucket < %(until)s
+      AND (process_id <> 0 OR %(span)s > 60)
+    LIMIT (SELECT %(batch)s::bigint)
+),
+gone AS (
+    DELETE FROM pgqueue_history h USING chosen c
+    WHERE h.queue_id = c.queue_id AND h.bucket >= c.start
+      AND h.bucket < c.start + make_interval(secs => %(span)s) AND h.seconds <= %(span)s
+    RETURNING h.*, c.start
+),
+times AS (
+    SELECT queue_id, start,
+           jsonb_object_agg(key, number) FILTER (WHERE kind = 'waits') AS waits,
+           jsonb_object_agg(key, number) FILTER (WHERE kind = 'runs') AS runs
+    FROM (
+        SELECT g.queue_id, g.start, t.kind, t.key, sum(t.value::bigint) AS number
+        FROM gone g CROSS JOIN LATERAL (
+            SELECT 'waits' AS kind, key, value FROM jsonb_each_text(g.waits)
+            UNION ALL SELECT 'runs', key, value FROM jsonb_each_text(g.runs)) t
+        GROUP BY 1, 2, 3, 4) each
+    GROUP BY 1, 2
+),
+put AS (
+    INSERT INTO pgqueue_history
+        (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost,
+         busy, waits, runs, sent, depth, oldest, total)
+    SELECT g.queue_id, g.start, %(span)s, 0, sum(g.completed), sum(g.retried), sum(g.failed),
+           sum(g.dead_lettered), sum(g.lost), sum(g.busy),
+           coalesce((array_agg(t.waits))[1], '{}'), coalesce((array_agg(t.runs))[1], '{}'),
+           sum(g.sent), max(g.depth), max(g.oldest),
+           (array_agg(g.total ORDER BY g.bucket DESC) FILTER (WHERE g.total IS NOT NULL))[1]
+    FROM gone g LEFT JOIN times t USING (queue_id, start)
+    GROUP BY g.queue_id, g.start
+)
+SELECT count(*) FROM chosen

@@ -1,0 +1,25 @@
+"""Statements on the history of all queues, which one process at a time runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, transaction
+
+from django_pgqueue.engine.statements import load
+
+__all__ = ["run_alone"]
+
+
+def run_alone(alias: str, name: str, **params: Any) -> int:
+    """Run ``<name>.sql`` in a transaction of its own; returns the number that it selects, or of
+    the rows that it changed.
+
+    0 when another process runs such a statement now.
+    """
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended('pgqueue.history', 0))")
+        if not cursor.fetchone()[0]:
+            return 0
+        cursor.execute(load(name, __package__), params)
+        return int(cursor.fetchone()[0] if cursor.description else cursor.rowcount)

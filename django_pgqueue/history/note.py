@@ -1,0 +1,124 @@
+"""Records what a consumer process did in each minute: counted in memory, written periodically."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from django.db import Error, connections, transaction
+
+from django_pgqueue import signals
+from django_pgqueue.conf import settings
+from django_pgqueue.ddl.locks import milliseconds
+from django_pgqueue.engine.statements import load
+
+__all__ = ["Counted", "Recorder", "note"]
+
+#: Timeouts of the write in seconds: for each lock, and for the whole statement.
+LOCK, LONGEST = 0.2, 1.0
+
+
+class Counted(Protocol):
+    """A consumer's subscription."""
+
+    @property
+    def queue(self) -> Any: ...
+
+    def tally(self) -> dict[Any, float]:
+        """All counts so far. Keys of wait and run times are pairs (kind, bucket)."""
+
+
+class Recorder:
+    """Writes the history of one database's subscriptions, as one of its processes.
+
+    History must not disturb the consumer: an error is logged once, and the next write includes
+    the missing counts.
+    """
+
+    def __init__(self, alias: str, subscriptions: Iterable[Counted]) -> None:
+        self._alias = alias
+        self._subscriptions = list(subscriptions)
+        self._every = settings.HISTORY_SECONDS
+        self._due = 0.0
+        self._failing = False
+        self._process_id = 0
+        self._minute: dt.datetime | None = None
+        #: The counts when the minute began, and at the last write.
+        self._base: dict[Counted, dict[Any, float]] = {}
+        self._written: dict[Counted, dict[Any, float]] = {}
+
+    def write(self, process_id: int, *, now: bool = False) -> None:
+        """Write the counts since the last write, if one is due. Never raises a database error."""
+        if self._every is None or (time.monotonic() < self._due and not now):
+            return
+        self._due = time.monotonic() + self._every
+        counted = {each: each.tally() for each in self._subscriptions}
+        base = self._base
+
+        def rows(minute: dt.datetime) -> Iterator[dict[str, Any]]:
+            nonlocal base
+            if (minute, process_id) != (self._minute, self._process_id):
+                base = self._written
+            self._minute, self._process_id = minute, process_id
+            for subscription, counts in counted.items():
+                if counts != self._written.get(subscription):
+                    yield _row(subscription, counts, base.get(subscription, {}))
+
+        try:
+            note(self._alias, process_id, rows)
+        except Error as error:
+            if not self._failing:
+                signals.database_failed.send_robust(
+                    "history", operation="history", error=error, wait=self._every
+                )
+            self._failing = True
+            return
+        finally:
+            self._base = base
+        self._failing = False
+        self._written = counted
+
+
+def note(
+    alias: str, process_id: int, rows: Callable[[dt.datetime], Iterable[dict[str, Any]]]
+) -> None:
+    """Write the rows of a process for the current minute of the server's clock.
+
+    Arguments:
+        rows: a function of the minute, which returns its counts so far: a row for each queue.
+
+    Raises DatabaseError, after one second at most: heartbeats wait for this write.
+    """
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT date_trunc('minute', statement_timestamp(), 'UTC'), "
+            "set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)",
+            [milliseconds(LOCK), milliseconds(LONGEST)],
+        )
+        minute = cursor.fetchone()[0]
+        if told := list(rows(minute)):
+            params = {"minute": minute, "process_id": process_id, "rows": json.dumps(told)}
+            cursor.execute(load("note", __package__), params)
+
+
+def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]) -> dict[str, Any]:
+    """The columns of one queue: what was counted since ``base``."""
+    more = {key: new for key, number in counts.items() if (new := number - base.get(key, 0))}
+    failed = more.get("failed", 0) + more.get("exhausted", 0)
+    has_other = subscription.queue.dead_letter_queue_id is not None
+    return {
+        "queue_id": subscription.queue.pk,
+        "completed": more.get("completed", 0),
+        "retried": more.get("retried", 0),
+        "failed": 0 if has_other else failed,
+        "dead_lettered": failed if has_other else 0,
+        "lost": more.get("lost", 0),
+        "busy": more.get("busy", 0.0),
+        **{
+            name: {key[1]: number for key, number in more.items() if key[0] == name}
+            for name in ("waits", "runs")
+        },
+    }

@@ -1,0 +1,126 @@
+"""The last hour of all queues, for the overview, in one or two statements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from django.db import connections
+
+from django_pgqueue.engine.statements import load
+from django_pgqueue.history.histograms import quantile
+
+__all__ = ["LATELY", "SLOTS", "Counts", "Recent", "Times", "recent", "times"]
+
+#: The slots of two minutes in an hour.
+SLOTS = 30
+#: Seconds over which wait and run times are measured.
+LATELY = 600
+#: The number of newest slots from which rates per minute are computed.
+RATE = 3
+
+
+class Counts(NamedTuple):
+    """Messages sent and attempts ended in a span of time."""
+
+    sent: int = 0
+    completed: int = 0
+    retried: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Messages that left the queue."""
+        return self.completed + self.failed + self.dead_lettered
+
+    @property
+    def bad(self) -> int:
+        """Failed attempts, including those of messages that will be retried."""
+        return self.retried + self.failed + self.dead_lettered
+
+    @property
+    def share(self) -> float:
+        """The share of all attempts that failed.
+
+        >>> Counts(completed=9, retried=1).share
+        0.1
+        """
+        return self.bad / self.attempts if self.attempts else 0.0
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that ended, well or not."""
+        return self.completed + self.bad
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    """The sum of these counts."""
+    return Counts(*map(sum, zip(*counts, strict=True)))
+
+
+@dataclass
+class Recent:
+    """The last hour of a queue: ``slots`` of two minutes, the oldest first."""
+
+    slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
+
+    @cached_property
+    def hour(self) -> Counts:
+        return total(self.slots)
+
+    @property
+    def now(self) -> Counts:
+        """The present minute and the one before."""
+        return self.slots[-1]
+
+    def add(self, past: float, counts: Counts) -> None:
+        """Add what happened this many seconds ago."""
+        slot = -1 - min(int(past / 120), SLOTS - 1)
+        self.slots[slot] = total([self.slots[slot], counts])
+
+    def per_minute(self, second: int) -> tuple[float, float]:
+        """Messages sent and ended per minute, averaged over the last five to six minutes.
+
+        Arguments:
+            second: the seconds passed of the current minute.
+        """
+        counts = total(self.slots[-RATE:])
+        minutes = 2 * RATE - 1 + second / 60
+        return counts.sent / minutes, counts.ended / minutes
+
+
+class Times(NamedTuple):
+    """The 95th percentiles of wait time and run time, in seconds."""
+
+    wait: float | None = None
+    run: float | None = None
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Mapping[str, int]]) -> Times:
+        """Compute the percentiles from the histograms ``waits`` and ``runs``."""
+        return cls(*(quantile(counts[kind], 0.95) for kind in ("waits", "runs")))
+
+
+def recent(alias: str, queues: Sequence[int]) -> dict[int, Recent]:
+    """The last hour of each of these queues in which something happened, by id."""
+    found: dict[int, Recent] = defaultdict(Recent)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("recent", __package__), {"queues": list(queues)})
+        for queue_id, slot, *counts in cursor.fetchall():
+            if 0 <= slot < SLOTS:
+                found[queue_id].slots[-1 - slot] = Counts(*counts)
+    return dict(found)
+
+
+def times(alias: str, queues: Sequence[int]) -> dict[int, Times]:
+    """Wait and run times of these queues in the last ten minutes, by queue id."""
+    counts: dict[int, dict[str, dict[str, int]]] = defaultdict(lambda: {"waits": {}, "runs": {}})
+    with connections[alias].cursor() as cursor:
+        cursor.execute(load("times", __package__), {"queues": list(queues), "lately": LATELY})
+        for queue_id, kind, key, number in cursor.fetchall():
+            counts[queue_id][kind][key] = number
+    return {queue_id: Times.of(kinds) for queue_id, kinds in counts.items()}

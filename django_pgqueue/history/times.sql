@@ -1,0 +1,13 @@
+-- How often queues had waits and run times of each bucket lately. Queue by queue, so that buckets are
+-- added up by hashing: for all queues at once the planner would sort them.
+SELECT q.id, t.kind, t.key, t.number
+FROM unnest(%(queues)s::integer[]) AS q (id)
+CROSS JOIN LATERAL (
+    SELECT t.kind, t.key, sum(t.value::bigint)::bigint AS number
+    FROM pgqueue_history h
+    CROSS JOIN LATERAL (
+        SELECT 'waits' AS kind, key, value FROM jsonb_each_text(h.waits)
+        UNION ALL SELECT 'runs', key, value FROM jsonb_each_text(h.runs)) t
+    WHERE h.seconds = 60 AND h.bucket > statement_timestamp() - %(lately)s * interval '1 second'
+      AND h.queue_id = q.id
+    GROUP BY t.kind, t.key) t

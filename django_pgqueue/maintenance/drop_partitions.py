@@ -1,0 +1,132 @@
+"""Drops partitions by time in which everything is archived and old enough."""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError, connections, transaction
+
+from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.errors import QueueBusy
+from django_pgqueue.maintenance import lakes, partitions
+from django_pgqueue.maintenance.partitions import Partition
+from django_pgqueue.maintenance.work import Work
+from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
+
+__all__ = ["drop_partitions", "is_overdue", "lives_in"]
+
+SUMMARIZE = """
+    SELECT brin_summarize_new_values(i.indexrelid)
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
+    WHERE i.indrelid = %s::regclass AND a.amname = 'brin'
+"""
+
+
+class Outcomes(NamedTuple):
+    """The one row of ``outcomes.sql``."""
+
+    total: int
+    all_old: bool
+    last_xid: int | None
+    not_exported: int
+    unsettled: int
+    xmin: int
+
+
+def drop_partitions(work: Work) -> None:
+    """Drop each partition in which everything has expired.
+
+    Each in a transaction of its own, which locks the queue's tables for some milliseconds.
+    """
+    before = work.expired_before
+    if before is None:
+        return
+    for partition in work.partitions():
+        if not partition.has_range or partition.end is None or partition.end > before:
+            continue
+        try:
+            if not _drop_if_expired(work, partition, before):
+                continue
+        except QueueBusy:
+            work.counts["busy"] += 1
+            return  # the same sessions would be in the way of the next one
+        except DatabaseError as error:
+            if sqlstate(error) == LOCK_NOT_AVAILABLE:  # held by autovacuum, perhaps
+                work.counts["busy"] += 1
+            elif partition in work.partitions():
+                raise  # otherwise another process has dropped it
+        work.tell()
+
+
+def is_overdue(partition: Partition, before: dt.datetime) -> bool:
+    """Whether old messages of a partition are to be deleted one by one.
+
+    They wait for the partition to be dropped for as long as its range is. One without both ends
+    has messages of any age, which wait for nothing.
+    """
+    if partition.start is None or partition.end is None:
+        return True
+    return partition.end + (partition.end - partition.start) <= before
+
+
+def lives_in(work: Work, partition: Partition) -> bool:
+    """Whether a partition has a message that is not archived."""
+    params = {"start": partition.start, "end": partition.end}
+    [(found,)] = work.fetch("stragglers", params, partition)
+    return bool(found)
+
+
+def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> bool:
+    """Look without a lock first, since that takes time; then lock, look at what is new, drop."""
+    newest_is_old = f"SELECT archived_at < %s FROM {partition.archive} ORDER BY id DESC LIMIT 1"
+    if work.value(newest_is_old, [before]) is False:
+        return False
+    if lives_in(work, partition):
+        work.counts["stragglers"] += 1
+        return False
+    outcomes = _outcomes(work, partition, before)
+    if not outcomes.all_old:
+        return False
+    if outcomes.not_exported:
+        if not is_overdue(partition, before):
+            work.counts["held"] += outcomes.not_exported  # otherwise pruning counts them
+        return False
+    dropped = work.briefly(partial(_drop, work=work, partition=partition, outcomes=outcomes))
+    if dropped:
+        work.counts["partitions_dropped"] += 1
+        work.counts["dropped"] += outcomes.total
+    return dropped
+
+
+def _outcomes(work: Work, partition: Partition, before: dt.datetime) -> Outcomes:
+    """Read all outcomes of a partition. No other session waits for that."""
+    params = {"before": before, "exported_below": lakes.exported_below(work)}
+    alias = work.queue.alias
+    with (
+        transaction.atomic(using=alias, durable=True),
+        connections[alias].cursor() as cursor,
+        settings_for(cursor, statement_timeout="0", lock_timeout=milliseconds(work.patience)),
+    ):
+        # The index is brought up to date now, so that the look under the lock is short.
+        cursor.execute(SUMMARIZE, [partition.archive])
+        [row] = work.fetch("outcomes", params, partition)
+    return Outcomes(*row)
+
+
+def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> bool:
+    """Drop a partition unless it changed since it was looked at."""
+    if not partitions.lock_for_drop(cursor, work.queue.pk, partition):
+        return False
+    # By an index, even where the planner would rather read a young table as a whole.
+    with settings_for(cursor, enable_seqscan="off"):
+        new = f"SELECT count(*) FROM {partition.archive} WHERE archive_xid >= %s"
+        if work.value(new, [outcomes.xmin]) != outcomes.unsettled or lives_in(work, partition):
+            return False
+    limit = lakes.exported_below(work)
+    if limit is not None and outcomes.last_xid is not None and outcomes.last_xid >= limit:
+        return False
+    partitions.drop_partition(cursor, partition)
+    lakes.note_removal(work, outcomes.last_xid)
+    return True

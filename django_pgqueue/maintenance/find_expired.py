@@ -1,0 +1,36 @@
+"""Finds the moment before which archived messages may be removed, or who keeps them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.utils.timezone import is_naive, make_aware
+
+from django_pgqueue import signals
+from django_pgqueue.maintenance import lakes
+from django_pgqueue.maintenance.work import Work
+
+__all__ = ["find_expired"]
+
+
+def find_expired(work: Work) -> None:
+    """Set ``before``, ``refused`` and ``foreign_lakes``: from the retention, and from listeners of
+    ``retention_due``.
+
+    A listener that raises has refused: it may have meant to.
+    """
+    queue = work.queue
+    if queue.retention is None:
+        return
+    work.foreign_lakes = tuple(lakes.foreign_lakes(work))
+    try:
+        before = work.now() - queue.retention
+    except OverflowError:
+        return
+    for _, answer in signals.retention_due.send_robust(queue.name, queue=queue, before=before):
+        if answer is False or isinstance(answer, Exception):
+            work.refused = True
+            return
+        if isinstance(answer, dt.datetime):
+            before = min(before, make_aware(answer) if is_naive(answer) else answer)
+    work.before = before

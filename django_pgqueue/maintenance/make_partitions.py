@@ -1,0 +1,91 @@
+"""Makes the partitions of the present interval and of the next ones, before they are needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.db import DatabaseError
+
+from django_pgqueue.errors import QueueBusy
+from django_pgqueue.maintenance.partitions import (
+    Partition,
+    Range,
+    create_partition,
+    find_partitions,
+    lock_for_change,
+    missing_ranges,
+)
+from django_pgqueue.maintenance.work import Work
+from django_pgqueue.sqlstates import CHECK_VIOLATION, sqlstate
+
+__all__ = ["make_partitions"]
+
+#: If the default partition has messages, the current interval's partition covers only the rest of
+#: the interval. It begins this long after now.
+MARGIN = dt.timedelta(seconds=2)
+
+#: PostgreSQL reads at least this much of a table in a second.
+BYTES_A_SECOND = 500_000_000
+
+
+def make_partitions(work: Work) -> None:
+    """Make the partitions that are missing, each in a transaction of its own.
+
+    Attaching one locks the default partition while PostgreSQL looks through it. So none is made
+    while that could take longer than ``stall``; the messages then stay in the default partition,
+    which is as good for everything but for being dropped.
+    """
+    interval = work.queue.partition_interval
+    if interval is None:
+        return
+    found = work.partitions()
+    defaults = [partition for partition in found if not partition.has_range]
+    if defaults and defaults[0].message == work.queue.tables["message"]:
+        return  # the tables have no partitions by time
+    now = work.now()
+    seconds = max((_seconds_to_read(work, default) for default in defaults), default=0)
+    # Messages in the default partition stay: moving them would write them again.
+    not_before = now.replace(microsecond=0) + MARGIN if seconds > 0 else None
+    still_missing = partial(missing_ranges, now=now, interval=interval, not_before=not_before)
+    missing = still_missing(found)
+    if seconds > work.stall:
+        work.counts["stay_in_default"] += len(missing)
+        return
+    for wanted in missing:
+        try:
+            make = partial(_make_one, work=work, wanted=wanted, still_missing=still_missing)
+            work.counts["partitions_made"] += work.briefly(make)
+        except QueueBusy:
+            work.counts["busy"] += 1
+            return
+        except DatabaseError as error:
+            if sqlstate(error) != CHECK_VIOLATION:
+                raise
+            work.counts["stay_in_default"] += 1
+        work.tell()
+
+
+def _make_one(
+    cursor: Any,
+    work: Work,
+    wanted: Range,
+    still_missing: Callable[[list[Partition]], list[Range]],
+) -> int:
+    """Make a partition unless another process was faster; returns how many were made."""
+    queue = work.queue
+    lock_for_change(cursor, queue.pk)
+    if wanted not in still_missing(find_partitions(cursor, queue.pk)):
+        return 0
+    create_partition(cursor, queue.pk, *wanted, unlogged=queue.unlogged)
+    return 1
+
+
+def _seconds_to_read(work: Work, partition: Partition) -> float:
+    size = work.value(
+        "SELECT pg_relation_size(%s::regclass) + pg_relation_size(%s::regclass)",
+        [partition.message, partition.archive],
+    )
+    return float(size or 0) / BYTES_A_SECOND

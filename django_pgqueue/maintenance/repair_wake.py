@@ -1,0 +1,17 @@
+"""Makes the sequence that limits a queue's notifications, where it is missing."""
+
+from __future__ import annotations
+
+from django_pgqueue.maintenance.work import Work
+
+__all__ = ["repair_wake"]
+
+REPAIR = (
+    "SELECT pgqueue_repair_wake(%s) "
+    "WHERE has_function_privilege('pgqueue_repair_wake(integer)', 'EXECUTE')"
+)
+
+
+def repair_wake(work: Work) -> None:
+    """Make the sequence: without it each send notifies."""
+    work.value(REPAIR, [work.queue.pk])

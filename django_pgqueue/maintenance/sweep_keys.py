@@ -1,0 +1,20 @@
+"""Deletes dedup keys whose window is over."""
+
+from __future__ import annotations
+
+from django_pgqueue.maintenance.work import Work
+
+__all__ = ["sweep_keys"]
+
+#: A transaction deletes at most this many keys.
+BATCH = 5000
+
+
+def sweep_keys(work: Work) -> None:
+    """Delete the keys, batch by batch."""
+    while True:
+        swept = len(work.fetch("sweep_keys", {"batch": BATCH}))
+        work.counts["keys"] += swept
+        if swept < BATCH:
+            return
+        work.tell()

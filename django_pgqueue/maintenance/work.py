@@ -1,0 +1,132 @@
+"""The work of one round on one queue: its limits, what its steps found and did."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from django.db import DatabaseError, connections, transaction
+
+from django_pgqueue import ddl
+from django_pgqueue.ddl.locks import briefly, milliseconds, settings_for
+from django_pgqueue.engine.statements import load
+from django_pgqueue.errors import QueueBusy
+from django_pgqueue.maintenance.partitions import Partition, find_partitions
+from django_pgqueue.maintenance.queues import StoredQueue
+from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
+from django_pgqueue.types import Maintained
+
+__all__ = ["Work"]
+
+R = TypeVar("R")
+
+
+@dataclass
+class Work:
+    """Runs the statements of a round.
+
+    ``patience``: seconds in which a step tries to get its locks. ``stall``: maximum seconds that
+    one try waits for a lock, since other sessions queue behind it. ``progress`` is called with the
+    number of messages removed so far. ``counts`` holds fields of :class:`Maintained`. The step
+    ``find_expired`` sets the attributes ``before``, ``refused`` and ``foreign_lakes``.
+    """
+
+    queue: StoredQueue
+    patience: float
+    stall: float
+    progress: Callable[[int], None]
+    counts: Counter[str] = field(default_factory=Counter)
+    before: dt.datetime | None = None
+    refused: bool = False
+    foreign_lakes: tuple[str, ...] = ()
+
+    @property
+    def expired_before(self) -> dt.datetime | None:
+        """Messages that were archived before this are removed; None: no message is."""
+        return None if self.foreign_lakes else self.before
+
+    def done(self, seconds: float) -> Maintained:
+        """The totals of what the steps did."""
+        return Maintained(
+            queue_name=self.queue.name,
+            before=self.before,
+            refused=self.refused,
+            foreign_lakes=self.foreign_lakes,
+            seconds=seconds,
+            **self.counts,  # type: ignore[arg-type]
+        )
+
+    def tell(self) -> None:
+        self.progress(self.counts["dropped"] + self.counts["pruned"])
+
+    def partitions(self) -> list[Partition]:
+        with connections[self.queue.alias].cursor() as cursor:
+            return find_partitions(cursor, self.queue.pk)
+
+    def now(self) -> dt.datetime:
+        with connections[self.queue.alias].cursor() as cursor:
+            return ddl.server_time(cursor)
+
+    def value(self, sql: str, params: Any = None) -> Any:
+        """The first value of the first row, or None."""
+        with connections[self.queue.alias].cursor() as cursor:
+            cursor.execute(sql, params)
+            row = cursor.fetchone()
+        return None if row is None else row[0]
+
+    def fetch(
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        partition: Partition | None = None,
+        **names: str,
+    ) -> list[tuple[Any, ...]]:
+        """Run ``<name>.sql`` of this folder on the queue, or on one partition of it.
+
+        ``names`` fill placeholders in its text besides those of the queue's own tables.
+        """
+        tables = {**self.queue.tables, **names}
+        if partition is not None:
+            tables |= {"message": partition.message, "archive": partition.archive}
+        with connections[self.queue.alias].cursor() as cursor:
+            cursor.execute(load(name, __package__).format_map(tables), params)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+    def briefly(self, act: Callable[[Any], R]) -> R:
+        """Do what needs locks, in a transaction of its own.
+
+        The first try waits for 5 ms, each further one for twice as long, up to ``stall``; after
+        each there is a pause of ten times that. So others wait for a tenth of the time at most.
+
+        Raises QueueBusy after ``patience``, or when the work under the locks takes long.
+        """
+
+        def attempt(stall: float) -> R:
+            with (
+                transaction.atomic(using=self.queue.alias, durable=True),
+                connections[self.queue.alias].cursor() as cursor,
+                settings_for(
+                    cursor,
+                    lock_timeout=milliseconds(stall),
+                    statement_timeout=milliseconds(self.stall * 5),
+                ),
+            ):
+                return act(cursor)
+
+        try:
+            return briefly(attempt, self._tries(), self.queue.name, self.patience)
+        except DatabaseError as error:
+            if sqlstate(error) != QUERY_CANCELED:
+                raise
+            raise QueueBusy(self.queue.name, self.patience) from error
+
+    def _tries(self) -> Iterator[tuple[float, float]]:
+        stall = min(0.005, self.stall)
+        while True:
+            yield stall, stall * 10
+            stall = min(stall * 2, self.stall)
+            self.tell()

@@ -1,0 +1,163 @@
+"""Actions on many messages: ``pgqueue_bulk_action`` has a row for each,
+``pgqueue_bulk_action_part`` the ids of its steps until they are done. A role sees and writes the
+rows of its queues only."""
+
+from __future__ import annotations
+
+import django.db.models.deletion
+from django.db import migrations, models
+
+from django_pgqueue.ddl import statements
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("django_pgqueue", "0004_attempts_and_schedules"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="BulkAction",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "kind",
+                    models.TextField(
+                        choices=[
+                            ("readable", "Make readable"),
+                            ("redrive", "Redrive"),
+                            ("archive", "Archive"),
+                            ("delete", "Delete"),
+                            ("purge", "Purge"),
+                            ("replay", "Send again"),
+                            ("discard", "Discard"),
+                        ]
+                    ),
+                ),
+                (
+                    "target",
+                    models.TextField(
+                        default="", help_text="The queue to send them to, if not their own."
+                    ),
+                ),
+                ("rate", models.FloatField(help_text="The most messages a second.", null=True)),
+                (
+                    "in_flight",
+                    models.BooleanField(
+                        default=False, help_text="Also those that a consumer holds."
+                    ),
+                ),
+                (
+                    "question",
+                    models.UUIDField(
+                        help_text="The question that was answered; it is answered once.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "filter",
+                    models.JSONField(default=dict, help_text="The list that it was asked for."),
+                ),
+                (
+                    "user_id",
+                    models.TextField(default="", help_text="The key of the user who asked for it."),
+                ),
+                ("username", models.TextField(default="")),
+                ("highest_id", models.BigIntegerField()),
+                ("count", models.IntegerField()),
+                ("done", models.IntegerField(default=0)),
+                (
+                    "passed",
+                    models.IntegerField(
+                        default=0, help_text="Left alone: gone meanwhile, or in flight."
+                    ),
+                ),
+                (
+                    "state",
+                    models.TextField(
+                        choices=[
+                            ("running", "running"),
+                            ("stopped", "stopped"),
+                            ("done", "done"),
+                            ("failed", "failed"),
+                        ],
+                        default="running",
+                    ),
+                ),
+                (
+                    "error",
+                    models.TextField(default="", help_text="Why it failed, or waits."),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="statement_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("stepped_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "step_size",
+                    models.IntegerField(
+                        default=1000, help_text="The most messages of the next step."
+                    ),
+                ),
+                ("paced_until", models.DateTimeField(null=True)),
+                (
+                    "queue",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="bulk_actions",
+                        to="django_pgqueue.queue",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "bulk action",
+                "verbose_name_plural": "bulk actions",
+                "db_table": "pgqueue_bulk_action",
+                "ordering": ("-id",),
+                "default_permissions": ("view",),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.CreateModel(
+            name="BulkActionPart",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("ids", models.JSONField()),
+                (
+                    "bulk_action",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="parts",
+                        to="django_pgqueue.bulkaction",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "pgqueue_bulk_action_part",
+                "default_permissions": (),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.AddIndex(
+            model_name="bulkaction",
+            index=models.Index(
+                condition=models.Q(("state", "running")),
+                fields=["id"],
+                name="pgqueue_bulk_action_running",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="bulkaction",
+            constraint=models.UniqueConstraint(
+                fields=("question", "queue", "kind"), name="pgqueue_bulk_action_question"
+            ),
+        ),
+        statements.extend_rights("pgqueue_bulk_action", "pgqueue_bulk_action_part"),
+        statements.run("policies"),
+    ]

@@ -1,0 +1,63 @@
+"""Sends and reads with Django signals, which the engine itself does not send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
+
+from django_pgqueue import signals
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.rows import Deliveries, Delivery
+from django_pgqueue.engine.send import sending
+
+__all__ = ["announce_exhausted", "send", "send_batch"]
+
+
+@wraps(sending.send)
+def send(queue: OpenQueue, body: Any, *, headers: Any = None, **options: Any) -> int:
+    if signals.messages_sending.receivers:
+        headers = _carried(queue, headers)
+    pk = sending.send(queue, body, headers=headers, **options)
+    if signals.messages_sent.receivers:
+        signals.messages_sent.send(queue.name, ids=[pk])
+    return pk
+
+
+@wraps(sending.send_batch)
+def send_batch(queue: OpenQueue, bodies: Any, *, headers: Any = None, **options: Any) -> list[int]:
+    if signals.messages_sending.receivers:
+        bodies = sending.listed(bodies)
+        headers = _carried_by_each(queue, headers, len(bodies))
+    ids = sending.send_batch(queue, bodies, headers=headers, **options)
+    if signals.messages_sent.receivers:
+        signals.messages_sent.send(queue.name, ids=ids)
+    return ids
+
+
+def announce_exhausted(queue: OpenQueue, found: Sequence[Delivery]) -> None:
+    """Send ``messages_exhausted`` for messages that a read failed."""
+    if isinstance(found, Deliveries) and found.exhausted:
+        signals.messages_exhausted.send_robust(queue.name, receipts=found.exhausted)
+
+
+def _carried(queue: OpenQueue, headers: Any, count: int = 1) -> Any:
+    """The headers, with those that receivers of ``messages_sending`` add."""
+    if headers is not None and not isinstance(headers, dict):
+        return headers
+    carried = dict(headers or {})
+    signals.messages_sending.send_robust(queue.name, headers=carried, count=count)
+    return carried or headers
+
+
+def _carried_by_each(queue: OpenQueue, headers: Any, count: int) -> Any:
+    """The headers of many messages. Receivers are called once, and their headers added to all."""
+    if headers is None or isinstance(headers, dict):
+        return _carried(queue, headers, count)
+    added = _carried(queue, None, count)
+    if not added:
+        return headers
+    return [
+        {**added, **(each or {})} if isinstance(each, (dict, type(None))) else each
+        for each in headers
+    ]

@@ -1,0 +1,284 @@
+"""Tasks with options that Django's own lack: retry, timeout, group and dedup key."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from string import Formatter
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    overload,
+)
+
+from django_pgqueue import arguments
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.retries import RetryStrategy
+from django_pgqueue.tasks.framework import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    InvalidTask,
+    Task,
+    TaskContext,
+    TaskResult,
+    task_backends,
+)
+
+__all__ = ["Call", "Options", "PgQueueTask", "call_of", "task"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if TYPE_CHECKING:
+    DjangoTask = Task
+else:
+
+    class DjangoTask:
+        """Django's Task at run time, where it takes no type parameters."""
+
+        def __class_getitem__(cls, parameters):
+            return Task
+
+
+#: The arguments of one task run: a list of positional arguments, or a dict of keyword arguments.
+Call = Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
+    """Django's Task with four more options, set by :func:`task`.
+
+    ``retry``
+        a strategy of :mod:`django_pgqueue.retries`; None: the backend's, which is NoRetry()
+    ``timeout``
+        seconds after which a run is interrupted and counts as failed; None: the backend's
+    ``group``
+        tasks with the same group run in order, one at a time
+    ``dedup_key``
+        a second task with this key is not enqueued within the queue's dedup window
+
+    ``group`` and ``dedup_key`` are templates: ``{name}`` stands for an argument of the task::
+
+        @task(retry=Exponential(max_attempts=5), timeout=60, group="customer-{customer_id}")
+        def charge(customer_id, order_id):
+            ...
+    """
+
+    retry: RetryStrategy | None = None
+    timeout: float | None = None
+    group: str | None = None
+    dedup_key: str | None = None
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: dt.datetime | None = None,
+        backend: str | None = None,
+        group: str | None = None,
+        dedup_key: str | None = None,
+    ) -> PgQueueTask[P, R]:
+        """A copy of the task with other values for Django's options, ``group`` or ``dedup_key``.
+
+        >>> charge.using(priority=10, dedup_key="once").enqueue(7, 8)
+        """
+        given = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+            "group": group,
+            "dedup_key": dedup_key,
+        }
+        changes: Any = {name: value for name, value in given.items() if value is not None}
+        return replace(self, **changes)
+
+    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
+        """Enqueue one run of the task per item of ``calls``, in one statement.
+
+        >>> email_user.enqueue_many([{"user_id": 7}, {"user_id": 8}])
+        [TaskResult(...), TaskResult(...)]
+
+        Raises what ``enqueue`` raises; nothing is enqueued then.
+        """
+        backend: Any = self.get_backend()
+        enqueue_many = getattr(backend, "enqueue_many", partial(_enqueue_each, backend))
+        return list(enqueue_many(self, calls))
+
+    def key(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """The option ``group`` or ``dedup_key`` with these arguments filled in."""
+        template: str | None = getattr(self, name)
+        if template is None or not _names(template):
+            return template
+        first = (None,) if self.takes_context else ()
+        bound = inspect.signature(self.func).bind(*first, *args, **kwargs)
+        bound.apply_defaults()
+        return template.format_map(bound.arguments)
+
+
+@overload
+def task(function: Callable[P, R], /) -> PgQueueTask[P, R]: ...
+
+
+@overload
+def task(
+    *,
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    takes_context: Literal[True],
+    retry: RetryStrategy | None = ...,
+    timeout: float | None = ...,
+    group: str | None = ...,
+    dedup_key: str | None = ...,
+) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], PgQueueTask[P, R]]: ...
+
+
+@overload
+def task(
+    *,
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    takes_context: Literal[False] = ...,
+    retry: RetryStrategy | None = ...,
+    timeout: float | None = ...,
+    group: str | None = ...,
+    dedup_key: str | None = ...,
+) -> Callable[[Callable[P, R]], PgQueueTask[P, R]]: ...
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    priority: int = DEFAULT_TASK_PRIORITY,
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    takes_context: bool = False,
+    retry: RetryStrategy | None = None,
+    timeout: float | None = None,
+    group: str | None = None,
+    dedup_key: str | None = None,
+) -> Any:
+    """Turn a function into a task, like Django's ``task``, with four more options.
+
+    For ``retry``, ``timeout`` (seconds), ``group`` and ``dedup_key`` see :class:`PgQueueTask`.
+    Other packages' backends ignore them.
+
+    ::
+
+        @task(retry=Exponential(max_attempts=5), timeout=60, group="customer-{customer_id}")
+        def charge(customer_id: int, order_id: int) -> str:
+            ...
+
+    Raises InvalidTask for values that make no sense.
+    """
+
+    def decorate(func: Callable[..., Any]) -> PgQueueTask[..., Any]:
+        # A project's backend may use a subclass of PgQueueTask.
+        made_by = task_backends[backend].task_class
+        task_class: Any = made_by if issubclass(made_by, PgQueueTask) else PgQueueTask
+        made: PgQueueTask[..., Any] = task_class(
+            func=func,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            run_after=None,
+            takes_context=takes_context,
+            retry=retry,
+            timeout=timeout,
+            group=group,
+            dedup_key=dedup_key,
+        )
+        return made
+
+    return decorate if function is None else decorate(function)
+
+
+class Options:
+    """A mixin for backends: accepts and validates the options of :class:`PgQueueTask`.
+
+    List it before Django's backend in the bases.
+    """
+
+    task_class = PgQueueTask
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """Validate as Django does, and the options as well. Raises InvalidTask."""
+        super().validate_task(task)  # type: ignore[misc]
+        if not isinstance(task, PgQueueTask):
+            return
+        if task.retry is not None and not callable(getattr(task.retry, "delay", None)):
+            raise InvalidTask(
+                f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), not "
+                f"{task.retry!r}"
+            )
+        if task.timeout is not None:
+            try:
+                seconds = arguments.duration(task.timeout, "timeout").total_seconds()
+            except InvalidArgument as error:
+                raise InvalidTask(str(error)) from error
+            if seconds <= 0:
+                raise InvalidTask(f"timeout must be more than zero seconds, not {task.timeout!r}")
+        for name in ("group", "dedup_key"):
+            _check_template(task, name, getattr(task, name))
+
+    def enqueue_many(
+        self, task: Task[..., Any], calls: Iterable[Call]
+    ) -> list[TaskResult[..., Any]]:
+        """Enqueue one run of a task per item of ``calls``, a list or a dict of arguments."""
+        return _enqueue_each(self, task, calls)
+
+
+def call_of(call: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Split an item of ``calls`` into positional and keyword arguments."""
+    if isinstance(call, Mapping):
+        return [], dict(call)
+    if isinstance(call, Sequence) and not isinstance(call, (str, bytes)):
+        return list(call), {}
+    raise InvalidTask(
+        f"enqueue_many takes a list or a dict of arguments for each run, not {call!r}"
+    )
+
+
+def _enqueue_each(
+    backend: Any, task: Task[..., Any], calls: Iterable[Call]
+) -> list[TaskResult[..., Any]]:
+    return [backend.enqueue(task, *call_of(call)) for call in calls]
+
+
+def _names(template: str) -> list[str]:
+    return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+
+
+def _check_template(task: PgQueueTask[..., Any], name: str, template: object) -> None:
+    if template is None:
+        return
+    if not isinstance(template, str):
+        raise InvalidTask(f"{name} must be text or None, not {template!r}")
+    try:
+        names = _names(template)
+    except ValueError as error:
+        raise InvalidTask(f"{name} {template!r} cannot be filled in: {error}") from error
+    known = [
+        parameter.name
+        for parameter in inspect.signature(task.func).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ][1 if task.takes_context else 0 :]
+    for each in names:
+        if each not in known:
+            raise InvalidTask(
+                f"{name} {template!r} names {each or 'no'!r}, which is no argument of "
+                f"{task.name}: it has {', '.join(known) or 'none'}. Write {{{{ for a brace."
+            )

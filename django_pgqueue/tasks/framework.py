@@ -1,0 +1,74 @@
+"""The Tasks framework: Django's own from 6.0 on, on Django 5.2 its backport django-tasks.
+
+Other modules import its names from here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import django
+from django.core.exceptions import ImproperlyConfigured
+
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import (
+        DEFAULT_TASK_BACKEND_ALIAS,
+        DEFAULT_TASK_QUEUE_NAME,
+        TaskContext,
+        TaskResult,
+        TaskResultStatus,
+        task_backends,
+    )
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.backends.dummy import DummyBackend
+    from django.tasks.backends.immediate import ImmediateBackend
+    from django.tasks.base import DEFAULT_TASK_PRIORITY, Task, TaskError
+    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+else:
+    try:
+        from django_tasks import (
+            DEFAULT_TASK_BACKEND_ALIAS,
+            DEFAULT_TASK_QUEUE_NAME,
+            TaskContext,
+            TaskResult,
+            TaskResultStatus,
+            task_backends,
+        )
+        from django_tasks.backends.base import BaseTaskBackend
+        from django_tasks.backends.dummy import DummyBackend
+        from django_tasks.backends.immediate import ImmediateBackend
+        from django_tasks.base import DEFAULT_TASK_PRIORITY, Task, TaskError
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+        from django_tasks.exceptions import TaskResultDoesNotExist
+        from django_tasks.signals import task_enqueued, task_finished, task_started
+        from django_tasks.utils import normalize_json
+    except ImportError as error:
+        raise ImproperlyConfigured(
+            f"django_pgqueue.tasks needs a Tasks framework, and this is Django "
+            f"{django.get_version()}: pip install 'django-postgres-mq[tasks]', which brings the "
+            f"backport django-tasks, or upgrade to Django 6.0. @consumer and queue(...).send(...) "
+            f"need neither. ({error})"
+        ) from error
+
+__all__ = [
+    "DEFAULT_TASK_BACKEND_ALIAS",
+    "DEFAULT_TASK_PRIORITY",
+    "DEFAULT_TASK_QUEUE_NAME",
+    "BaseTaskBackend",
+    "DummyBackend",
+    "ImmediateBackend",
+    "InvalidTask",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "normalize_json",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]

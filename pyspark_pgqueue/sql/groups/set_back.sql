@@ -1,1 +1,0 @@
-../../../django_pgqueue/engine/groups/set_back.sql

@@ -1,1 +1,0 @@
-../../../django_pgqueue/engine/metrics/counts.sql

@@ -1,1 +1,0 @@
-../../../django_pgqueue/engine/settle/archive.sql

@@ -1,0 +1,139 @@
+"""Takes messages of a queue for a batch, by the operations of every client."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from django_pgqueue import arguments, ddl
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.read.grouped import follow
+from django_pgqueue.engine.read.reading import lease
+from django_pgqueue.engine.rows import Delivery
+from django_pgqueue.types import Receipt
+
+__all__ = ["Taken", "groups_of", "has_any_up_to", "newest", "take"]
+
+#: The most messages that one statement leases.
+CHUNK = 2_000
+#: Of a read with a limit in bytes: messages that are leased before their size is known.
+FIRST_CHUNK = 16
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Deliveries of one queue in one batch, in a form that is short as text.
+
+    >>> told = Taken.of(7, [Receipt(1, 1, 5), Receipt(2, 1, 5), Receipt(9, 2, 5)])
+    >>> told.parts
+    ('1@5:1-2', '2@5:9')
+    >>> [receipt.id for receipt in told]
+    [1, 2, 9]
+    """
+
+    queue_id: int
+    #: How often and when they were delivered, and ranges of ids.
+    parts: tuple[str, ...]
+    #: Whether there are messages of groups.
+    grouped: bool = False
+
+    @classmethod
+    def of(cls, queue_id: int, receipts: Iterable[Receipt], grouped: bool = False) -> Taken:
+        ids: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for receipt in receipts:
+            ids[receipt.read_ct, receipt.read_at].append(receipt.id)
+        parts = (f"{ct}@{at}:{_ranges(sorted(found))}" for (ct, at), found in ids.items())
+        return cls(queue_id, tuple(parts), grouped)
+
+    @property
+    def count(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for part in self.parts:
+            delivery, _, ranges = part.partition(":")
+            read_ct, _, read_at = delivery.partition("@")
+            for each in ranges.split(","):
+                first, _, last = each.partition("-")
+                for pk in range(int(first), int(last or first) + 1):
+                    yield Receipt(pk, int(read_ct), int(read_at))
+
+
+def _ranges(ids: Sequence[int]) -> str:
+    found = []
+    # Ids that follow one another are as far from their places.
+    for _, run in groupby(enumerate(ids), key=lambda pair: pair[1] - pair[0]):
+        members = [pk for _, pk in run]
+        found.append(str(members[0]) + (f"-{members[-1]}" if len(members) > 1 else ""))
+    return ",".join(found)
+
+
+def take(queue: OpenQueue, vt: dt.timedelta, most: int, most_bytes: int | None = None) -> Taken:
+    """Lease up to ``most`` messages, or until their bodies have ``most_bytes``.
+
+    Bytes are a soft limit: they are known when a message is leased. Of a group several are
+    leased at once, as long as none of them is in flight.
+    """
+    # Bodies are for the executors; here their sizes stand for them, if anything does.
+    size = "NULL::jsonb" if most_bytes is None else "to_jsonb(octet_length(body::text))"
+    message = (
+        f"(SELECT id, enqueued_at, {size} AS body, NULL::jsonb AS headers, scheduled_at "
+        f"FROM {queue.message_table})"
+    )
+    taken: list[Delivery] = []
+    while len(taken) < most:
+        size_so_far = sum(int(delivery.body or 0) for delivery in taken)
+        room = min(most - len(taken), CHUNK)
+        if most_bytes is not None:
+            if size_so_far >= most_bytes:
+                break
+            each = size_so_far / len(taken) if taken else 0
+            room = min(room, int((most_bytes - size_so_far) / each) + 1 if each else FIRST_CHUNK)
+        heads = lease(queue, vt=vt, qty=room, batched=False, message=message)
+        if not heads:
+            break
+        taken += heads
+        grouped = [head.receipt for head in heads if head.group_key is not None]
+        left = room - len(heads)
+        taken += follow(queue, grouped, vt=vt, qty=left, in_rounds=False, message=message)
+    return Taken.of(
+        queue.id,
+        (delivery.receipt for delivery in taken),
+        any(delivery.group_key is not None for delivery in taken),
+    )
+
+
+def newest(queue: OpenQueue) -> int:
+    """The id of the newest message, queued or archived."""
+    [(pk,)] = queue.runner.run(f"SELECT coalesce(max(id), 0) FROM {queue.message_table}")
+    return int(pk)
+
+
+def has_any_up_to(queue: OpenQueue, pk: int) -> bool:
+    """Whether a message up to this id could be read now."""
+    names = ddl.table_names(queue.id, unlogged=queue.unlogged)
+    [(found,)] = queue.runner.run(_ANY_UP_TO.format_map(names), {"pk": pk})
+    return bool(found)
+
+
+def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
+    """The groups of those messages that are in one."""
+    text = (
+        f"SELECT id, group_key FROM {queue.message_table} "
+        f"WHERE id = ANY(%(ids)s::bigint[]) AND group_key IS NOT NULL"
+    )
+    ids = arguments.array(receipt.id for receipt in receipts)
+    return dict(queue.runner.run(text, {"ids": ids}))
+
+
+_ANY_UP_TO = """
+SELECT EXISTS (SELECT FROM {ready} WHERE queue_id = {queue_id} AND id <= %(pk)s)
+    OR EXISTS (SELECT FROM {deferred} WHERE queue_id = {queue_id} AND id <= %(pk)s
+               AND vt <= statement_timestamp())
+    OR EXISTS (SELECT FROM {lease} WHERE queue_id = {queue_id} AND head <= %(pk)s
+               AND vt <= statement_timestamp())
+    OR EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id} AND id <= %(pk)s)
+"""

@@ -1,0 +1,163 @@
+"""Where messages stand: every page, figure and command reports the same place of a message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db.models.expressions import RawSQL
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from prometheus_client.parser import text_string_to_metric_families
+
+from django_pgqueue import ddl, queue
+from django_pgqueue.admin.places import LIVE, Place
+from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.statements import Part
+from django_pgqueue.management.diagnosis import Limits, examine
+from django_pgqueue.models import BoundQueue, LiveMessage, Message, Process, Queue
+from django_pgqueue.prometheus import views
+from tests.admin.conftest import field, rows
+from tests.leasing import lease
+from tests.management.calling import call_json
+
+READY, DUE, WAITING, IN_FLIGHT, DELAYED = LIVE
+READABLE = (READY, DUE)
+
+#: By place: the possible states in pgqueue_live, and whether vt is in the future.
+STATES = {
+    READY: {("PENDING", False)},
+    DUE: {("PROCESSING", False), ("SCHEDULED", False), ("RETRYABLE", False)},
+    WAITING: {("PENDING", False)},
+    IN_FLIGHT: {("PROCESSING", True)},
+    DELAYED: {("SCHEDULED", True), ("RETRYABLE", True)},
+}
+
+
+@pytest.fixture(params=[False, True], ids=["logged", "unlogged"])
+def orders(db: None, request: Any) -> BoundQueue:
+    orders = queue("orders")
+    orders.create(unlogged=request.param)
+    return orders
+
+
+@pytest.fixture
+def dead() -> int:
+    """The id of a deleted process."""
+    process = Process.objects.register(["orders"], version="1", using="default")
+    pk: int = process.pk
+    process.delete()
+    return pk
+
+
+@pytest.fixture
+def check(operator: Client) -> Callable[[dict[int, Place]], None]:
+    def check_all(standing: dict[int, Place]) -> None:
+        """Check every page, figure and command; ``standing`` maps each message of orders to its
+        place.
+        """
+        number = Counter(standing.values())
+        counts = {place.value: number[place] for place in LIVE}
+        readable = {pk for pk, place in standing.items() if place in READABLE}
+        pk = Queue.objects.get().pk
+
+        # Counts
+        for metrics in (Message.objects.metrics("orders"), *Message.objects.metrics_all()):
+            told = {**metrics.as_dict(), "due": metrics.visible - metrics.ready}
+            assert told | counts == told
+            assert (metrics.length, metrics.visible) == (len(standing), len(readable))
+            assert metrics.exact
+        [overview] = operator.get(reverse("admin:django_pgqueue_overview_json")).json()["queues"]
+        assert overview | counts == overview
+        assert (overview["oldest_readable_seconds"] is not None) == bool(readable)
+        [command] = call_json("pgqueue_queues")
+        assert (command["ready"], command["visible"]) == (number[READY], len(readable))
+        assert (command["in_flight"], command["delayed"]) == (number[IN_FLIGHT], number[DELAYED])
+        scraped = scrape()
+        assert scraped.pop("visible") == len(readable)
+        assert scraped == {name: counts[name] for name in scraped}
+        found = {each.check: each.values for each in examine("default", Limits())}
+        assert found["consumers"].get("visible", 0) == len(readable)
+        assert found["leases"].get("leases", 0) == number[IN_FLIGHT]
+
+        # Messages
+        assert {message.id for message in Message.objects.peek("orders", qty=None)} == readable
+        assert {each["id"] for each in call_json("pgqueue_peek", "orders", "--qty", 50)} == readable
+        later = RawSQL("vt > statement_timestamp()", [])
+        live = LiveMessage.objects.annotate(later=later)
+        states = {each.pk: (each.state, each.later) for each in live}
+        listed = {int(cells[0]): cells[2] for cells in rows(operator, "message")}
+        for place in LIVE:
+            ids = {message for message, stands in standing.items() if stands is place}
+            of_place = rows(operator, "message", state=place.value, queue=pk)
+            assert {int(cells[0]) for cells in of_place} == ids, place
+            assert {states[each] for each in ids} <= STATES[place], place
+            for each in ids:
+                assert listed[each] == place.label
+                assert f" State: {place.label} " in field(operator, each, "state")
+        assert set(states) == set(standing)
+
+    return check_all
+
+
+def scrape() -> dict[str, float]:
+    text = views.metrics(RequestFactory().get("/metrics/queues")).content.decode()
+    every = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    told = {s.labels["state"]: s.value for s in every if s.name == "pgqueue_messages"}
+    [visible] = [s.value for s in every if s.name == "pgqueue_visible_messages"]
+    return {**told, "visible": visible}
+
+
+def test_a_message_stands_in_the_same_place_wherever_one_asks(
+    orders: BoundQueue, check: Callable[..., None], dead: int
+) -> None:
+    check({})
+    pk = orders.send("it")
+    check({pk: READY})
+    lease("orders", process_id=dead)
+    check({pk: IN_FLIGHT})
+    orders.set_vt(pk, 0)
+    check({pk: DUE})
+    [message] = lease("orders", process_id=dead)
+    check({pk: IN_FLIGHT})
+    message.nack(60)
+    check({pk: DELAYED})
+    orders.set_vt(pk, 0)
+    check({pk: DUE})
+    orders.archive(pk)
+    check({})
+
+
+def test_a_message_of_a_group_stands_in_the_same_place_wherever_one_asks(
+    orders: BoundQueue, check: Callable[..., None], dead: int
+) -> None:
+    head, pk = orders.send_batch([1, 2], group="g")
+    check({head: READY, pk: WAITING})  # the group has no head yet
+    orders.set_vt(head, 60)
+    check({head: DELAYED, pk: WAITING})
+    orders.set_vt(head, 0)
+    check({head: READY, pk: WAITING})
+    lease("orders", process_id=dead)
+    check({head: IN_FLIGHT, pk: WAITING})
+    orders.archive(head)
+    check({pk: READY})
+    lease("orders", process_id=dead)
+    check({pk: IN_FLIGHT})
+    orders.set_vt(pk, 0)
+    check({pk: DUE})
+
+
+def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(
+    orders: BoundQueue, check: Callable[..., None], dead: int, sql: Any
+) -> None:
+    ids = orders.send_batch(list(range(20)))
+    later = orders.send("later", delay=60)
+    values = {"vt": "60 seconds", "qty": 20, "process_id": dead, "batched": True, **claims._START}
+    opened = Queue.objects.get().opened
+    opened.run("read/read_ready", values, leased=Part("read/lease_batch"))
+    check({**dict.fromkeys(ids, IN_FLIGHT), later: DELAYED})
+    table = ddl.table_names(opened.id, unlogged=opened.unlogged)["lease"]
+    assert len(sql(f"UPDATE {table} SET vt = statement_timestamp() RETURNING head")) == 1
+    check({**dict.fromkeys(ids, DUE), later: DELAYED})

@@ -1,0 +1,23 @@
+"""Leases messages like a consumer process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_pgqueue.engine.read import grouped, reading
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.types import Receipt
+
+__all__ = ["follow", "lease"]
+
+
+def lease(queue: str | Queue, **options: Any) -> list[Message]:
+    """Lease messages; ``options`` are those of the engine's ``lease``."""
+    opened = Queue.objects.resolve(queue).opened
+    return Message.from_deliveries(opened, reading.lease(opened, **options))
+
+
+def follow(queue: str | Queue, heads: list[Receipt], **options: Any) -> list[Message]:
+    """Lease messages behind these heads; ``options`` are those of the engine's ``follow``."""
+    opened = Queue.objects.resolve(queue).opened
+    return Message.from_deliveries(opened, grouped.follow(opened, heads, **options))

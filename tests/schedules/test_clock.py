@@ -1,0 +1,142 @@
+"""A server's clock that ran ahead: schedules continue after its correction."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Any
+
+import pytest
+
+from django_pgqueue import cron, schedules
+from django_pgqueue.management.diagnosis import Finding, Limits, examine
+from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+
+UTC = dt.timezone.utc
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE = dt.timedelta(minutes=1)
+HOUR = dt.timedelta(hours=1)
+DAY = dt.timedelta(days=1)
+YEAR = 365 * DAY
+
+TIMES = pytest.mark.parametrize("times", [{"cron": "0 12 * * *"}, {"interval": DAY}], ids=str)
+
+
+def made(tick: dt.datetime = NOON, **values: Any) -> Schedule:
+    found = Schedule.objects.create(name="daily", queue=Queue.objects.get(), **values)
+    Schedule.objects.update(next_run_at=tick)
+    return found
+
+
+def due(now: dt.datetime) -> int:
+    return Schedule.objects.send_due(using="default", now=now)
+
+
+def mend(now: dt.datetime) -> list[str]:
+    return [each.name for each in Schedule.objects.mend(using="default", now=now)]
+
+
+def sent() -> list[str]:
+    return [m.headers["x-schedule"]["at"][:10] for m in Message.objects.order_by("pk")]
+
+
+def found() -> list[Finding]:
+    return [each for each in examine("default", Limits()) if each.check == "schedules"]
+
+
+@TIMES
+def test_a_schedule_goes_on_after_a_clock_that_was_a_year_ahead(
+    orders: BoundQueue, times: dict[str, Any]
+) -> None:
+    made(**times)
+    assert due(NOON + YEAR) == 1
+
+    assert mend(NOON + HOUR) == ["daily"]
+    assert mend(NOON + HOUR) == []
+
+    assert due(NOON + HOUR) == 0
+    assert due(NOON + DAY) == 1
+    assert sent() == ["2026-01-01", "2026-01-02"]
+
+
+@TIMES
+def test_a_tick_that_was_sent_too_early_is_not_sent_again(
+    orders: BoundQueue, times: dict[str, Any]
+) -> None:
+    made(**times)
+    due(NOON + YEAR)
+
+    assert mend(NOON - HOUR) == ["daily"]
+
+    assert due(NOON) == 0
+    assert due(NOON + DAY) == 1
+    assert sent() == ["2026-01-01", "2026-01-02"]
+
+
+def test_ticks_that_were_sent_a_year_ahead_do_not_count(orders: BoundQueue) -> None:
+    made(interval=MINUTE)
+    for n in range(3):
+        due(NOON + YEAR + n * MINUTE)
+
+    assert mend(NOON + 3.5 * MINUTE) == ["daily"]
+
+    assert Schedule.objects.get().next_run_at == NOON + 4 * MINUTE
+
+
+@pytest.mark.parametrize("times", [{"cron": "0 */6 * * *"}, {"interval": 6 * HOUR}], ids=str)
+def test_a_clock_that_is_set_back_by_a_day_sends_no_tick_twice(
+    orders: BoundQueue, times: dict[str, Any]
+) -> None:
+    made(missed="all", **times)
+    assert due(NOON + DAY) == 5
+
+    assert mend(NOON) == []
+
+    assert due(NOON + DAY) == 0
+
+
+@TIMES
+def test_a_schedule_that_is_on_time_is_left_alone(
+    orders: BoundQueue, times: dict[str, Any]
+) -> None:
+    made(**times)
+
+    assert mend(NOON - 23 * HOUR) == []
+    assert mend(NOON) == []
+    assert mend(NOON + YEAR) == []
+    assert Schedule.objects.get().next_run_at == NOON
+
+
+def test_a_process_without_cronsim_mends_intervals_only(
+    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tick=NOON + YEAR, cron="0 12 * * *")
+    monkeypatch.setattr(cron, "cronsim", None)
+
+    assert mend(NOON) == []
+
+
+def test_the_doctor_finds_it_and_the_ticker_mends_it(
+    orders: BoundQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "_declared", {})
+    made(tick=dt.datetime.now(UTC) + YEAR, interval=DAY)
+
+    [finding] = found()
+    assert finding.text.startswith("schedule daily is due in 364 d")
+    assert "but its times say" in finding.text
+    assert "consumer" in finding.action
+
+    with caplog.at_level(logging.WARNING, "django_pgqueue"):
+        schedules.Ticker({"default": []})._look("default")
+
+    assert "schedule daily was to be sent on" in caplog.text
+    assert not found()[0].is_problem
+
+
+def test_the_doctor_finds_it_without_time_zones(orders: BoundQueue, settings: Any) -> None:
+    settings.USE_TZ = False
+    made(tick=dt.datetime.now(UTC) + YEAR, interval=DAY)
+    Schedule.objects.update(last_run_at=dt.datetime.now(UTC) - DAY)
+
+    assert found()[0].is_problem
