@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and queues with messages that have ended."""
+"""One Spark session for all tests, and queues with archived messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.waiting import until
 HERE = Path(__file__).parent
 PublishingDies = Callable[[], AbstractContextManager[None]]
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SLOW_MACHINE = "Python worker failed to connect back"
 NEEDED = ("pyspark", "pyarrow", "adbc_driver_postgresql")
 
 missing = [name for name in NEEDED if find_spec(name) is None]
 if missing:
-    # They import these at their top.
+    # Without Spark, only test_missing.py can be imported.
     collect_ignore = [
         str(path.relative_to(HERE))
         for path in HERE.rglob("test_*.py")
@@ -46,13 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            # Sockets that Spark's own Python leaves to the garbage collector.
+            # Spark's own Python leaves sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            # Spark waits ten seconds for a Python process that it starts, and has no setting for it.
+            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=[SLOW_MACHINE]))
 
 
 @pytest.fixture(scope="session")
 def s3_environment() -> dict[str, str]:
-    """Where a process finds S3, and its credentials. A server that a test starts listens there."""
+    """The address and credentials of S3. A server that a test starts listens there."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}",
         "AWS_DEFAULT_REGION": "eu-central-1",
@@ -64,7 +67,7 @@ def s3_environment() -> dict[str, str]:
 
 @pytest.fixture
 def publishing_dies(monkeypatch: pytest.MonkeyPatch) -> PublishingDies:
-    """A block in which an export is interrupted when half of its files have appeared."""
+    """A block in which an export is interrupted after half of its files were published."""
     from pyspark_pgqueue import lake
 
     @contextmanager
@@ -87,10 +90,10 @@ def publishing_dies(monkeypatch: pytest.MonkeyPatch) -> PublishingDies:
 def spark(s3_environment: dict[str, str]) -> Iterator[Any]:
     from pyspark_pgqueue.session import local_session
 
-    # Workers have the environment of the moment at which the session starts.
+    # Workers inherit the environment at the session's start.
     os.environ.update(s3_environment)
     session = local_session(
-        # A failed task is tried again, as on a cluster.
+        # A failed task is retried, as on a cluster.
         master="local[2,3]",
         cores=1,
         spark__driver__extraJavaOptions=FAST_START,
@@ -105,7 +108,7 @@ def spark(s3_environment: dict[str, str]) -> Iterator[Any]:
 
 @pytest.fixture
 def url(committed: None, spark: Any) -> Iterator[str]:
-    """How Spark reaches the tests' database. Queues and lakes made in a test are gone after it."""
+    """The tests' database for Spark. Queues and lakes created by a test are deleted after it."""
     yield url_of("default")
     for model in (Lake, Rollup, RollupRun):
         model.objects.all().delete()
@@ -113,7 +116,7 @@ def url(committed: None, spark: Any) -> Iterator[str]:
 
 @pytest.fixture
 def read(spark: Any, url: str) -> Callable[..., Any]:
-    """The data source with these options, as a DataFrame."""
+    """Load the data source with these options, as a DataFrame."""
 
     def load(**options: Any) -> Any:
         return spark.read.format("pgqueue").options(url=url, **options).load()
@@ -123,7 +126,7 @@ def read(spark: Any, url: str) -> Callable[..., Any]:
 
 @pytest.fixture
 def finish(url: str) -> Callable[..., list[int]]:
-    """Send messages to a queue, made if need be, and archive them; their ids."""
+    """Send messages to a queue, creating it if needed, and archive them; returns their ids."""
 
     def send_and_archive(name: str, count: int, **options: Any) -> list[int]:
         Message.objects.create_queue(name, **options)
@@ -134,7 +137,7 @@ def finish(url: str) -> Callable[..., list[int]]:
 
 
 def wait_for_commits(url: str) -> None:
-    """Until nothing on the server is older than what is archived, as autovacuum may be."""
+    """Wait until no open transaction, such as autovacuum's, is older than the archived messages."""
     older = (
         "SELECT max(archive_xid) >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint "
         "FROM pgqueue_archive"
