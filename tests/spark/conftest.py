@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             # Spark's own Python leaves sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-            # Spark waits ten seconds for a Python process that it starts, and has no setting for it.
+            # Spark gives a Python process that it starts ten seconds, and has no setting for it.
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=[SLOW_MACHINE]))
 
 
