@@ -157,6 +157,20 @@ class Model:
                 return None
         return entry
 
+    def follows_one_of(self, receipt: Receipt, leaving: Iterable[Entry]) -> bool:
+        """Whether a follower's receipt is valid again once its head has left.
+
+        The head was delivered again, alone; the follower is still leased from the first delivery,
+        and the next head.
+        """
+        entry = self.live[receipt.id]
+        line = self.lines[entry.line]
+        return (
+            (entry.place, entry.read_ct, entry.read_at) == ("deferred", *receipt[1:])
+            and self.live[line.head] in leaving
+            and self.live[self.still_out(entry.line)[0]].read_at == entry.read_at
+        )
+
     def settled_before(self, queue: str, receipt: Receipt, where: str) -> bool:
         """Whether an earlier operation settled this delivery."""
         if where == "dead letters":
@@ -380,9 +394,10 @@ class QueueMachine(RuleBasedStateMachine):
             row = rows.get(entry.id)
             if row is None or self.ids[row["queue"]] != queue:
                 continue
-            # Put back; or put back and then made the next head.
+            # Put back; or put back and then made the next head, or leased behind the head.
             again = entry.leased and row["state"] == "RETRYABLE"
-            if row["place"] == "waiting" or again:
+            leased = row["read_ct"] > entry.read_ct and not self.model.is_first(entry)
+            if row["place"] == "waiting" or again or leased:
                 assert entry.due, "only what is due is set back in line"
                 assert not self.model.is_first(entry), "and no head"
                 entry.place, entry.leased = "waiting", False
@@ -580,6 +595,11 @@ class QueueMachine(RuleBasedStateMachine):
         newest = {receipt.id: receipt for receipt in sorted(receipts, key=_moment)}.values()
         holders = [(receipt, self.model.holder(queue, receipt)) for receipt in newest]
         good = {r: e for r, e in holders if e is not None and (e.leased or not leased)}
+        good |= {
+            receipt: self.model.live[receipt.id]
+            for receipt in set(newest) - set(good)
+            if receipt.id in done and self.model.follows_one_of(receipt, good.values())
+        }
         left = set(receipts) - set(good)
         before = {
             receipt
