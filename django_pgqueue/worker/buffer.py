@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from django_pgqueue.models import Message
-from django_pgqueue.worker.lines import Lines
+from django_pgqueue.worker.groups import Groups
 
 __all__ = ["AsyncBuffer", "Buffer", "FetchPlan"]
 
@@ -58,8 +58,8 @@ class Buffer:
         #: How many may be buffered: until the pace is known, only what can start at once.
         self.target = target
         self.plan = plan
-        #: Messages waiting behind a message of their group that is buffered or running.
-        self.lines = Lines()
+        #: The FIFO groups of which a message is buffered or running.
+        self.groups = Groups()
         #: Tells the workers to end.
         self.stopping = False
         #: Counts the notifications, for workers that read by themselves.
@@ -79,28 +79,28 @@ class Buffer:
         """How many more messages may be fetched, up to ``most``."""
         return max(0, min(most, self.target - len(self.messages)))
 
-    def room_in_lines(self, most: int) -> int:
-        """How many more messages may wait behind others of their FIFO groups.
+    def room_for_followers(self, most: int) -> int:
+        """How many more followers of FIFO groups may be leased.
 
-        Not a part of :meth:`room`: a long line of one group keeps no other group out.
+        Not a part of :meth:`room`: a long group keeps no other group out.
         """
-        return max(0, min(most, self.target - len(self.lines)))
+        return max(0, min(most, self.target - len(self.groups)))
 
     def put(self, messages: Sequence[Message], followers: Sequence[Message] = ()) -> int:
         """Hand messages to the workers; each follower when the one before it is settled.
 
-        Returns how many messages of lines that were still open are lost.
+        Returns how many older followers of the same groups are lost.
         """
         heads = [message for message in messages if message.group_key is not None]
-        lost = len(self.lines.begin(heads, followers)) if heads else 0
+        lost = len(self.groups.add(heads, followers)) if heads else 0
         self.messages.extend(messages)
         if self._idle:
             self._wake()
         return lost
 
-    def go_on(self, settled: Sequence[Message]) -> None:
-        """Pass the messages behind settled ones of FIFO groups to the workers."""
-        following = [self.lines.end(message) for message in settled]
+    def promote(self, settled: Sequence[Message]) -> None:
+        """Pass the next messages of FIFO groups to the workers, after settled ones."""
+        following = [self.groups.promote(message) for message in settled]
         if found := [message for message in following if message is not None]:
             self.messages.extend(found)
             if self._idle:
@@ -139,11 +139,11 @@ class Buffer:
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self.messages.popleft())
-        return taken + self.lines.leave()
+        return taken + self.groups.take()
 
     def take_stale(self, is_stale: Callable[[Message], bool]) -> list[Message]:
         """Remove and return stale messages, and those behind them in their groups."""
-        stale = self.lines.leave(is_stale)
+        stale = self.groups.take(is_stale)
         for message in list(self.messages):
             if is_stale(message):
                 # A worker took it, or changed the deque meanwhile: a later call tries again.

@@ -56,7 +56,8 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
             cancelled += 1
         elif isinstance(outcome, Lost):
             gone += [
-                (each, outcome) for each in (message, *subscription.buffer.lines.behind(message))
+                (each, outcome)
+                for each in (message, *subscription.buffer.groups.take_followers(message))
             ]
         else:
             released += 1
@@ -86,7 +87,7 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
     if released:
         signals.messages_released.send_robust(name, count=released)
     if grouped := [message for message, _ in outcomes if message.group_key is not None]:
-        subscription.buffer.go_on(grouped)
+        subscription.buffer.promote(grouped)
 
 
 def why_gone(

@@ -135,9 +135,9 @@ class Fetcher(Loop):
 
     @staticmethod
     def _follow(subscription: Subscription, heads: list[Message], most: int) -> list[Message]:
-        """Lease messages behind the heads of FIFO groups. Lines with a suspect go back."""
+        """Lease messages behind the heads of FIFO groups. Groups with a suspect go back."""
         size = subscription.fetch_batch_size
-        room = min(most, subscription.buffer.room_in_lines(size))
+        room = min(most, subscription.buffer.room_for_followers(size))
         if room < 1:
             return []
         followers = subscription.lease(room, behind=heads, process_id=subscription.process_id)

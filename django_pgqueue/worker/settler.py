@@ -75,7 +75,7 @@ class Settler(Loop):
         Before its outcome is written: once it is delivered again, their leases are lost.
         """
         if isinstance(outcome, (Nack, Release)):
-            for follower in subscription.buffer.lines.behind(message):
+            for follower in subscription.buffer.groups.take_followers(message):
                 self._pending.append(Settlement(subscription, follower, Release(), ran=False))
 
     @property

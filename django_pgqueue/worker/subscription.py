@@ -104,13 +104,13 @@ class Subscription:
         After an error it is unknown whether that was written, so none of them may be started
         any more; their leases run out.
         """
-        lines = self.buffer.lines
+        groups = self.buffer.groups
         # Behind one that goes back none may start.
-        messages = [*messages, *(each for m in messages for each in lines.behind(m))]
+        messages = [*messages, *(each for m in messages for each in groups.take_followers(m))]
         if not messages:
             return
         for message in messages:
-            lines.end(message)
+            groups.promote(message)
         self.counts.add(fetched=-len(messages))
         Message.objects.release(self.queue, [message.receipt for message in messages])
         signals.messages_released.send_robust(self.name, count=len(messages))
@@ -123,7 +123,7 @@ class Subscription:
         """The messages that this process holds, and the outcomes of the others."""
         counts = self.counts
         return {
-            "buffered": len(self.buffer) + len(self.buffer.lines),
+            "buffered": len(self.buffer) + len(self.buffer.groups),
             "running": len(self.running),
             "completed": counts.completed,
             "retried": counts.retried,

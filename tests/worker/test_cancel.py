@@ -228,7 +228,7 @@ def test_the_line_behind_a_cancelled_message_goes_on(
     first, *behind = committed_orders.send_batch([1, 2, 3], group="one")
     run = consume(held.work)
     held.until_begun()
-    until(lambda: len(run.subscription.buffer.lines) == 2)
+    until(lambda: len(run.subscription.buffer.groups) == 2)
 
     committed_orders.cancel(first)
     held.let_go()

@@ -108,7 +108,7 @@ def test_messages_behind_one_whose_lease_was_lost_are_not_run(
 
     run = consume(work)
     held.until_begun()
-    until(lambda: len(run.subscription.buffer.lines) == 2)
+    until(lambda: len(run.subscription.buffer.groups) == 2)
     [running] = run.subscription.running.values()
     stolen = steal(running.messages[0])
     held.let_go()
@@ -132,7 +132,7 @@ def test_a_long_line_keeps_no_other_group_out(
 
     run = consume(work, max_workers=2)
     held.until_begun()
-    until(lambda: len(run.subscription.buffer.lines) > 0)
+    until(lambda: len(run.subscription.buffer.groups) > 0)
     committed_orders.send_batch(["second"] * 5, group="second")
 
     until(lambda: seen.count("second") == 5)
@@ -146,9 +146,9 @@ def test_a_line_goes_back_uncounted_when_the_process_stops(
 
     run = consume(held.work)
     held.until_begun()
-    until(lambda: len(run.subscription.buffer.lines) == 5)
+    until(lambda: len(run.subscription.buffer.groups) == 5)
     run.consumer.stop()
-    until(lambda: not run.subscription.buffer.lines)
+    until(lambda: not run.subscription.buffer.groups)
     held.let_go()
     run.wait()
 
@@ -164,8 +164,8 @@ def test_a_line_that_waits_for_half_its_lease_goes_back(
 
     run = consume(held.work, visibility_timeout=1)
     held.until_begun()
-    until(lambda: len(run.subscription.buffer.lines) == 3)
-    until(lambda: not run.subscription.buffer.lines)
+    until(lambda: len(run.subscription.buffer.groups) == 3)
+    until(lambda: not run.subscription.buffer.groups)
     held.let_go()
     until(lambda: len(outcomes()) == 4)
 
@@ -194,12 +194,12 @@ def test_a_suspect_in_a_line_waits_until_it_is_the_head(
     run = consume(held.work)
     held.until_begun()
     [running] = run.subscription.running.values()
-    in_line = len(run.subscription.buffer.lines)
+    followers = len(run.subscription.buffer.groups)
     held.let_go()
     until(lambda: len(outcomes()) == 3)
 
     assert [message.id for message in running.messages] == ids[:1]
-    assert in_line == 0
+    assert followers == 0
     assert deliveries() == [1, 3, 1]
 
 
