@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponseRedirect
 
-from django_pgqueue.admin.pages import ReadOnlyAdmin
+from django_pgqueue.admin.base import ReadOnlyAdmin
 from django_pgqueue.admin.search import ARCHIVED
 from django_pgqueue.models import ArchivedMessage
 

@@ -24,16 +24,14 @@ from django.db import Error, connections, router, transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
-from django.urls import URLPattern
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_POST
 
 from django_pgqueue import ddl, signals
 from django_pgqueue.admin.access import allowed, queues_for
-from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
-from django_pgqueue.admin.patience import patiently
+from django_pgqueue.admin.base import PageAdmin, RecordAdmin
+from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.search import Extent
 from django_pgqueue.admin.wording import counted, cut, moment
 from django_pgqueue.errors import PgQueueError
@@ -534,11 +532,125 @@ def log_end(bulk_action: BulkAction, **kwargs: Any) -> None:
 signals.bulk_action_ended.connect(log_end, dispatch_uid="django_pgqueue.admin.bulk_actions")
 
 
+class BulkActionPage(Page):
+    """One bulk action. The page runs the steps if the user may do this action."""
+
+    template = "bulk_action"
+
+    def answer(self, object_id: str) -> HttpResponse:
+        if self.request.method != "GET":
+            raise PermissionDenied
+        if not object_id.isdecimal():
+            return HttpResponseRedirect(self.url("bulkaction_changelist"))
+        bulk_action = get_object_or_404(self.owner.get_queryset(self.request), pk=object_id)
+        ended = bulk_action.finished_at or bulk_action.stepped_at
+        taken = (ended - bulk_action.created_at).total_seconds() if ended else 0.0
+        return self.render_live(
+            {
+                "title": f"{self.owner.action(bulk_action)}: {bulk_action.queue}",
+                "bulk_action": bulk_action,
+                "state": self.owner.state_now(bulk_action),
+                "facts": self._facts(bulk_action),
+                "progress": self.owner.progress(bulk_action),
+                "percent": 100
+                * (bulk_action.count - bulk_action.left)
+                // max(1, bulk_action.count),
+                "taken": age(taken),
+                "may": may(self.request, Kind(bulk_action.kind)),
+                "is_running": bulk_action.state == BulkAction.RUNNING,
+                "is_stopped": bulk_action.state == BulkAction.STOPPED,
+                "may_resume": bulk_action.state in (BulkAction.STOPPED, BulkAction.FAILED),
+            },
+        )
+
+    def _facts(self, bulk_action: BulkAction) -> list[tuple[str, str]]:
+        words = WORDS[Kind(bulk_action.kind)]
+        asked = ", ".join(f"{name}={value}" for name, value in bulk_action.filter.items())
+        facts = [
+            (_("Queue"), self.owner.in_queue(bulk_action)),
+            (_("Asked for by"), self.owner.who(bulk_action)),
+            (_("Begun at"), moment(bulk_action.created_at)),
+            (_("Messages asked about"), f"{bulk_action.count:,}"),
+            (_("Up to id"), str(bulk_action.highest_id)),
+            (_("Chosen by"), cut(asked, 200) or _("the whole queue")),
+            (str(words.done).capitalize(), f"{bulk_action.done:,}"),
+            (_("Left alone"), f"{bulk_action.passed:,}"),
+        ]
+        if bulk_action.target:
+            facts.append((_("To queue"), bulk_action.target))
+        if bulk_action.rate:
+            facts.append((_("Messages a second at most"), f"{bulk_action.rate:g}"))
+        if bulk_action.in_flight:
+            facts.append((_("In flight"), _("too")))
+        if bulk_action.finished_at:
+            facts.append((_("Ended at"), moment(bulk_action.finished_at)))
+        if bulk_action.error:
+            facts.append((_("Error"), cut(bulk_action.error, 500)))
+        return facts
+
+
+class _StepPage(Page):
+    """Acts on one bulk action, and leads back to its page."""
+
+    is_post = True
+
+    @classmethod
+    def permits(cls, owner: PageAdmin, request: HttpRequest) -> bool:
+        return True  # answer() asks for the permission of the action's kind
+
+    def answer(self, pk: int) -> HttpResponse:
+        bulk_action = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
+        if not may(self.request, Kind(bulk_action.kind)):
+            raise PermissionDenied
+        self.act(bulk_action)
+        return HttpResponseRedirect(self.url("bulkaction_change", pk))
+
+    def act(self, bulk_action: BulkAction) -> None:
+        raise NotImplementedError
+
+
+class StepPage(_StepPage):
+    """Runs steps for ``SECONDS``, unless another process runs them."""
+
+    name = "bulkaction_step"
+    route = "<int:pk>/step/"
+
+    def act(self, bulk_action: BulkAction) -> None:
+        _drive([bulk_action], bulk_action.queue.alias)
+
+
+class StopPage(_StepPage):
+    """Stops a bulk action."""
+
+    name = "bulkaction_stop"
+    route = "<int:pk>/stop/"
+
+    def act(self, bulk_action: BulkAction) -> None:
+        if bulk_action.stop():
+            bulk_action.refresh_from_db()
+            done = _("stopped after %s") % counted(bulk_action.done)
+            self.owner.log_change(self.request, bulk_action.queue, _log(bulk_action, done))
+
+
+class ResumePage(_StepPage):
+    """Resumes a bulk action."""
+
+    name = "bulkaction_resume"
+    route = "<int:pk>/resume/"
+
+    def act(self, bulk_action: BulkAction) -> None:
+        if bulk_action.resume():
+            resumed = _log(bulk_action, _("resumed"))
+            self.owner.log_change(self.request, bulk_action.queue, resumed)
+            _drive([bulk_action], bulk_action.queue.alias)
+
+
 @admin.register(BulkAction)
 class BulkActionAdmin(RecordAdmin):
     """Bulk actions: their progress, with buttons to stop and resume."""
 
     list_display = ["id", "action", "in_queue", "state_now", "progress", "who", "begun_at"]
+    pages = [StepPage, StopPage, ResumePage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BulkAction]:
         rows = super().get_queryset(request).prefetch_related("queue")
@@ -569,15 +681,6 @@ class BulkActionAdmin(RecordAdmin):
     def begun_at(self, bulk_action: BulkAction) -> str:
         return moment(bulk_action.created_at)
 
-    def get_urls(self) -> list[URLPattern]:
-        views = {"step": self.step, "stop": self.stop, "resume": self.resume}
-        own = [
-            self.own_path(f"<int:pk>/{name}/", require_POST(view), f"bulkaction_{name}")
-            for name, view in views.items()
-        ]
-        return [*own, *super().get_urls()]
-
-    @patiently
     def change_view(
         self,
         request: HttpRequest,
@@ -585,86 +688,7 @@ class BulkActionAdmin(RecordAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """The page of one bulk action. It runs the steps if the user may do this action."""
-        if request.method != "GET" or not self.has_view_permission(request):
-            raise PermissionDenied
-        if not object_id.isdecimal():
-            return HttpResponseRedirect(self.url("bulkaction_changelist"))
-        bulk_action = get_object_or_404(self.get_queryset(request), pk=object_id)
-        ended = bulk_action.finished_at or bulk_action.stepped_at
-        taken = (ended - bulk_action.created_at).total_seconds() if ended else 0.0
-        return self.render_live(
-            request,
-            "bulk_action",
-            {
-                "title": f"{self.action(bulk_action)}: {bulk_action.queue}",
-                "bulk_action": bulk_action,
-                "state": self.state_now(bulk_action),
-                "facts": self._facts(bulk_action),
-                "progress": self.progress(bulk_action),
-                "percent": 100
-                * (bulk_action.count - bulk_action.left)
-                // max(1, bulk_action.count),
-                "taken": age(taken),
-                "may": may(request, Kind(bulk_action.kind)),
-                "is_running": bulk_action.state == BulkAction.RUNNING,
-                "is_stopped": bulk_action.state == BulkAction.STOPPED,
-                "may_resume": bulk_action.state in (BulkAction.STOPPED, BulkAction.FAILED),
-                **(extra_context or {}),
-            },
-        )
-
-    def _facts(self, bulk_action: BulkAction) -> list[tuple[str, str]]:
-        words = WORDS[Kind(bulk_action.kind)]
-        asked = ", ".join(f"{name}={value}" for name, value in bulk_action.filter.items())
-        facts = [
-            (_("Queue"), self.in_queue(bulk_action)),
-            (_("Asked for by"), self.who(bulk_action)),
-            (_("Begun at"), moment(bulk_action.created_at)),
-            (_("Messages asked about"), f"{bulk_action.count:,}"),
-            (_("Up to id"), str(bulk_action.highest_id)),
-            (_("Chosen by"), cut(asked, 200) or _("the whole queue")),
-            (str(words.done).capitalize(), f"{bulk_action.done:,}"),
-            (_("Left alone"), f"{bulk_action.passed:,}"),
-        ]
-        if bulk_action.target:
-            facts.append((_("To queue"), bulk_action.target))
-        if bulk_action.rate:
-            facts.append((_("Messages a second at most"), f"{bulk_action.rate:g}"))
-        if bulk_action.in_flight:
-            facts.append((_("In flight"), _("too")))
-        if bulk_action.finished_at:
-            facts.append((_("Ended at"), moment(bulk_action.finished_at)))
-        if bulk_action.error:
-            facts.append((_("Error"), cut(bulk_action.error, 500)))
-        return facts
-
-    def step(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Run steps for ``SECONDS``, unless another process runs them."""
-        bulk_action = self._asked(request, pk)
-        _drive([bulk_action], bulk_action.queue.alias)
-        return HttpResponseRedirect(self.url("bulkaction_change", pk))
-
-    def stop(self, request: HttpRequest, pk: int) -> HttpResponse:
-        bulk_action = self._asked(request, pk)
-        if bulk_action.stop():
-            bulk_action.refresh_from_db()
-            done = _("stopped after %s") % counted(bulk_action.done)
-            self.log_change(request, bulk_action.queue, _log(bulk_action, done))
-        return HttpResponseRedirect(self.url("bulkaction_change", pk))
-
-    def resume(self, request: HttpRequest, pk: int) -> HttpResponse:
-        bulk_action = self._asked(request, pk)
-        if bulk_action.resume():
-            self.log_change(request, bulk_action.queue, _log(bulk_action, _("resumed")))
-            _drive([bulk_action], bulk_action.queue.alias)
-        return HttpResponseRedirect(self.url("bulkaction_change", pk))
-
-    def _asked(self, request: HttpRequest, pk: int) -> BulkAction:
-        bulk_action = get_object_or_404(self.get_queryset(request), pk=pk)
-        if not may(request, Kind(bulk_action.kind)):
-            raise PermissionDenied
-        return bulk_action
+        return self.show(request, BulkActionPage, extra_context, object_id=object_id)
 
 
 STATES = {

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.pages import PageAdmin, RecordAdmin
+from django_pgqueue.admin.base import PageAdmin, RecordAdmin
 from django_pgqueue.admin.wording import moment
 from django_pgqueue.models import ExportRun, Lake
 

@@ -1,4 +1,4 @@
-"""The failures pages: failed messages and dead letters, grouped by similar errors."""
+"""Failures: failed messages and dead letters, grouped by similar errors."""
 
 from __future__ import annotations
 
@@ -11,42 +11,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db import connections
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.http import HttpRequest
 
 from django_pgqueue.admin.access import queues_for
-from django_pgqueue.admin.bulk_actions import Job, may, perform
-from django_pgqueue.admin.pages import PageAdmin
 from django_pgqueue.admin.search import LARGE, LOOK, Extent
-from django_pgqueue.admin.wording import counted, moment, visible
 from django_pgqueue.models import Queue
-from django_pgqueue.models.bulk import Kind
-from django_pgqueue.wording import age
 
-__all__ = ["Failures", "fingerprint", "group", "offers", "overview"]
+__all__ = ["Failures", "Group", "Members", "fingerprint"]
 
-WINDOWS = {
-    "1h": (dt.timedelta(hours=1), gettext_lazy("1 hour")),
-    "24h": (dt.timedelta(hours=24), gettext_lazy("24 hours")),
-    "7d": (dt.timedelta(days=7), gettext_lazy("7 days")),
-}
-USUAL = "24h"
 #: Characters of an error's first line that are compared, and how many distinct lines are read.
 LENGTH, KINDS = 200, 5000
-#: How many groups a page shows.
-SHOWN = 100
-
-# For each action the kind for dead letters, and the kind for failed messages in the archive.
-ACTIONS = {
-    "retry": (Kind.REDRIVE, Kind.REPLAY),
-    "redrive": (Kind.REDRIVE, Kind.REPLAY),
-    "discard": (Kind.DELETE, Kind.DISCARD),
-}
-
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”|<[^<>]*>")
 # Words with a digit: numbers, times, and ids with hexadecimal parts.
 _NUMBER = re.compile(r"[0-9a-fA-F]*\d[\w]*(?:[-.:,/][0-9a-fA-F]*\d[\w]*)*")
@@ -228,114 +203,3 @@ class Members:
         for queue_id, pk in self.failures.rows(self.name, dead=self.dead, asked_at=asked_at):
             found[queue_id].append(pk)
         return found
-
-
-def overview(page: PageAdmin, request: HttpRequest) -> HttpResponse:
-    """The page of all groups."""
-    if not page.has_view_or_change_permission(request):
-        raise PermissionDenied
-    name, (window, _label) = _window(request)
-    found, sent_again = Failures.of(request, window).groups()
-    queues = dict(queues_for(request).values_list("pk", "name"))
-    return page.render_page(
-        request,
-        "admin/django_pgqueue/failures.html",
-        {
-            "title": _("Failures"),
-            "is_list": True,
-            "windows": [(key, label, key == name) for key, (_span, label) in WINDOWS.items()],
-            "window": name,
-            "groups": [_shown(page, each, queues) for each in found[:SHOWN]],
-            "more": max(0, len(found) - SHOWN),
-            "sent_again": counted(sent_again) if sent_again else "",
-            "offers": offers(request),
-            "look": f"{LOOK:,}",
-        },
-    )
-
-
-def group(page: PageAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """The page of one group. A POST asks for confirmation of an action, then does it."""
-    if not page.has_view_or_change_permission(request):
-        raise PermissionDenied
-    window_name, (window, _label) = _window(request)
-    found = Failures.of(request, window)
-    back = f"{page.url('message_failures')}?window={window_name}"
-    if request.method == "POST":
-        return _act(page, request, found, name, back)
-    queues = dict(queues_for(request).values_list("pk", "name"))
-    chosen = [each for each in found.groups()[0] if each.fingerprint == name]
-    if not chosen:
-        page.message_user(request, _("There is no such failure any more."), messages.WARNING)
-        return HttpResponseRedirect(back)
-    newest = [each for dead in (True, False) for each in list(found.rows(name, dead=dead))[-20:]]
-    return page.render_page(
-        request,
-        "admin/django_pgqueue/failure.html",
-        {
-            "title": _("Failure"),
-            "group": _shown(page, chosen[0], queues),
-            "windows": [(key, label, key == window_name) for key, (_s, label) in WINDOWS.items()],
-            "messages_of_it": [page.message_link(pk, queue_id) for queue_id, pk in newest[::-1]],
-            "offers": offers(request),
-            "window": window_name,
-        },
-    )
-
-
-def _act(
-    page: PageAdmin, request: HttpRequest, found: Failures, name: str, back: str
-) -> HttpResponse:
-    action = request.POST.get("action", "")
-    if action not in ACTIONS:
-        raise Http404
-    kinds = [kind for kind in ACTIONS[action] if may(request, kind)]
-    if not kinds:
-        raise PermissionDenied
-    text = next((each.text for each in found.groups()[0] if each.fingerprint == name), name)
-    jobs = [Job(kind, Members(found, name, text, dead=not kind.is_of_archive)) for kind in kinds]
-    titles = {
-        "retry": _("Retry failures"),
-        "redrive": _("Redrive failures"),
-        "discard": _("Discard failures"),
-    }
-    return perform(
-        page,
-        request,
-        jobs,
-        back=back,
-        fields={"action": action},
-        title=titles[action],
-        ask=True,
-        options=action == "redrive",
-    )
-
-
-def offers(request: HttpRequest) -> list[tuple[str, str]]:
-    """The actions that the user may take on all messages of a group."""
-    words = {"retry": _("Retry"), "redrive": _("Redrive …"), "discard": _("Discard")}
-    return [
-        (action, words[action])
-        for action, kinds in ACTIONS.items()
-        if any(may(request, kind) for kind in kinds)
-    ]
-
-
-def _window(request: HttpRequest) -> tuple[str, tuple[dt.timedelta, Any]]:
-    name = request.GET.get("window", USUAL)
-    name = name if name in WINDOWS else USUAL
-    return name, WINDOWS[name]
-
-
-def _shown(page: PageAdmin, each: Group, queues: dict[int, str]) -> dict[str, Any]:
-    return {
-        "fingerprint": each.fingerprint,
-        "text": visible(each.text) or _("no error"),
-        "count": f"{each.count:,}",
-        "dead": f"{each.dead:,}",
-        "first": moment(each.first),
-        "last": moment(each.last),
-        "queues": ", ".join(sorted(queues[pk] for pk in each.queues if pk in queues)),
-        "example": page.message_link(*each.example),
-        "spread": age((each.last - each.first).total_seconds()) if each.last and each.first else "",
-    }

@@ -1,4 +1,4 @@
-"""Queries of the health page: dead rows, sessions that keep them from removal, retention."""
+"""The health page: dead rows, sessions that keep them from removal, retention."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models import QuerySet
+from django.http import HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import ddl
 from django_pgqueue.admin.overview import LONG_TRANSACTION
+from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.wording import EMPTY, moment, visible
 from django_pgqueue.models import PurgeMark, Queue
 from django_pgqueue.wording import age, amount, length_text
 
-__all__ = ["holders", "retention", "server", "tables"]
+__all__ = ["HealthPage"]
 
 #: A table needs a vacuum if it has more dead rows than this, and more per live row than this.
 DEAD_ROWS, DEAD_SHARE = 10_000, 2.0
@@ -150,3 +152,24 @@ def _rows(alias: str, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
     with connections[alias].cursor() as cursor:
         cursor.execute(sql, params)
         return list(cursor.fetchall())
+
+
+class HealthPage(Page):
+    """Dead rows, the sessions that keep them from removal, and retention."""
+
+    name = "health"
+    route = "health/"
+    permission = "view_health"
+    template = "health"
+
+    def answer(self) -> HttpResponse:
+        alias = Queue.objects.database()
+        return self.render_live(
+            {
+                "title": _("Database"),
+                "holders": holders(alias),
+                "tables": tables(alias),
+                "server": server(alias),
+                "retention": retention(self.owner.queues(self.request)),
+            },
+        )

@@ -1,62 +1,27 @@
-"""The pages of consumer processes and of the database's health."""
+"""The admin of consumer processes. Its pages: the consumers, and the database's health."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
-
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import URLPattern
-from django.utils.translation import gettext as _
 
-from django_pgqueue.admin import health, places
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.overview import DEAD_AFTER, seconds_since
-from django_pgqueue.admin.pages import RecordAdmin
-from django_pgqueue.admin.patience import patiently
-from django_pgqueue.admin.wording import moment
-from django_pgqueue.models import Message, Process, Queue
-from django_pgqueue.wording import age
+from django_pgqueue.admin.base import RecordAdmin
+from django_pgqueue.admin.consumers_page import ConsumersPage
+from django_pgqueue.admin.health import HealthPage
+from django_pgqueue.models import Process
 
 __all__ = ["ProcessAdmin"]
-
-#: Maximum number of running messages that are looked up, over all consumers.
-IN_HAND = 500
-
-
-@dataclass
-class Held:
-    """A message that a consumer works on."""
-
-    pk: int
-    link: str
-    queue: str
-    age: str
-
-
-@dataclass
-class Consumer:
-    """A row of the page."""
-
-    process: Process
-    look: str
-    status: str
-    heartbeat: str
-    started: str
-    queues: list[str]
-    held: list[Held]
 
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
     """Consumer processes. A row is deleted when its process stops, or soon after it dies."""
 
-    def has_health_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("django_pgqueue.view_health")
+    list_page = ConsumersPage
+    pages = [HealthPage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Process]:
         rows = super().get_queryset(request)
@@ -66,98 +31,5 @@ class ProcessAdmin(RecordAdmin):
         return rows.filter(queues__has_any_keys=list(seen.values())) if seen else rows.none()
 
     def get_urls(self) -> list[URLPattern]:
-        return [
-            self.own_path("health/", self.health, "health"),
-            *(url for url in super().get_urls() if url.name == "django_pgqueue_process_changelist"),
-        ]
-
-    @patiently
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """The list of consumers, those with the oldest heartbeat first."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        processes = list(self.get_queryset(request).order_by("heartbeat_at"))
-        seen = allowed(request)
-        held = self._in_hand(processes, seen)
-        rows = [self._row(process, held, seen) for process in processes]
-        context = {"title": _("Consumers"), "rows": rows, **(extra_context or {})}
-        return self.render_live(request, "consumers", context)
-
-    def _row(
-        self, process: Process, held: dict[int, Held], seen: dict[int, str] | None
-    ) -> Consumer:
-        silent = seconds_since(process.heartbeat_at)
-        look, status = "", _("running")
-        if silent > DEAD_AFTER:
-            look, status = "bad", _("no heartbeat")
-        elif process.stopping:
-            look, status = "quiet", _("stopping")
-        names = set(seen.values()) if seen is not None else set(process.queues)
-        return Consumer(
-            process,
-            look,
-            status,
-            _("%s ago") % age(silent),
-            moment(process.started_at),
-            [name for name in process.queues if name in names],
-            [held[pk] for pk in _ids(process) if pk in held],
-        )
-
-    def _in_hand(
-        self, processes: Iterable[Process], seen: dict[int, str] | None
-    ) -> dict[int, Held]:
-        """The messages that these processes work on, by id."""
-        chosen = {pk for process in processes for pk in _ids(process)}
-        names = {name for process in processes for name in process.queues}
-        queues = Queue.objects.filter(name__in=names)
-        if seen is not None:
-            queues = queues.filter(pk__in=list(seen))
-        by_id = {queue.pk: queue for queue in queues}
-        messages = list(
-            Message.objects.filter(pk__in=sorted(chosen)[:IN_HAND], queue_id__in=list(by_id)).only(
-                "pk", "queue_id", "priority", "group_key"
-            )
-        )
-        if not messages:
-            return {}
-        standing = places.standing(messages, using=Queue.objects.database())
-        found = {}
-        for message in messages:
-            stands = standing.get(message.pk)
-            if stands is None:  # settled meanwhile
-                continue
-            read_at = stands.last_read_at
-            found[message.pk] = Held(
-                message.pk,
-                self.message_link(message.pk, message.queue_id),
-                by_id[message.queue_id].name,
-                age(seconds_since(read_at)) if read_at else "",
-            )
-        return found
-
-    @patiently
-    def health(self, request: HttpRequest) -> HttpResponse:
-        """The health page: dead rows, the sessions that keep them from removal, and retention."""
-        if not self.has_health_permission(request):
-            raise PermissionDenied
-        alias = Queue.objects.database()
-        return self.render_live(
-            request,
-            "health",
-            {
-                "title": _("Database"),
-                "holders": health.holders(alias),
-                "tables": health.tables(alias),
-                "server": health.server(alias),
-                "retention": health.retention(self.queues(request)),
-            },
-        )
-
-
-def _ids(process: Process) -> list[int]:
-    """The message ids in a process's ``working_on``, which may be malformed."""
-    told = process.working_on
-    lists = told.values() if isinstance(told, dict) else []
-    return [pk for ids in lists if isinstance(ids, list) for pk in ids if isinstance(pk, int)]
+        own = {f"django_pgqueue_{page.name}" for page in (ConsumersPage, HealthPage)}
+        return [url for url in super().get_urls() if url.name in own]

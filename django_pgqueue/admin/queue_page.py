@@ -1,57 +1,42 @@
-"""The data of a queue's page: history charts, errors, groups and storage."""
+"""The page of one queue: history charts, consumers, errors, groups and storage."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django import forms
 from django.db import connections
+from django.db.models import Q
+from django.http import Http404, HttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.utils.timezone import now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.admin.bulk_actions import may
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of
-from django_pgqueue.admin.spans import SpanField
-from django_pgqueue.admin.wording import moment
+from django_pgqueue.admin.overview import DEAD_AFTER, Row, judged, name_of, seconds_since
+from django_pgqueue.admin.overview_page import FiguresPage
+from django_pgqueue.admin.queue_actions import PausePage, PurgePage, SendPage
+from django_pgqueue.admin.wording import cut, moment
 from django_pgqueue.history.histograms import quantile
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
-from django_pgqueue.models import Attempt, History, Queue
-from django_pgqueue.wording import amount, length_text
+from django_pgqueue.models import Attempt, History, Message, Process, Queue
+from django_pgqueue.models.bulk import Kind
+from django_pgqueue.wording import age, amount, length_text
 
-__all__ = ["RANGES", "Happened", "Range", "SendForm", "errors_of", "room_of"]
+__all__ = ["QueueOverviewPage"]
 
 #: How many errors and groups are shown, and how many waiting messages are read to find groups.
 LONGEST_LIST = 10
 WAITING = 20_000
+#: How many characters of an error are shown.
+ERROR = 300
 
 _COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
-
-
-class SendForm(forms.Form):
-    """A message to send."""
-
-    body = forms.JSONField(
-        required=False, label=_("Body"), help_text=_("JSON; empty: null."), widget=forms.Textarea
-    )
-    headers = forms.JSONField(
-        required=False, label=_("Headers"), help_text=_("A JSON object, or nothing.")
-    )
-    delay = SpanField(required=False, label=_("Delay"), help_text=_("Like 10min; empty: none."))
-    priority = forms.IntegerField(
-        required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
-    )
-    group = forms.CharField(required=False, empty_value=None, max_length=255, label=_("Group"))
-    dedup_key = forms.CharField(
-        required=False, empty_value=None, max_length=255, label=_("Dedup key")
-    )
-
-    def clean_priority(self) -> int:
-        return self.cleaned_data["priority"] or 0
 
 
 @dataclass(frozen=True)
@@ -233,3 +218,93 @@ def room_of(queue: Queue) -> tuple[list[tuple[str, str]], bool, list[tuple[str, 
     ]
     groups = [(key, amount(number)) for key, number in zip(keys, numbers, strict=True)]
     return groups, waiting < WAITING, storage
+
+
+class QueueOverviewPage(FiguresPage):
+    """One queue: its numbers and charts, its consumers, errors, groups and storage."""
+
+    name = "queue_overview"
+    route = "<int:pk>/overview/"
+    template = "queue"
+
+    def answer(self, pk: int) -> HttpResponse:
+        seen = self.seen
+        # The queue, and the queues that dead-letter into it.
+        both = Queue.objects.filter(Q(pk=pk) | Q(dead_letter_queue=pk)).order_by("name")
+        sources = list(both)
+        queue: Any = next((each for each in sources if each.pk == pk), None)
+        if queue is None or (seen is not None and queue.name not in seen):
+            raise Http404
+        sources.remove(queue)
+        chosen = RANGES.get(self.request.GET.get("range", ""), RANGES["hour"])
+        happened = Happened(queue, chosen)
+        self.owner.prepare([queue])
+        found = judged(
+            [queue],
+            {queue.name: queue.backlog} if queue.backlog else {},
+            {queue.pk: happened.recent},
+            sources={queue.pk: [name_of(source, seen) for source in sources]},
+        )
+        for row in found.rows:
+            row.times = happened.times
+        groups, all_groups, storage = room_of(queue)
+        return self.render_live(
+            {
+                "title": queue.name,
+                "is_list": False,
+                "queue": queue,
+                "alerts": [(alert, self.alert_url(alert)) for alert in found.alerts],
+                "rows": self.cells(found.rows),
+                "ranges": [
+                    (key, each.label, each is chosen, f"?range={key}")
+                    for key, each in RANGES.items()
+                ],
+                "charts": happened.charts(),
+                "consumers": self._consumers(queue, found.processes),
+                "errors": [
+                    (
+                        attempt,
+                        self.owner.message_link(attempt.message_id, queue.pk),
+                        cut(f"{attempt.error_class}: {attempt.message}", ERROR),
+                    )
+                    for attempt in errors_of(queue)
+                ],
+                "groups": groups,
+                "all_groups": all_groups,
+                "storage": storage,
+                "links": self._links(queue, found.rows),
+                "may_pause": self.may(PausePage),
+                "back": self.request.get_full_path(),
+            },
+        )
+
+    def _consumers(self, queue: Queue, processes: Iterable[Process]) -> list[dict[str, Any]]:
+        """The consumers of the queue, and the messages of it that each works on."""
+        rows = []
+        for process in processes:
+            silent = seconds_since(process.heartbeat_at)
+            told = process.working_on if isinstance(process.working_on, dict) else {}
+            held = told.get(queue.name, [])
+            rows.append(
+                {
+                    "process": process,
+                    "is_dead": silent > DEAD_AFTER,
+                    "heartbeat": age(silent),
+                    "held": [self.owner.message_link(each, queue.pk) for each in held],
+                }
+            )
+        return rows
+
+    def _links(self, queue: Queue, rows: Sequence[Row]) -> list[tuple[str, str]]:
+        """Label and URL of each action that this user may take on the queue."""
+        links = []
+        if self.owner.admin_site.is_registered(Message):
+            links.append((gettext("Messages"), self.url("message_changelist", queue=queue.pk)))
+        if self.may(SendPage):
+            links.append((gettext("Send a message"), self.url("queue_send", queue.pk)))
+        if any(row.sources for row in rows) and may(self.request, Kind.REDRIVE):
+            links.append((gettext("Redrive"), self.url("queue_redrive", queue.pk)))
+        if self.may(PurgePage):
+            links.append((gettext("Purge"), self.url("queue_purge", queue.pk)))
+        links.append((gettext("Settings"), self.url("queue_change", queue.pk)))
+        return links

@@ -1,4 +1,4 @@
-"""The form that edits a message's body and headers, and sends them as a new message."""
+"""The page that edits a message's body and headers, and sends them as a new message."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import json
 from typing import Any
 
 from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.masking import mask, unmasked
+from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.admin.wording import LONGEST
+from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Message, Queue
 
-__all__ = ["ResendForm"]
+__all__ = ["ResendPage"]
 
 
 class JSONText(forms.CharField):
@@ -85,3 +90,40 @@ class ResendForm(forms.Form):
 
 def _text(value: Any) -> str:
     return json.dumps(mask(value), indent=2, ensure_ascii=False)
+
+
+class ResendPage(Page):
+    """Edit a message's body and headers, and send them as a new one."""
+
+    name = "message_resend"
+    route = "<int:pk>/resend/"
+    permission = "send_message"
+    template = "resend"
+
+    def answer(self, pk: int) -> HttpResponse:
+        if not self.owner.has_view_permission(self.request):
+            raise PermissionDenied
+        message = self.owner.look_up(self.request, str(pk))
+        if message is None:
+            raise Http404
+        form = ResendForm(message, self.owner.queues(self.request), self.request.POST or None)
+        if self.request.method == "POST" and form.is_valid():
+            try:
+                sent = form.send()
+            except PgQueueError as error:
+                form.add_error(None, str(error))
+            else:
+                queue = form.cleaned_data["queue"]
+                self.owner.log_change(self.request, message, _("Sent as new: message %s.") % sent)
+                self.owner.log_change(self.request, queue, _("Sent message %s by hand.") % sent)
+                self.owner.message_user(
+                    self.request, _("Sent to %s as message %s.") % (queue, sent), messages.SUCCESS
+                )
+                return HttpResponseRedirect(self.url("message_change", sent, queue=queue.pk))
+        return self.render(
+            {
+                "title": _("Edit message %s and send it as new") % pk,
+                "form": form,
+                "back": self.url("message_change", pk, queue=message.queue_id),
+            },
+        )

@@ -8,17 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.base import RecordAdmin
 from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of, spark_path
-from django_pgqueue.admin.pages import RecordAdmin
-from django_pgqueue.admin.patience import patiently
+from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.wording import EMPTY, lapse, moment
 from django_pgqueue.models import Message, Rollup, RollupRun
 from django_pgqueue.wording import amount
@@ -30,58 +28,19 @@ SPANS = (24, 72, 168, 336)
 LONGEST_LIST = 10
 
 
-@admin.register(Rollup)
-class RollupAdmin(RecordAdmin):
-    """Roll-ups: the counts and times of each queue and span."""
+class ChartsPage(Page):
+    """All queues as a table, or one of them as charts."""
 
-    change_list_template = "admin/django_pgqueue/rollup_list.html"
-    list_display = [
-        "id",
-        "queue_name",
-        "began",
-        "sent",
-        "completed",
-        "failed",
-        "retried",
-        "dead_lettered",
-        "backlog",
-        "waited",
-        "ran",
-    ]
-    list_filter = ["seconds"]
-    ordering = ["-bucket", "queue_name"]
-    search_fields = ["queue_name"]
+    name = "rollup_charts"
+    route = "charts/"
+    template = "charts"
 
-    @admin.display(description=gettext_lazy("from"), ordering="bucket")
-    def began(self, rollup: Rollup) -> str:
-        return moment(rollup.bucket)
-
-    @admin.display(description=gettext_lazy("wait p95"), ordering="wait_p95")
-    def waited(self, rollup: Rollup) -> str:
-        return EMPTY if rollup.wait_p95 is None else lapse(rollup.wait_p95)
-
-    @admin.display(description=gettext_lazy("run p95"), ordering="run_p95")
-    def ran(self, rollup: Rollup) -> str:
-        return EMPTY if rollup.run_p95 is None else lapse(rollup.run_p95)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Rollup]:
-        rows = super().get_queryset(request)
-        seen = allowed(request)
-        return rows if seen is None else rows.filter(queue_name__in=list(seen.values()))
-
-    def get_urls(self) -> list[URLPattern]:
-        return [self.own_path("charts/", self.charts, "rollup_charts"), *super().get_urls()]
-
-    @patiently
-    def charts(self, request: HttpRequest) -> HttpResponse:
-        """All queues as a table, or one of them as charts."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        rollups = self.get_queryset(request).order_by("bucket")
+    def answer(self) -> HttpResponse:
+        rollups = self.owner.get_queryset(self.request).order_by("bucket")
         lengths = sorted(set(rollups.order_by().values_list("seconds", flat=True).distinct()))
-        seconds = _chosen(request, "seconds", lengths, 3600 if 3600 in lengths else None)
-        spans = _chosen(request, "spans", SPANS, SPANS[0]) or SPANS[0]
-        queue = request.GET.get("queue", "")
+        seconds = _chosen(self.request, "seconds", lengths, 3600 if 3600 in lengths else None)
+        spans = _chosen(self.request, "spans", SPANS, SPANS[0]) or SPANS[0]
+        queue = self.request.GET.get("queue", "")
         context: dict[str, Any] = {
             "title": _("Charts of %s") % queue if queue else _("Charts"),
             "queue": queue,
@@ -105,10 +64,51 @@ class RollupAdmin(RecordAdmin):
                 found = {row.bucket: row for row in rows.filter(queue_name=queue)}
                 context |= _one(found, moments, seconds)
                 for told in context["poison"]:
-                    told["message"] = self.link(Message, told["id"], told["id"])
+                    told["message"] = self.owner.link(Message, told["id"], told["id"])
             else:
                 context["table"] = _all(rows, moments)
-        return self.render_page(request, "admin/django_pgqueue/charts.html", context)
+        return self.render(context)
+
+
+@admin.register(Rollup)
+class RollupAdmin(RecordAdmin):
+    """Roll-ups: the counts and times of each queue and span."""
+
+    change_list_template = "admin/django_pgqueue/rollup_list.html"
+    list_display = [
+        "id",
+        "queue_name",
+        "began",
+        "sent",
+        "completed",
+        "failed",
+        "retried",
+        "dead_lettered",
+        "backlog",
+        "waited",
+        "ran",
+    ]
+    list_filter = ["seconds"]
+    ordering = ["-bucket", "queue_name"]
+    search_fields = ["queue_name"]
+    pages = [ChartsPage]
+
+    @admin.display(description=gettext_lazy("from"), ordering="bucket")
+    def began(self, rollup: Rollup) -> str:
+        return moment(rollup.bucket)
+
+    @admin.display(description=gettext_lazy("wait p95"), ordering="wait_p95")
+    def waited(self, rollup: Rollup) -> str:
+        return EMPTY if rollup.wait_p95 is None else lapse(rollup.wait_p95)
+
+    @admin.display(description=gettext_lazy("run p95"), ordering="run_p95")
+    def ran(self, rollup: Rollup) -> str:
+        return EMPTY if rollup.run_p95 is None else lapse(rollup.run_p95)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Rollup]:
+        rows = super().get_queryset(request)
+        seen = allowed(request)
+        return rows if seen is None else rows.filter(queue_name__in=list(seen.values()))
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:

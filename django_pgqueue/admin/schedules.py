@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.pages import PageAdmin
+from django_pgqueue.admin.base import PageAdmin
 from django_pgqueue.models import Schedule
 
 __all__ = ["ScheduleAdmin"]

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
-from django_pgqueue.admin import messages, search
+from django_pgqueue.admin import messages, messages_page, search
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
 from tests.admin.conftest import act, confirm, overview, page, rows
 
@@ -502,7 +502,7 @@ def test_a_list_counts_no_further_than_its_cap(
     operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.send_batch(list(range(120)))
-    monkeypatch.setattr(messages, "CAP", 70)
+    monkeypatch.setattr(messages_page, "CAP", 70)
 
     assert "70+ messages" in page(operator, "message")
     assert "70+ messages" in page(operator, "message", state="ready")
@@ -615,7 +615,7 @@ def test_a_list_is_exported_as_json_lines(
 
     response = operator.get(url, {"export": "jsonl"})
     told = [json.loads(line) for line in b"".join(response.streaming_content).splitlines()]
-    monkeypatch.setattr(messages, "MOST_EXPORTED", 1)
+    monkeypatch.setattr(messages_page, "MOST_EXPORTED", 1)
     capped = operator.get(url, {"export": "jsonl"})
 
     assert [row["id"] for row in told] == [large, *ids[::-1], failed]

@@ -22,7 +22,7 @@ def test_a_page_that_takes_too_long_says_so(
 ) -> None:
     monkeypatch.setattr(patience, "SECONDS", 0.05)
     model = name.partition("_")[0]
-    admin = "django_pgqueue.admin.pages.PageAdmin.has_view_or_change_permission"
+    admin = "django_pgqueue.admin.base.PageAdmin.has_view_or_change_permission"
     view = "has_view_permission" if model == "rollup" else "has_view_or_change_permission"
 
     asked = []

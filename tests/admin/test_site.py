@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import path
 
-from django_pgqueue.admin import MessageAdmin, QueueAdmin, patience
+from django_pgqueue.admin import MessageAdmin, QueueAdmin, overview_page, patience
 from django_pgqueue.models import BoundQueue, Message, Queue
 from tests.admin.conftest import answer
 
@@ -72,7 +72,7 @@ def test_a_slow_page_is_told_of_here_too(
     ann: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
 ) -> None:
     monkeypatch.setattr(patience, "SECONDS", 0.05)
-    monkeypatch.setattr(QueueAdmin, "_look", lambda *args: sql("SELECT pg_sleep(60)"))
+    monkeypatch.setattr(overview_page, "look", lambda *args, **kwargs: sql("SELECT pg_sleep(60)"))
 
     assert ann.get("/operations/django_pgqueue/queue/").status_code == 503
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import django
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import SuspiciousOperation
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import models
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
@@ -21,6 +22,7 @@ from django.utils.translation import gettext as _
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.contents import Contents
+from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
 from django_pgqueue.models import BulkAction, Message, Process, Queue, Rollup
 
@@ -71,6 +73,9 @@ class PageAdmin(generic.ModelAdmin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     list_per_page = 50
+    #: The page in place of Django's list, if any, and further pages. See :class:`Page`.
+    list_page: type[Page] | None = None
+    pages: Sequence[type[Page]] = ()
 
     class Media:
         css = {"all": ["django_pgqueue/admin.css"]}
@@ -81,15 +86,46 @@ class PageAdmin(generic.ModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return PageList
 
-    @patiently
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
+        if self.list_page is not None:
+            return self.show(request, self.list_page, extra_context)
         if any("\x00" in text for values in request.GET.lists() for text in values[1]):
             raise SuspiciousOperation(
                 "the address has a NUL character: PostgreSQL has no such text"
             )
+        return self._list(request, extra_context)
+
+    @patiently
+    def _list(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> HttpResponse:
         return super().changelist_view(request, self.with_nav(request, extra_context))
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*map(self._pattern, self.pages), *super().get_urls()]
+
+    def _pattern(self, page: type[Page]) -> URLPattern:
+        view: Any = partial(self.show, page=page)
+        if not page.is_public:
+            view = self.admin_site.admin_view(view)
+        pattern: URLPattern = path(page.route, view, name=f"django_pgqueue_{page.name}")
+        return pattern
+
+    @patiently
+    def show(
+        self,
+        request: HttpRequest,
+        page: type[Page],
+        extra: dict[str, Any] | None = None,
+        **given: Any,
+    ) -> HttpResponse:
+        """A page's answer, if the user has the permission that the page requires."""
+        if page.is_post and request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not page.permits(self, request):
+            raise PermissionDenied
+        response: HttpResponse = page(self, request, extra).answer(**given)
+        return response
 
     @patiently
     def change_view(
@@ -125,12 +161,8 @@ class PageAdmin(generic.ModelAdmin):
             if not self.admin_site.is_registered(model):
                 continue
             owner: Any = self.admin_site.get_model_admin(model)
-            may = (
-                owner.has_health_permission(request)
-                if page == "health"
-                else owner.has_view_permission(request)
-            )
-            if may:
+            shown = next((each for each in owner.pages if each.name == page), Page)
+            if shown.permits(owner, request):
                 url = self.url(page)
                 nav.append((name, url, url == request.path))
         return {"pgqueue_nav": nav, **(context or {})}
@@ -184,15 +216,6 @@ class PageAdmin(generic.ModelAdmin):
                 **context,
             },
         )
-
-    def render_live(
-        self, request: HttpRequest, name: str, context: dict[str, Any]
-    ) -> TemplateResponse:
-        """A page that refreshes itself: the whole page, or for refresh.js only its live part."""
-        # A refresh that rendered the whole page would consume Django's pending messages.
-        live = request.headers.get("X-Requested-With") == "pgqueue"
-        template = f"admin/django_pgqueue/{name}{'_live' if live else ''}.html"
-        return self.render_page(request, template, {"is_list": True, "refreshed": True, **context})
 
     def link(self, model: type[models.Model], pk: object, text: object, **query: object) -> str:
         """A link to an object's page, or plain text if its model is not registered."""

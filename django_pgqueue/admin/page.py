@@ -1,0 +1,79 @@
+"""A page of the admin is a class: its address, its permission, its template, and its answer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+
+from django_pgqueue.admin.access import queues_for
+from django_pgqueue.models import Queue
+
+__all__ = ["Page", "QueuePage"]
+
+
+class Page:
+    """One page of a model admin, for one request. A model admin lists its pages in ``pages``."""
+
+    #: The URL's name, without the app's, and its path below the model admin's.
+    name: ClassVar[str] = ""
+    route: ClassVar[str] = ""
+    #: The permission that the page requires; empty: the model admin's permission to view.
+    permission: ClassVar[str] = ""
+    #: The template's name in ``admin/django_pgqueue``, without ``.html``.
+    template: ClassVar[str] = ""
+    #: Whether the page checks by itself who may see it, without the admin's log-in.
+    is_public: ClassVar[bool] = False
+    #: Whether the page answers a POST only.
+    is_post: ClassVar[bool] = False
+
+    def __init__(
+        self, owner: Any, request: HttpRequest, extra: dict[str, Any] | None = None
+    ) -> None:
+        self.owner = owner  # the PageAdmin, whose module imports this one
+        self.request = request
+        self.extra = extra or {}
+
+    @classmethod
+    def permits(cls, owner: Any, request: HttpRequest) -> bool:
+        """Whether the user may see this page."""
+        if cls.is_public:
+            return True
+        if cls.permission:
+            return request.user.has_perm(f"django_pgqueue.{cls.permission}")
+        return bool(owner.has_view_or_change_permission(request))
+
+    def answer(self, *args: Any, **given: Any) -> Any:
+        """The response. ``given`` are the values in the page's path."""
+        raise NotImplementedError
+
+    def url(self, name: str, /, *args: object, **query: object) -> str:
+        return str(self.owner.url(name, *args, **query))
+
+    def may(self, page: type[Page]) -> bool:
+        """Whether the user may see another page of this model admin."""
+        return page.permits(self.owner, self.request)
+
+    def render(self, context: dict[str, Any]) -> HttpResponse:
+        return self._render(self.template, context)
+
+    def render_live(self, context: dict[str, Any]) -> HttpResponse:
+        """A page that refreshes itself: the whole page, or for refresh.js only its live part."""
+        # A refresh that rendered the whole page would consume Django's pending messages.
+        live = self.request.headers.get("X-Requested-With") == "pgqueue"
+        told = {"is_list": True, "refreshed": True, **context}
+        return self._render(f"{self.template}{'_live' if live else ''}", told)
+
+    def _render(self, template: str, context: dict[str, Any]) -> HttpResponse:
+        path = f"admin/django_pgqueue/{template}.html"
+        page: HttpResponse = self.owner.render_page(self.request, path, {**context, **self.extra})
+        return page
+
+
+class QueuePage(Page):
+    """A page of one queue."""
+
+    def queue(self, pk: int) -> Queue:
+        """The queue, if the user may see it. Raises Http404."""
+        return get_object_or_404(queues_for(self.request), pk=pk)
