@@ -160,15 +160,19 @@ class Model:
     def follows_one_of(self, receipt: Receipt, leaving: Iterable[Entry]) -> bool:
         """Whether a follower's receipt is valid again once its head has left.
 
-        The head was delivered again, alone; the follower is still leased from the first delivery,
-        and the next head.
+        The head was delivered again, alone, or the follower's lease ran out; nobody else got the
+        follower since.
         """
-        entry = self.live[receipt.id]
-        line = self.lines[entry.line]
-        return (
-            (entry.place, entry.read_ct, entry.read_at) == ("deferred", *receipt[1:])
-            and self.live[line.head] in leaving
-            and self.live[self.still_out(entry.line)[0]].read_at == entry.read_at
+        entry = self.live.get(receipt.id)
+        line = None if entry is None else self.lines.get(entry.line)
+        if entry is None or line is None or self.live[line.head] not in leaving:
+            return False
+        if (entry.read_ct, entry.read_at) != receipt[1:]:
+            return False
+        out, behind = self.still_out(entry.line), self.waiting(entry.line)
+        following = min([*out[:1], *(each.id for each in behind[:1])])
+        return entry.id == following or (
+            entry.place == "deferred" and self.live[following].read_at == entry.read_at
         )
 
     def settled_before(self, queue: str, receipt: Receipt, where: str) -> bool:
