@@ -123,7 +123,6 @@ def check(arguments):
         "ruff": ["-m", "ruff", "check"],
         "ruff format": ["-m", "ruff", "format", "--check"],
         "mypy": ["-m", "mypy"],
-        "signatures": ["-m", "tools.signatures", "--check"],
         "types of public names": ["-m", "tools.public_names"],
         "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
         "migrations": [manage, "makemigrations", "--check", "--dry-run"],

@@ -169,6 +169,8 @@ OPERATIONS = [
     "set_vt",
     "settle",
 ]
+#: For consumers: without an async twin.
+CONSUMERS = {"drained", "next_due", "settle"}
 #: Cannot run in a test's transaction, or wait as long as their argument says.
 LEFT_OUT = {"maintain", "repartition", "result"}
 #: Arguments without a check: callables, or values passed to the caller's code.
@@ -228,7 +230,7 @@ def public(where: type) -> set[str]:
     return {
         name
         for name, value in inspect.getmembers(where, callable)
-        if not name.startswith("_") and hasattr(where, f"a{name}")
+        if not name.startswith("_") and (hasattr(where, f"a{name}") or name in CONSUMERS)
     }
 
 

@@ -18,8 +18,8 @@ An operation is a function whose first argument is an open queue
 (:class:`django_pgqueue.engine.queue.OpenQueue`): it runs one statement, or a few, and returns
 rows by name (:mod:`django_pgqueue.engine.rows`). The queue's *runner* says how a statement runs,
 and what a transaction is (:mod:`django_pgqueue.engine.runner`).
-:mod:`django_pgqueue.models.methods` lists the operations once, and makes from that list
-``Message.objects``, ``queue("orders")`` and their async twins.
+:class:`django_pgqueue.models.BoundQueue` has a method for each; ``Message.objects`` and the async
+twins are made of its methods.
 
 Rules for the SQL, each from a plan that went wrong; statements cite them by number:
 

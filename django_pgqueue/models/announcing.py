@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import wraps
 from typing import Any
 
 from django_pgqueue import signals
@@ -14,8 +13,8 @@ from django_pgqueue.engine.send import sending
 __all__ = ["announce_exhausted", "send", "send_batch"]
 
 
-@wraps(sending.send)
-def send(queue: OpenQueue, body: Any, *, headers: Any = None, **options: Any) -> int:
+def send(queue: OpenQueue, /, body: Any, *, headers: Any = None, **options: Any) -> int:
+    """:func:`sending.send`, with the signals of a send."""
     if signals.messages_sending.receivers:
         headers = _carried(queue, headers)
     pk = sending.send(queue, body, headers=headers, **options)
@@ -24,8 +23,10 @@ def send(queue: OpenQueue, body: Any, *, headers: Any = None, **options: Any) ->
     return pk
 
 
-@wraps(sending.send_batch)
-def send_batch(queue: OpenQueue, bodies: Any, *, headers: Any = None, **options: Any) -> list[int]:
+def send_batch(
+    queue: OpenQueue, /, bodies: Any, *, headers: Any = None, **options: Any
+) -> list[int]:
+    """:func:`sending.send_batch`, with the signals of a send."""
     if signals.messages_sending.receivers:
         bodies = sending.listed(bodies)
         headers = _carried_by_each(queue, headers, len(bodies))

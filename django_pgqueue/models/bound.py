@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, ProgrammingError
 
 from django_pgqueue import arguments
-from django_pgqueue.models.message import Message
-from django_pgqueue.models.methods import QueueOperations
-from django_pgqueue.models.queue import Queue
+from django_pgqueue.acks import Failure, Outcome
+from django_pgqueue.engine.metrics import measuring
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.read import grouped, polling, reading
+from django_pgqueue.engine.redrive import redriving
+from django_pgqueue.engine.rows import Delivery
+from django_pgqueue.engine.send import sending
+from django_pgqueue.engine.settle import outcomes, settling
+from django_pgqueue.engine.settle.outcomes import settle as settle_each
+from django_pgqueue.engine.settle.settling import Target
+from django_pgqueue.maintenance import Progress
+from django_pgqueue.models import announcing, attempt, maintaining, queues, results
+from django_pgqueue.models.attempt import Attempt
+from django_pgqueue.models.queue import Queue, explained, reopened
+from django_pgqueue.models.twins import documented, twin_of
+from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
+
+if TYPE_CHECKING:
+    from django_pgqueue.models.message import Message
 
 __all__ = ["BoundQueue", "queue"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class BoundQueue(QueueOperations):
+
+class BoundQueue:
     """A queue's name and database, with all operations on it as methods.
 
     >>> orders = queue("orders")
@@ -23,9 +47,11 @@ class BoundQueue(QueueOperations):
     [1]
     """
 
-    model: type[Message] = Message
+    #: The class of messages.
+    model: type[Message]
 
     def __init__(self, name: str | Queue, *, using: str | None = None) -> None:
+        self._given = name
         if isinstance(name, Queue):
             using = using or name.alias
             name = name.name
@@ -45,15 +71,528 @@ class BoundQueue(QueueOperations):
     def __hash__(self) -> int:
         return hash((self.name.lower(), self.using))
 
-    @property
-    def _using(self) -> str | None:
-        return self.using
+    @documented(queues.create_queue)
+    def create(
+        self,
+        *,
+        unlogged: bool | None = None,
+        partition_interval: dt.timedelta | float | None = None,
+        retention: dt.timedelta | float | None = None,
+        visibility_timeout: int = 30,
+        max_deliveries: int = 20,
+        dead_letter_queue: str | Queue | None = None,
+        dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
+        notify: bool = True,
+    ) -> Queue:
+        """Make a queue. If it exists, return it unchanged."""
+        return self._on_database(
+            queues.create_queue,
+            self.name,
+            unlogged=unlogged,
+            partition_interval=partition_interval,
+            retention=retention,
+            visibility_timeout=visibility_timeout,
+            max_deliveries=max_deliveries,
+            dead_letter_queue=dead_letter_queue,
+            dedup_window=dedup_window,
+            age_limit=age_limit,
+            notify=notify,
+        )
 
-    def _queue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        return self.name, args
+    @twin_of(create)
+    def acreate(self) -> None: ...
 
-    def _name_of_queue(self) -> tuple[str, ...]:
-        return (self.name,)
+    @documented(queues.drop_queue)
+    def drop(self) -> bool:
+        """Drop a queue with its messages and its archive. Returns False if there is none."""
+        return self._on_database(queues.drop_queue, self.name)
+
+    @twin_of(drop)
+    def adrop(self) -> None: ...
+
+    @documented(sending.send)
+    def send(
+        self,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: str | None = None,
+        dedup_key: str | None = None,
+    ) -> int:
+        """Send one message and return its id."""
+        return self._run(
+            announcing.send,
+            body,
+            headers=headers,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        )
+
+    @twin_of(send)
+    def asend(self) -> None: ...
+
+    @documented(sending.send_batch)
+    def send_batch(
+        self,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        dedup_key: Sequence[str | None] | None = None,
+    ) -> list[int]:
+        """Send many messages at once, all or none, and return their ids in the same order."""
+        return self._run(
+            announcing.send_batch,
+            bodies,
+            headers=headers,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        )
+
+    @twin_of(send_batch)
+    def asend_batch(self) -> None: ...
+
+    @documented(reading.read)
+    def read(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages, each hidden from other readers for ``vt``."""
+        return self._messages(
+            reading.read, vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
+        )
+
+    @twin_of(read)
+    def aread(self) -> None: ...
+
+    @documented(polling.read_with_poll)
+    def read_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+        conditional: dict[str, Any] | None = None,
+    ) -> list[Message]:
+        """Read, and when there is nothing wait for it."""
+        return self._messages(
+            polling.read_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+            conditional=conditional,
+        )
+
+    @twin_of(read_with_poll)
+    def aread_with_poll(self) -> None: ...
+
+    @documented(grouped.read_grouped)
+    def read_grouped(
+        self, *, vt: float | dt.timedelta | None = None, qty: int = 1, in_transaction: bool = False
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages: all there are of the first group, then of the next."""
+        return self._messages(grouped.read_grouped, vt=vt, qty=qty, in_transaction=in_transaction)
+
+    @twin_of(read_grouped)
+    def aread_grouped(self) -> None: ...
+
+    @documented(polling.read_grouped_with_poll)
+    def read_grouped_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+    ) -> list[Message]:
+        """``read_grouped``, and when there is nothing wait for it as ``read_with_poll`` does."""
+        return self._messages(
+            polling.read_grouped_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+        )
+
+    @twin_of(read_grouped_with_poll)
+    def aread_grouped_with_poll(self) -> None: ...
+
+    @documented(grouped.read_grouped_rr)
+    def read_grouped_rr(
+        self, *, vt: float | dt.timedelta | None = None, qty: int = 1, in_transaction: bool = False
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages in rounds: one of each group, then the second of each."""
+        return self._messages(
+            grouped.read_grouped_rr, vt=vt, qty=qty, in_transaction=in_transaction
+        )
+
+    @twin_of(read_grouped_rr)
+    def aread_grouped_rr(self) -> None: ...
+
+    @documented(polling.read_grouped_rr_with_poll)
+    def read_grouped_rr_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+    ) -> list[Message]:
+        """``read_grouped_rr``, and when there is nothing wait for it as ``read_with_poll`` does."""
+        return self._messages(
+            polling.read_grouped_rr_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+        )
+
+    @twin_of(read_grouped_rr_with_poll)
+    def aread_grouped_rr_with_poll(self) -> None: ...
+
+    @documented(reading.read)
+    def read_grouped_head(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages, each hidden from other readers for ``vt``."""
+        return self._messages(
+            reading.read, vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
+        )
+
+    @twin_of(read_grouped_head)
+    def aread_grouped_head(self) -> None: ...
+
+    @documented(polling.read_with_poll)
+    def read_grouped_head_with_poll(
+        self,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+        conditional: dict[str, Any] | None = None,
+    ) -> list[Message]:
+        """Read, and when there is nothing wait for it."""
+        return self._messages(
+            polling.read_with_poll,
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+            conditional=conditional,
+        )
+
+    @twin_of(read_grouped_head_with_poll)
+    def aread_grouped_head_with_poll(self) -> None: ...
+
+    @documented(reading.peek)
+    def peek(
+        self, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
+    ) -> list[Message]:
+        """The messages that a read would find, without leasing or counting anything."""
+        return self._messages(reading.peek, qty=qty, conditional=conditional)
+
+    @twin_of(peek)
+    def apeek(self) -> None: ...
+
+    @documented(reading.pop)
+    def pop(self, qty: int | None = 1) -> list[Message]:
+        """Take up to ``qty`` messages and delete them at once: delivered at most once."""
+        return self._messages(reading.pop, qty)
+
+    @twin_of(pop)
+    def apop(self) -> None: ...
+
+    @documented(reading.next_due)
+    def next_due(self) -> float:
+        """Seconds until the next deferred message is due; infinity when none waits."""
+        return self._run(reading.next_due)
+
+    @documented(reading.drained)
+    def drained(self) -> bool:
+        """Whether nothing is ready, due or waiting to be tried again."""
+        return self._run(reading.drained)
+
+    @documented(settling.archive)
+    def archive(
+        self, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
+    ) -> Settled:
+        """Done: move messages from the queue to the archive, as COMPLETED."""
+        return self._run(settling.archive, receipts_or_ids, in_flight=in_flight)
+
+    @twin_of(archive)
+    def aarchive(self) -> None: ...
+
+    @documented(settling.cancel)
+    def cancel(
+        self,
+        receipts_or_ids: Target | Iterable[Target],
+        *,
+        reason: str | None = None,
+        in_flight: bool = True,
+    ) -> Settled:
+        """Call messages off: move them to the archive as CANCELLED, whatever state they are in."""
+        return self._run(settling.cancel, receipts_or_ids, reason=reason, in_flight=in_flight)
+
+    @twin_of(cancel)
+    def acancel(self) -> None: ...
+
+    @documented(settling.delete)
+    def delete(
+        self, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
+    ) -> Settled:
+        """Delete messages from the queue for good, bodies too. The archive is not touched."""
+        return self._run(settling.delete, receipts_or_ids, in_flight=in_flight)
+
+    @twin_of(delete)
+    def adelete(self) -> None: ...
+
+    @documented(settling.set_vt)
+    def set_vt(
+        self,
+        receipts_or_ids: Target | Iterable[Target],
+        vt: float | dt.timedelta | dt.datetime,
+        *,
+        in_flight: bool = True,
+    ) -> Settled:
+        """Make messages readable ``vt`` from now (seconds, timedelta or an aware datetime)."""
+        return self._run(settling.set_vt, receipts_or_ids, vt, in_flight=in_flight)
+
+    @twin_of(set_vt)
+    def aset_vt(self) -> None: ...
+
+    @documented(outcomes.complete)
+    def complete(
+        self,
+        receipts: Iterable[Receipt],
+        *,
+        ran: bool = True,
+        results: Mapping[Receipt, Any] | None = None,
+    ) -> Settled:
+        """Complete messages: move them to the archive as COMPLETED."""
+        return self._run(outcomes.complete, receipts, ran=ran, results=results)
+
+    @twin_of(complete)
+    def acomplete(self) -> None: ...
+
+    @documented(outcomes.retry)
+    def retry(
+        self,
+        delays: Mapping[Receipt, float],
+        *,
+        ran: bool = True,
+        errors: Mapping[Receipt, str] | None = None,
+        failures: Mapping[Receipt, Failure] | None = None,
+        process_id: int | None = None,
+    ) -> Settled:
+        """Retry messages: each is due again after a delay."""
+        return self._run(
+            outcomes.retry, delays, ran=ran, errors=errors, failures=failures, process_id=process_id
+        )
+
+    @twin_of(retry)
+    def aretry(self) -> None: ...
+
+    @documented(outcomes.release)
+    def release(self, receipts: Iterable[Receipt]) -> Settled:
+        """Release messages whose handler did not start, or was interrupted."""
+        return self._run(outcomes.release, receipts)
+
+    @twin_of(release)
+    def arelease(self) -> None: ...
+
+    @documented(outcomes.fail)
+    def fail(
+        self,
+        errors: Mapping[Receipt, str],
+        *,
+        reason: str = "rejected",
+        ran: bool = True,
+        failures: Mapping[Receipt, Failure] | None = None,
+        process_id: int | None = None,
+    ) -> Settled:
+        """Move messages to the dead-letter queue, or without one to the archive as FAILED."""
+        return self._run(
+            outcomes.fail, errors, reason=reason, ran=ran, failures=failures, process_id=process_id
+        )
+
+    @twin_of(fail)
+    def afail(self) -> None: ...
+
+    @documented(settle_each)
+    def settle(
+        self,
+        outcomes: Mapping[Receipt, Outcome],
+        *,
+        ran: bool = True,
+        process_id: int | None = None,
+    ) -> Settled:
+        """Write the outcome of each message, one statement for each kind of outcome."""
+        return self._run(settle_each, outcomes, ran=ran, process_id=process_id)
+
+    @documented(settling.purge)
+    def purge(self, *, progress: Any = None) -> int:
+        """Delete every live message, ready, delayed or in flight; returns how many."""
+        return self._run(settling.purge, progress=progress)
+
+    @twin_of(purge)
+    def apurge(self) -> None: ...
+
+    @documented(results.result)
+    def result(self, message_id: int, *, timeout: float | None = 0) -> Any:
+        """The return value of a message's handler, if its consumer has ``keep_result``."""
+        return self._run(results.result, message_id, timeout=timeout)
+
+    @documented(results.wait)
+    def wait(self, message_id: int, timeout: float | None = None) -> Any:
+        """Wait until a message is done: :func:`result` that by default waits for ever."""
+        return self._run(results.wait, message_id, timeout)
+
+    async def aresult(self, message_id: int, *, timeout: float | None = 0) -> Any:
+        """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
+        return await results.aresult(await sync_to_async(self._open)(), message_id, timeout=timeout)
+
+    @documented(attempt.attempts)
+    def attempts(self, message_id: int) -> list[Attempt]:
+        """The stored failed attempts of a message, the oldest first."""
+        return self._run(attempt.attempts, message_id)
+
+    @twin_of(attempts)
+    def aattempts(self) -> None: ...
+
+    @documented(redriving.redrive)
+    def redrive(
+        self,
+        *,
+        to: str | None = None,
+        ids: Iterable[int] | None = None,
+        conditional: dict[str, Any] | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Send dead letters back, each to the queue it came from; returns how many went."""
+        return self._run(
+            redriving.redrive, to=to, ids=ids, conditional=conditional, rate=rate, progress=progress
+        )
+
+    @twin_of(redrive)
+    def aredrive(self) -> None: ...
+
+    @documented(redriving.replay)
+    def replay(
+        self,
+        *,
+        to: str | None = None,
+        ids: Iterable[int] | None = None,
+        state: State | str | None = None,
+        conditional: dict[str, Any] | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Send archived messages again, to their queue or another; returns how many were sent."""
+        return self._run(
+            redriving.replay,
+            to=to,
+            ids=ids,
+            state=state,
+            conditional=conditional,
+            rate=rate,
+            progress=progress,
+        )
+
+    @twin_of(replay)
+    def areplay(self) -> None: ...
+
+    @documented(measuring.metrics)
+    def metrics(self) -> Metrics:
+        """How much one queue holds now; see :class:`django_pgqueue.types.Metrics`."""
+        return self._run(measuring.metrics)
+
+    @twin_of(metrics)
+    def ametrics(self) -> None: ...
+
+    @documented(maintaining.maintain)
+    def maintain(
+        self,
+        *,
+        patience: float = 1.0,
+        stall: float = 0.1,
+        progress: Callable[[int], None] | None = None,
+    ) -> Maintained:
+        """Maintain one queue: make partitions ahead, remove messages whose retention is over."""
+        return self._run(maintaining.maintain, patience=patience, stall=stall, progress=progress)
+
+    @twin_of(maintain)
+    def amaintain(self) -> None: ...
+
+    @documented(maintaining.repartition)
+    def repartition(
+        self, partition_interval: dt.timedelta | float | None, *, progress: Progress | None = None
+    ) -> bool:
+        """Partition a queue by time, or change the interval of its partitions."""
+        return self._run(maintaining.repartition, partition_interval, progress=progress)
+
+    @twin_of(repartition)
+    def arepartition(self) -> None: ...
+
+    def _open(self) -> OpenQueue:
+        return Queue.objects.resolve(self._given, self.using).opened
+
+    def _run(
+        self,
+        act: Callable[Concatenate[OpenQueue, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a function of the engine; again if the queue was dropped and made anew."""
+        opened = self._open()
+        try:
+            return act(opened, *args, **kwargs)
+        except DatabaseError as error:
+            return act(reopened(opened, error), *args, **kwargs)
+
+    def _messages(
+        self,
+        act: Callable[Concatenate[OpenQueue, P], Sequence[Delivery]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[Message]:
+        opened = self._open()
+        try:
+            found = act(opened, *args, **kwargs)
+        except DatabaseError as error:
+            opened = reopened(opened, error)
+            found = act(opened, *args, **kwargs)
+        return self.model.from_deliveries(opened, found)
+
+    def _on_database(
+        self, act: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        alias = Queue.objects.database(self.using)
+        try:
+            return act(alias, *args, **kwargs)
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
 
 
 def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:

@@ -22,8 +22,9 @@ from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
 from django_pgqueue.models.announcing import announce_exhausted
+from django_pgqueue.models.bound import BoundQueue
 from django_pgqueue.models.clock import NOW
-from django_pgqueue.models.methods import MessageManager
+from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import Batch, Receipt, receipt_of
@@ -322,3 +323,6 @@ def _moment(microseconds: int, alias: str) -> dt.datetime:
     if connection.timezone is None:
         return found.astimezone(zoneinfo.ZoneInfo(connection.timezone_name)).replace(tzinfo=None)
     return found.astimezone(connection.timezone)
+
+
+BoundQueue.model = Message

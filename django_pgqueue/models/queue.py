@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
 from django.db import (
+    DatabaseError,
     IntegrityError,
     ProgrammingError,
     connections,
@@ -30,10 +31,10 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.runner import database_key, runner
-from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
+from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate_queue_name
 
-__all__ = ["Queue", "explained"]
+__all__ = ["Queue", "explained", "reopened"]
 
 _MOST_REMEMBERED = 10_000
 
@@ -387,3 +388,16 @@ def explained(error: ProgrammingError, alias: str) -> ProgrammingError:
 
 def _opened(alias: str, name: str) -> OpenQueue:
     return Queue.objects.resolve(name, alias).opened
+
+
+def reopened(opened: OpenQueue, error: DatabaseError) -> OpenQueue:
+    """The queue that replaced a dropped one. Raises ``error`` if the queue was not dropped.
+
+    Raises QueueNotFound.
+    """
+    if not is_gone(error):
+        raise error
+    Queue.objects.forget(opened.name, opened.alias)
+    if not connections[opened.alias].get_autocommit():
+        raise QueueNotFound(opened.name, opened.alias) from error
+    return Queue.objects.resolve(opened.name, opened.alias).opened

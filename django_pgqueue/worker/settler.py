@@ -12,7 +12,7 @@ from django.db import DataError, IntegrityError
 from django_pgqueue import signals
 from django_pgqueue.acks import Nack
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import Message
+from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Settled
 from django_pgqueue.worker.endings import (
     Cancelled,
@@ -173,6 +173,6 @@ class Settler(Loop):
             return Settled(released)
         # A Nack carries the reason of its attempt, for the row that waits for the next one.
         given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Cancelled, Release))}
-        return Message.objects.settle(
-            subscription.queue, given, ran=ran, process_id=subscription.process_id
+        return BoundQueue(subscription.queue).settle(
+            given, ran=ran, process_id=subscription.process_id
         )

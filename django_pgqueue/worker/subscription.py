@@ -15,7 +15,7 @@ from django_pgqueue.engine.read import grouped, reading
 from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.operation import reopened
+from django_pgqueue.models.queue import reopened
 from django_pgqueue.worker.buffer import AsyncBuffer, Buffer, FetchPlan
 from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options

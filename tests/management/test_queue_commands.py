@@ -16,7 +16,7 @@ from django.db import OperationalError, connections
 
 from django_pgqueue.management.progress import Progress
 from django_pgqueue.models import BoundQueue, Message, Queue
-from django_pgqueue.models.methods import MessageManager
+from django_pgqueue.models.manager import MessageManager
 from tests.management.calling import call, call_json, type_in
 
 

@@ -34,7 +34,7 @@ def frames_to_sql(act: Any) -> list[list[str]]:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("operation", ["send", "read"])
-def test_at_most_four_of_our_frames_lie_before_a_statement(
+def test_at_most_five_of_our_frames_lie_before_a_statement(
     committed_orders: BoundQueue, operation: str
 ) -> None:
     for number in range(40):
@@ -48,7 +48,7 @@ def test_at_most_four_of_our_frames_lie_before_a_statement(
     found = frames_to_sql(act)
 
     assert found
-    assert max(map(len, found)) <= 4, found
+    assert max(map(len, found)) <= 5, found
 
 
 def test_the_manager_has_at_most_two_classes_of_ours() -> None:

@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.db import models
 
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
-from django_pgqueue.models.methods import MessageManager
+from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.types import Metrics, Receipt
 from tests.conftest import run_sql
 
@@ -35,7 +35,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 
 # Internal methods that projects do not call.
-HELPERS = {"next_due", "resolve"}
+HELPERS = {"resolve"}
 
 
 # Engine functions called only by consumers and maintenance.
@@ -83,13 +83,40 @@ def test_every_public_operation_has_a_twin(name: str) -> None:
             for name, member in inspect.getmembers(BoundQueue, inspect.isfunction)
             if not name.startswith("_") and not is_twin(member)
         }
-        - {"wait"}
+        - {"wait", "settle", "next_due", "drained"}  # which only consumers need
     ),
 )
 def test_every_operation_of_a_bound_queue_has_a_twin(name: str) -> None:
     twin = getattr(BoundQueue, f"a{name}")
 
     assert twin.__name__ == f"a{getattr(BoundQueue, name).__name__}"
+
+
+@pytest.mark.parametrize("name", ["send", "read", "archive", "create"])
+def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_body(
+    name: str,
+) -> None:
+    method = getattr(BoundQueue, name)
+    source = inspect.getsource(method)
+
+    assert f"def {name}(" in source
+    assert "return self._" in source
+    assert all(f"{each}:" in source for each in list(inspect.signature(method).parameters)[1:])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, member in inspect.getmembers(BoundQueue, inspect.isfunction)
+        if not name.startswith("_") and member.__doc__ and not is_twin(member)
+    ],
+)
+def test_a_method_has_the_docstring_of_the_function_it_calls(name: str) -> None:
+    method = getattr(BoundQueue, name)
+    first_line = inspect.cleandoc(method.__doc__).split("\n\n")[0]
+
+    assert "".join(first_line.split()) in "".join(inspect.getsource(method).split())
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -12,7 +12,7 @@ from django_pgqueue.acks import Ack
 from django_pgqueue.engine.read import reading
 from django_pgqueue.handlers import Handler
 from django_pgqueue.maintenance import lease as maintenance_lease
-from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process
 from django_pgqueue.worker import Consumer, Options
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.leases import LeaseKeeper
@@ -45,7 +45,8 @@ def down(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
         operation = getattr(manager, name)
 
         def run(on: Any, *args: Any, **options: Any) -> Any:
-            if (getattr(on, "alias", None) or on._state.db) == "other":
+            bound = isinstance(on, BoundQueue)
+            if (on.using if bound else getattr(on, "alias", None) or on._state.db) == "other":
                 raise OperationalError("the server is gone")
             return operation(on, *args, **options)
 
@@ -75,7 +76,7 @@ def test_outcomes_are_written_where_they_can_be(
     for subscription in both:
         for message in leased(subscription):
             settler.put(subscription, message, Ack())
-    down(Message.objects, "settle")
+    down(BoundQueue, "settle")
 
     with pytest.raises(OperationalError):
         settler.flush()

@@ -105,7 +105,7 @@ def fail(
     failures: Mapping[Receipt, Failure] | None = None,
     process_id: int | None = None,
 ) -> Settled:
-    """Fail messages: move them to the dead-letter queue, or without one to the archive as FAILED.
+    """Move messages to the dead-letter queue, or without one to the archive as FAILED.
 
     In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` has source,
     reason, error, counts and times.

@@ -401,11 +401,11 @@ def test_a_waiting_reader_knows_when_a_batch_is_due(backlog: BoundQueue) -> None
         pass
     assert not rest
     assert len(leases()) == 9
-    assert 3500 < Message.objects.next_due(the_queue()) <= 3600
-    assert Message.objects.drained("orders")
+    assert 3500 < BoundQueue(the_queue()).next_due() <= 3600
+    assert BoundQueue("orders").drained()
     run_out()
-    assert Message.objects.next_due(the_queue()) == 0.001
-    assert not Message.objects.drained("orders")
+    assert BoundQueue(the_queue()).next_due() == 0.001
+    assert not BoundQueue("orders").drained()
 
 
 def test_a_purge_takes_batches_too(backlog: BoundQueue, batch: list[Message]) -> None:

@@ -343,7 +343,7 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "set_vt_by_id": (some_ids, lambda q, ids: q.set_vt(ids, 60)),
     "next_due": (
         lambda q: Message.objects.resolve(q.name, USING),
-        lambda q, found: Message.objects.next_due(found),
+        lambda q, found: BoundQueue(found).next_due(),
     ),
     "delete_by_the_orm": (
         some_ids,

@@ -1,0 +1,639 @@
+"""The manager of messages: ``Message.objects.send("orders", …)``."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from django.db import ProgrammingError, models
+
+from django_pgqueue.acks import Failure
+from django_pgqueue.engine.settle.settling import Target
+from django_pgqueue.maintenance import Progress
+from django_pgqueue.models import maintaining, queues, topics
+from django_pgqueue.models.attempt import Attempt
+from django_pgqueue.models.bound import BoundQueue
+from django_pgqueue.models.queryset import MessageQuerySet
+from django_pgqueue.models.queue import Queue, explained
+from django_pgqueue.models.topic import Binding
+from django_pgqueue.models.twins import documented, twin_of
+from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
+
+if TYPE_CHECKING:
+    from django_pgqueue.models.message import Message
+
+__all__ = ["MessageManager"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class MessageManager(models.Manager["Message"]):
+    """All operations on queues, with the queue as first argument, and operations on databases.
+
+    ``using("replica")`` gives the same manager for another database.
+
+    Example::
+
+        Message.objects.create_queue("orders")
+        Message.objects.send("orders", {"order": 7}, delay=60)
+        for message in Message.objects.read("orders", qty=10):
+            ...
+        await Message.objects.asend("orders", {"order": 8})
+    """
+
+    use_in_migrations = False
+
+    @documented(queues.create_queue)
+    def create_queue(
+        self,
+        name: str,
+        *,
+        unlogged: bool | None = None,
+        partition_interval: dt.timedelta | float | None = None,
+        retention: dt.timedelta | float | None = None,
+        visibility_timeout: int = 30,
+        max_deliveries: int = 20,
+        dead_letter_queue: str | Queue | None = None,
+        dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
+        notify: bool = True,
+    ) -> Queue:
+        """Make a queue. If it exists, return it unchanged."""
+        return self._run(
+            queues.create_queue,
+            name,
+            unlogged=unlogged,
+            partition_interval=partition_interval,
+            retention=retention,
+            visibility_timeout=visibility_timeout,
+            max_deliveries=max_deliveries,
+            dead_letter_queue=dead_letter_queue,
+            dedup_window=dedup_window,
+            age_limit=age_limit,
+            notify=notify,
+        )
+
+    @twin_of(create_queue)
+    def acreate_queue(self) -> None: ...
+
+    @documented(queues.list_queues)
+    def list_queues(self) -> list[Queue]:
+        """Every queue, by name."""
+        return self._run(queues.list_queues)
+
+    @twin_of(list_queues)
+    def alist_queues(self) -> None: ...
+
+    @documented(queues.drop_queue)
+    def drop_queue(self, name: str | Queue) -> bool:
+        """Drop a queue with its messages and its archive. Returns False if there is none."""
+        return self._run(queues.drop_queue, name)
+
+    @twin_of(drop_queue)
+    def adrop_queue(self) -> None: ...
+
+    @documented(queues.metrics_all)
+    def metrics_all(self) -> list[Metrics]:
+        """The metrics of every queue, by name."""
+        return self._run(queues.metrics_all)
+
+    @twin_of(metrics_all)
+    def ametrics_all(self) -> None: ...
+
+    @documented(maintaining.maintain_all)
+    def maintain_all(
+        self,
+        queues: Iterable[str | Queue] | None = None,
+        *,
+        patience: float = 1.0,
+        stall: float = 0.1,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Maintained]:
+        """Run ``maintain`` for every queue, by name, or for the given queues."""
+        return self._run(
+            maintaining.maintain_all, queues, patience=patience, stall=stall, progress=progress
+        )
+
+    @twin_of(maintain_all)
+    def amaintain_all(self) -> None: ...
+
+    @documented(topics.bind)
+    def bind(self, pattern: str, queue: str | Queue) -> bool:
+        """Bind a pattern to a queue, which gets a copy of each message with a matching key."""
+        return self._run(topics.bind, pattern, queue)
+
+    @twin_of(bind)
+    def abind(self) -> None: ...
+
+    @documented(topics.unbind)
+    def unbind(self, pattern: str, queue: str | Queue) -> bool:
+        """Remove a binding. Returns False if there is none."""
+        return self._run(topics.unbind, pattern, queue)
+
+    @twin_of(unbind)
+    def aunbind(self) -> None: ...
+
+    @documented(topics.list_bindings)
+    def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
+        """All bindings, or those of one queue, ordered by pattern."""
+        return self._run(topics.list_bindings, queue)
+
+    @twin_of(list_bindings)
+    def alist_bindings(self) -> None: ...
+
+    @documented(topics.test_routing)
+    def test_routing(self, key: str) -> dict[str, list[str]]:
+        """The names of the queues that would get a key, each with the matching patterns."""
+        return self._run(topics.test_routing, key)
+
+    @twin_of(test_routing)
+    def atest_routing(self) -> None: ...
+
+    @documented(topics.publish)
+    def publish(
+        self,
+        key: str,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: str | None = None,
+        dedup_key: str | None = None,
+    ) -> dict[str, int]:
+        """Send one copy to each queue that is bound to the key. Returns the ids by queue name."""
+        return self._run(
+            topics.publish,
+            key,
+            body,
+            headers=headers,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        )
+
+    @twin_of(publish)
+    def apublish(self) -> None: ...
+
+    @documented(topics.publish_batch)
+    def publish_batch(
+        self,
+        key: str,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        dedup_key: Sequence[str | None] | None = None,
+    ) -> dict[str, list[int]]:
+        """Publish several messages with one key. Returns lists of ids by queue name."""
+        return self._run(
+            topics.publish_batch,
+            key,
+            bodies,
+            headers=headers,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        )
+
+    @twin_of(publish_batch)
+    def apublish_batch(self) -> None: ...
+
+    @documented(BoundQueue.send)
+    def send(
+        self,
+        queue: str | Queue,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: str | None = None,
+        dedup_key: str | None = None,
+    ) -> int:
+        return self._bound(queue).send(
+            body, headers=headers, delay=delay, priority=priority, group=group, dedup_key=dedup_key
+        )
+
+    @twin_of(send)
+    def asend(self) -> None: ...
+
+    @documented(BoundQueue.send_batch)
+    def send_batch(
+        self,
+        queue: str | Queue,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        dedup_key: Sequence[str | None] | None = None,
+    ) -> list[int]:
+        return self._bound(queue).send_batch(
+            bodies,
+            headers=headers,
+            delay=delay,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
+        )
+
+    @twin_of(send_batch)
+    def asend_batch(self) -> None: ...
+
+    @documented(BoundQueue.read)
+    def read(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        return self._bound(queue).read(
+            vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
+        )
+
+    @twin_of(read)
+    def aread(self) -> None: ...
+
+    @documented(BoundQueue.read_with_poll)
+    def read_with_poll(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+        conditional: dict[str, Any] | None = None,
+    ) -> list[Message]:
+        return self._bound(queue).read_with_poll(
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+            conditional=conditional,
+        )
+
+    @twin_of(read_with_poll)
+    def aread_with_poll(self) -> None: ...
+
+    @documented(BoundQueue.read_grouped)
+    def read_grouped(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        return self._bound(queue).read_grouped(vt=vt, qty=qty, in_transaction=in_transaction)
+
+    @twin_of(read_grouped)
+    def aread_grouped(self) -> None: ...
+
+    @documented(BoundQueue.read_grouped_with_poll)
+    def read_grouped_with_poll(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+    ) -> list[Message]:
+        return self._bound(queue).read_grouped_with_poll(
+            vt=vt, qty=qty, max_poll_seconds=max_poll_seconds, poll_interval_ms=poll_interval_ms
+        )
+
+    @twin_of(read_grouped_with_poll)
+    def aread_grouped_with_poll(self) -> None: ...
+
+    @documented(BoundQueue.read_grouped_rr)
+    def read_grouped_rr(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        return self._bound(queue).read_grouped_rr(vt=vt, qty=qty, in_transaction=in_transaction)
+
+    @twin_of(read_grouped_rr)
+    def aread_grouped_rr(self) -> None: ...
+
+    @documented(BoundQueue.read_grouped_rr_with_poll)
+    def read_grouped_rr_with_poll(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+    ) -> list[Message]:
+        return self._bound(queue).read_grouped_rr_with_poll(
+            vt=vt, qty=qty, max_poll_seconds=max_poll_seconds, poll_interval_ms=poll_interval_ms
+        )
+
+    @twin_of(read_grouped_rr_with_poll)
+    def aread_grouped_rr_with_poll(self) -> None: ...
+
+    @documented(BoundQueue.read_grouped_head)
+    def read_grouped_head(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        conditional: dict[str, Any] | None = None,
+        in_transaction: bool = False,
+    ) -> list[Message]:
+        return self._bound(queue).read_grouped_head(
+            vt=vt, qty=qty, conditional=conditional, in_transaction=in_transaction
+        )
+
+    @twin_of(read_grouped_head)
+    def aread_grouped_head(self) -> None: ...
+
+    @documented(BoundQueue.read_grouped_head_with_poll)
+    def read_grouped_head_with_poll(
+        self,
+        queue: str | Queue,
+        *,
+        vt: float | dt.timedelta | None = None,
+        qty: int | None = 1,
+        max_poll_seconds: float = 5,
+        poll_interval_ms: float = 100,
+        conditional: dict[str, Any] | None = None,
+    ) -> list[Message]:
+        return self._bound(queue).read_grouped_head_with_poll(
+            vt=vt,
+            qty=qty,
+            max_poll_seconds=max_poll_seconds,
+            poll_interval_ms=poll_interval_ms,
+            conditional=conditional,
+        )
+
+    @twin_of(read_grouped_head_with_poll)
+    def aread_grouped_head_with_poll(self) -> None: ...
+
+    @documented(BoundQueue.peek)
+    def peek(
+        self, queue: str | Queue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
+    ) -> list[Message]:
+        return self._bound(queue).peek(qty=qty, conditional=conditional)
+
+    @twin_of(peek)
+    def apeek(self) -> None: ...
+
+    @documented(BoundQueue.pop)
+    def pop(self, queue: str | Queue, qty: int | None = 1) -> list[Message]:
+        return self._bound(queue).pop(qty)
+
+    @twin_of(pop)
+    def apop(self) -> None: ...
+
+    @documented(BoundQueue.archive)
+    def archive(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        *,
+        in_flight: bool = True,
+    ) -> Settled:
+        return self._bound(queue).archive(receipts_or_ids, in_flight=in_flight)
+
+    @twin_of(archive)
+    def aarchive(self) -> None: ...
+
+    @documented(BoundQueue.cancel)
+    def cancel(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        *,
+        reason: str | None = None,
+        in_flight: bool = True,
+    ) -> Settled:
+        return self._bound(queue).cancel(receipts_or_ids, reason=reason, in_flight=in_flight)
+
+    @twin_of(cancel)
+    def acancel(self) -> None: ...
+
+    @documented(BoundQueue.delete)
+    def delete(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        *,
+        in_flight: bool = True,
+    ) -> Settled:
+        return self._bound(queue).delete(receipts_or_ids, in_flight=in_flight)
+
+    @twin_of(delete)
+    def adelete(self) -> None: ...
+
+    @documented(BoundQueue.set_vt)
+    def set_vt(
+        self,
+        queue: str | Queue,
+        receipts_or_ids: Target | Iterable[Target],
+        vt: float | dt.timedelta | dt.datetime,
+        *,
+        in_flight: bool = True,
+    ) -> Settled:
+        return self._bound(queue).set_vt(receipts_or_ids, vt, in_flight=in_flight)
+
+    @twin_of(set_vt)
+    def aset_vt(self) -> None: ...
+
+    @documented(BoundQueue.complete)
+    def complete(
+        self,
+        queue: str | Queue,
+        receipts: Iterable[Receipt],
+        *,
+        ran: bool = True,
+        results: Mapping[Receipt, Any] | None = None,
+    ) -> Settled:
+        return self._bound(queue).complete(receipts, ran=ran, results=results)
+
+    @twin_of(complete)
+    def acomplete(self) -> None: ...
+
+    @documented(BoundQueue.retry)
+    def retry(
+        self,
+        queue: str | Queue,
+        delays: Mapping[Receipt, float],
+        *,
+        ran: bool = True,
+        errors: Mapping[Receipt, str] | None = None,
+        failures: Mapping[Receipt, Failure] | None = None,
+        process_id: int | None = None,
+    ) -> Settled:
+        return self._bound(queue).retry(
+            delays, ran=ran, errors=errors, failures=failures, process_id=process_id
+        )
+
+    @twin_of(retry)
+    def aretry(self) -> None: ...
+
+    @documented(BoundQueue.release)
+    def release(self, queue: str | Queue, receipts: Iterable[Receipt]) -> Settled:
+        return self._bound(queue).release(receipts)
+
+    @twin_of(release)
+    def arelease(self) -> None: ...
+
+    @documented(BoundQueue.fail)
+    def fail(
+        self,
+        queue: str | Queue,
+        errors: Mapping[Receipt, str],
+        *,
+        reason: str = "rejected",
+        ran: bool = True,
+        failures: Mapping[Receipt, Failure] | None = None,
+        process_id: int | None = None,
+    ) -> Settled:
+        return self._bound(queue).fail(
+            errors, reason=reason, ran=ran, failures=failures, process_id=process_id
+        )
+
+    @twin_of(fail)
+    def afail(self) -> None: ...
+
+    @documented(BoundQueue.purge)
+    def purge(self, queue: str | Queue, *, progress: Any = None) -> int:
+        return self._bound(queue).purge(progress=progress)
+
+    @twin_of(purge)
+    def apurge(self) -> None: ...
+
+    @documented(BoundQueue.result)
+    def result(self, queue: str | Queue, message_id: int, *, timeout: float | None = 0) -> Any:
+        return self._bound(queue).result(message_id, timeout=timeout)
+
+    @documented(BoundQueue.wait)
+    def wait(self, queue: str | Queue, message_id: int, timeout: float | None = None) -> Any:
+        return self._bound(queue).wait(message_id, timeout)
+
+    async def aresult(
+        self, queue: str | Queue, message_id: int, *, timeout: float | None = 0
+    ) -> Any:
+        """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
+        return await self._bound(queue).aresult(message_id, timeout=timeout)
+
+    @documented(BoundQueue.attempts)
+    def attempts(self, queue: str | Queue, message_id: int) -> list[Attempt]:
+        return self._bound(queue).attempts(message_id)
+
+    @twin_of(attempts)
+    def aattempts(self) -> None: ...
+
+    @documented(BoundQueue.redrive)
+    def redrive(
+        self,
+        queue: str | Queue,
+        *,
+        to: str | None = None,
+        ids: Iterable[int] | None = None,
+        conditional: dict[str, Any] | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        return self._bound(queue).redrive(
+            to=to, ids=ids, conditional=conditional, rate=rate, progress=progress
+        )
+
+    @twin_of(redrive)
+    def aredrive(self) -> None: ...
+
+    @documented(BoundQueue.replay)
+    def replay(
+        self,
+        queue: str | Queue,
+        *,
+        to: str | None = None,
+        ids: Iterable[int] | None = None,
+        state: State | str | None = None,
+        conditional: dict[str, Any] | None = None,
+        rate: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        return self._bound(queue).replay(
+            to=to, ids=ids, state=state, conditional=conditional, rate=rate, progress=progress
+        )
+
+    @twin_of(replay)
+    def areplay(self) -> None: ...
+
+    @documented(BoundQueue.metrics)
+    def metrics(self, queue: str | Queue) -> Metrics:
+        return self._bound(queue).metrics()
+
+    @twin_of(metrics)
+    def ametrics(self) -> None: ...
+
+    @documented(BoundQueue.maintain)
+    def maintain(
+        self,
+        queue: str | Queue,
+        *,
+        patience: float = 1.0,
+        stall: float = 0.1,
+        progress: Callable[[int], None] | None = None,
+    ) -> Maintained:
+        return self._bound(queue).maintain(patience=patience, stall=stall, progress=progress)
+
+    @twin_of(maintain)
+    def amaintain(self) -> None: ...
+
+    @documented(BoundQueue.repartition)
+    def repartition(
+        self,
+        queue: str | Queue,
+        partition_interval: dt.timedelta | float | None,
+        *,
+        progress: Progress | None = None,
+    ) -> bool:
+        return self._bound(queue).repartition(partition_interval, progress=progress)
+
+    @twin_of(repartition)
+    def arepartition(self) -> None: ...
+
+    def get_queryset(self) -> MessageQuerySet:
+        """A queryset of messages."""
+        return MessageQuerySet(self.model, using=self._db, hints=self._hints)  # type: ignore[attr-defined]
+
+    def using(self, alias: str | None) -> MessageManager:  # type: ignore[override]
+        """A manager with the same operations in another database."""
+        return self.db_manager(alias)
+
+    def resolve(self, queue: str | Queue, using: str | None = None) -> Queue:
+        """The queue with this name. Raises QueueNotFound."""
+        return Queue.objects.resolve(queue, using or self._db)
+
+    def _bound(self, queue: str | Queue) -> BoundQueue:
+        bound = BoundQueue(queue, using=self._db)
+        bound.model = self.model
+        return bound
+
+    def _run(self, act: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        alias = Queue.objects.database(self._db)
+        try:
+            return act(alias, *args, **kwargs)
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__

@@ -1,0 +1,46 @@
+"""Decorators of operations: the docstring of another function, the async twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+
+__all__ = ["documented", "twin_of"]
+
+S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def documented(act: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a method the docstring of the function that it calls."""
+
+    def document(method: F) -> F:
+        method.__doc__ = act.__doc__
+        return method
+
+    return document
+
+
+def twin_of(
+    method: Callable[Concatenate[S, P], R],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[S, P], Coroutine[Any, Any, R]]]:
+    """Make the async twin of a method, which runs it in Django's thread for the event loop.
+
+    The decorated function gives only the name.
+    """
+
+    def make(named: Callable[..., None]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+        @wraps(method)
+        async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return await sync_to_async(method, thread_sensitive=True)(self, *args, **kwargs)
+
+        run.__name__, run.__qualname__ = named.__name__, named.__qualname__
+        run.__module__ = named.__module__
+        return run
+
+    return make
