@@ -22,7 +22,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import Error, connections, router, transaction
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils.timezone import now
 from django.utils.translation import gettext as _
@@ -413,7 +413,10 @@ def _recent(jobs: Sequence[Job], asked: Asked, names: Container[int]) -> Iterato
 
 
 def _told(bulk_action: BulkAction) -> str:
-    return _("Bulk action %(pk)s, begun at %(moment)s: %(state)s, %(progress)s") % {
+    text = _("Bulk action %(pk)s, begun at %(moment)s: %(state)s, %(progress)s, %(done)s %(word)s")
+    return text % {
+        "done": f"{bulk_action.done:,}",
+        "word": WORDS[Kind(bulk_action.kind)].done,
         "pk": bulk_action.pk,
         "moment": moment(bulk_action.created_at),
         "state": STATES[bulk_action.state],
@@ -432,6 +435,7 @@ def _at_once(
     for job, queue, ids in chosen:
         bulk_action = BulkAction(
             queue=queue,
+            queue_name=queue.name,
             kind=job.kind,
             filter=job.targets.as_query(),
             highest_id=max(ids),
@@ -532,6 +536,11 @@ def log_end(bulk_action: BulkAction, **kwargs: Any) -> None:
 signals.bulk_action_ended.connect(log_end, dispatch_uid="django_pgqueue.admin.bulk_actions")
 
 
+def _has_queue(bulk_action: BulkAction) -> bool:
+    """Whether the queue still exists. A dropped queue leaves its bulk actions behind."""
+    return Queue.objects.filter(pk=bulk_action.queue_id).exists()
+
+
 class BulkActionPage(Page):
     """One bulk action. The page runs the steps if the user may do this action."""
 
@@ -547,7 +556,7 @@ class BulkActionPage(Page):
         taken = (ended - bulk_action.created_at).total_seconds() if ended else 0.0
         return self.render_live(
             {
-                "title": f"{self.owner.action(bulk_action)}: {bulk_action.queue}",
+                "title": f"{self.owner.action(bulk_action)}: {bulk_action.queue_name}",
                 "bulk_action": bulk_action,
                 "state": self.owner.state_now(bulk_action),
                 "facts": self._facts(bulk_action),
@@ -556,7 +565,7 @@ class BulkActionPage(Page):
                 * (bulk_action.count - bulk_action.left)
                 // max(1, bulk_action.count),
                 "taken": age(taken),
-                "may": may(self.request, Kind(bulk_action.kind)),
+                "may": may(self.request, Kind(bulk_action.kind)) and _has_queue(bulk_action),
                 "is_running": bulk_action.state == BulkAction.RUNNING,
                 "is_stopped": bulk_action.state == BulkAction.STOPPED,
                 "may_resume": bulk_action.state in (BulkAction.STOPPED, BulkAction.FAILED),
@@ -602,6 +611,8 @@ class _StepPage(Page):
         bulk_action = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
         if not may(self.request, Kind(bulk_action.kind)):
             raise PermissionDenied
+        if not _has_queue(bulk_action):
+            raise Http404
         self.act(bulk_action)
         return HttpResponseRedirect(self.url("bulkaction_change", pk))
 
@@ -649,7 +660,16 @@ class ResumePage(_StepPage):
 class BulkActionAdmin(RecordAdmin):
     """Bulk actions: their progress, with buttons to stop and resume."""
 
-    list_display = ["id", "action", "in_queue", "state_now", "progress", "who", "begun_at"]
+    list_display = [
+        "id",
+        "action",
+        "in_queue",
+        "state_now",
+        "progress",
+        "changed",
+        "who",
+        "begun_at",
+    ]
     pages = [StepPage, StopPage, ResumePage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BulkAction]:
@@ -663,7 +683,10 @@ class BulkActionAdmin(RecordAdmin):
 
     @admin.display(description=gettext_lazy("queue"))
     def in_queue(self, bulk_action: BulkAction) -> str:
-        return self.link(Queue, bulk_action.queue_id, bulk_action.queue)
+        try:
+            return self.link(Queue, bulk_action.queue_id, bulk_action.queue)
+        except Queue.DoesNotExist:
+            return str(bulk_action.queue_name)
 
     @admin.display(description=gettext_lazy("state"))
     def state_now(self, bulk_action: BulkAction) -> str:
@@ -672,6 +695,10 @@ class BulkActionAdmin(RecordAdmin):
     @admin.display(description=gettext_lazy("progress"))
     def progress(self, bulk_action: BulkAction) -> str:
         return _progress(bulk_action)
+
+    @admin.display(description=gettext_lazy("changed"))
+    def changed(self, bulk_action: BulkAction) -> str:
+        return f"{bulk_action.done:,}"
 
     @admin.display(description=gettext_lazy("asked for by"))
     def who(self, bulk_action: BulkAction) -> str:

@@ -63,6 +63,10 @@ class Migration(migrations.Migration):
                     models.TextField(default="", help_text="The key of the user who asked for it."),
                 ),
                 ("username", models.TextField(default="")),
+                (
+                    "queue_name",
+                    models.TextField(default="", help_text="Stays when the queue is dropped."),
+                ),
                 ("highest_id", models.BigIntegerField()),
                 ("count", models.IntegerField()),
                 ("done", models.IntegerField(default=0)),
@@ -109,7 +113,7 @@ class Migration(migrations.Migration):
                     "queue",
                     models.ForeignKey(
                         db_constraint=False,
-                        on_delete=django.db.models.deletion.CASCADE,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="bulk_actions",
                         to="django_pgqueue.queue",
                     ),

@@ -76,6 +76,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         with transaction.atomic(using=queue.alias):
             bulk_action = self.using(queue.alias).create(
                 queue=queue,
+                queue_name=queue.name,
                 kind=kind,
                 count=len(ids),
                 highest_id=max(ids, default=0),
@@ -129,6 +130,14 @@ class BulkActionManager(models.Manager["BulkAction"]):
             raise cut_off
         return max(0.0, min(due.values()) - time.monotonic()) if due else None
 
+    def abandon(self, queue: Queue, *, using: str) -> None:
+        """Fail the unfinished bulk actions of a queue that is about to be dropped."""
+        known = self.using(using).filter(queue_id=queue.pk)
+        BulkActionPart.objects.using(using).filter(bulk_action__in=known).delete()
+        known.filter(state__in=(BulkAction.RUNNING, BulkAction.STOPPED)).update(
+            state=BulkAction.FAILED, error="The queue was dropped.", finished_at=NOW
+        )
+
     def _step(self, pk: int, using: str) -> float | None:
         """Run one step. Returns the seconds until the next one, or None for no more."""
         try:
@@ -166,14 +175,14 @@ class BulkAction(models.Model):
     """An action on many messages of one queue: its options, its user and its progress.
 
     ``count`` and ``highest_id`` are the limits that the user confirmed. No further messages are
-    touched.
+    touched. The row stays when its queue is dropped.
     """
 
     RUNNING, STOPPED, DONE, FAILED = "running", "stopped", "done", "failed"
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
-        Queue, models.CASCADE, db_constraint=False, related_name="bulk_actions"
+        Queue, models.DO_NOTHING, db_constraint=False, related_name="bulk_actions"
     )
     kind: models.TextField[str, str] = models.TextField(choices=Kind.choices)
     target: models.TextField[str, str] = models.TextField(
@@ -195,6 +204,9 @@ class BulkAction(models.Model):
         default="", help_text="The key of the user who asked for it."
     )
     username: models.TextField[str, str] = models.TextField(default="")
+    queue_name: models.TextField[str, str] = models.TextField(
+        default="", help_text="Stays when the queue is dropped."
+    )
     highest_id: models.BigIntegerField[int, int] = models.BigIntegerField()
     count: models.IntegerField[int, int] = models.IntegerField()
     done: models.IntegerField[int, int] = models.IntegerField(default=0)
@@ -259,8 +271,9 @@ class BulkAction(models.Model):
         return bool(self._rows((self.RUNNING,)).update(state=self.STOPPED))
 
     def resume(self) -> bool:
-        """Continue after a stop or a failure. Returns False in any other state."""
-        rows = self._rows((self.STOPPED, self.FAILED))
+        """Continue after a stop or a failure. Returns False otherwise, or without its queue."""
+        queues = Queue.objects.using(self._state.db).values("pk")
+        rows = self._rows((self.STOPPED, self.FAILED)).filter(queue_id__in=queues)
         return bool(rows.update(state=self.RUNNING, error="", finished_at=None))
 
     def _rows(self, states: Sequence[str]) -> models.QuerySet[BulkAction]:

@@ -354,6 +354,7 @@ class Queue(models.Model):
             locks.settings_for(cursor, lock_timeout=locks.milliseconds(stall)),
         ):
             locks.keep_vacuum_off(cursor, own_tables(pk))
+            self.bulk_actions.model.objects.abandon(self, using=alias)
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # super().delete() cleared it, but a retry needs it
             tables.drop_tables(cursor, pk, name=self.name, unlogged=self.unlogged)

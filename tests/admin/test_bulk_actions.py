@@ -275,7 +275,7 @@ def test_the_list_of_bulk_actions_shows_how_far_they_are(
 
     text = html.unescape(re.sub("<[^>]+>", " ", page(operator, "bulkaction")))
 
-    assert re.search(r"for good\s+orders\s+running\s+20 of 60 messages\s+ann", text)
+    assert re.search(r"for good\s+orders\s+running\s+20 of 60 messages\s+20\s+ann", text)
 
 
 @pytest.mark.slow
@@ -479,3 +479,44 @@ def test_who_may_not_see_bulk_actions_is_told_of_the_one_that_began(
 
     assert f"Bulk action {BulkAction.objects.get().pk}, begun at " in text
     assert "running, 20 of 60 messages" in text
+
+
+def test_two_who_archive_the_same_messages_are_told_how_many_each_changed(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_pgqueue.admin.bulk_actions._drive", lambda *args: None)
+    orders.send_batch(list(range(60)))
+    questions = [ask(operator, "archive_selected", state="ready") for _ in range(2)]
+    for url, asked in questions:
+        confirm(operator, url, asked)
+
+    while BulkAction.objects.drive(using="default") is not None:
+        pass
+
+    text = page(operator, "bulkaction")
+    assert re.findall(r'field-progress">([^<]*)<', text) == ["60 of 60 messages"] * 2
+    changed = [int(number) for number in re.findall(r'field-changed">(\d+)<', text)]
+    assert changed == [each.done for each in BulkAction.objects.all()]
+    assert sum(changed) == 60
+
+
+def test_dropping_a_queue_keeps_the_record_of_its_bulk_actions(
+    operator: Client, orders: BoundQueue, slowly: None
+) -> None:
+    orders.send_batch(list(range(60)))
+    confirm(operator, *ask(operator, "archive_selected", state="ready"))
+    bulk_action = BulkAction.objects.get()
+
+    Message.objects.drop_queue("orders")
+
+    bulk_action.refresh_from_db()
+    assert (bulk_action.state, bulk_action.done) == ("failed", 20)
+    assert not bulk_action.resume()
+    assert send_for(operator, bulk_action, "resume") == 404
+    for text in (
+        page(operator, "bulkaction"),
+        page(operator, "bulkaction", "change", bulk_action.pk),
+    ):
+        assert "orders" in text
+        assert "20 of 60 messages" in text
+    assert "The queue was dropped." in text
