@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.bulk_actions import Job, perform
+from django_pgqueue.admin.json_text import JSONText
 from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.search import Backlog
 from django_pgqueue.admin.spans import SpanField
@@ -24,10 +25,10 @@ __all__ = ["PausePage", "PurgePage", "RedrivePage", "ResumePage", "SendPage"]
 class SendForm(forms.Form):
     """A message to send."""
 
-    body = forms.JSONField(
+    body = JSONText(
         required=False, label=_("Body"), help_text=_("JSON; empty: null."), widget=forms.Textarea
     )
-    headers = forms.JSONField(
+    headers = JSONText(
         required=False, label=_("Headers"), help_text=_("A JSON object, or nothing.")
     )
     delay = SpanField(required=False, label=_("Delay"), help_text=_("Like 10min; empty: none."))

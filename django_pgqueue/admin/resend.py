@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.contents import Contents
+from django_pgqueue.admin.json_text import JSONText
 from django_pgqueue.admin.masking import mask, unmasked
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.timeline import HEADER
@@ -22,21 +23,6 @@ from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Message, Queue
 
 __all__ = ["ResendPage"]
-
-
-class JSONText(forms.CharField):
-    """A JSON field that keeps the order of keys, and shows where the JSON is invalid."""
-
-    widget = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "pgqueue-edit"})
-
-    def to_python(self, value: Any) -> Any:
-        text = super().to_python(value)
-        if not text:
-            return None
-        try:
-            return json.loads(text)
-        except (RecursionError, ValueError) as error:
-            raise forms.ValidationError(_("This is not JSON: %s.") % error) from error
 
 
 class ResendForm(forms.Form):

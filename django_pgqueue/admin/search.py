@@ -18,6 +18,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
+from django_pgqueue.admin.json_text import as_jsonb
 from django_pgqueue.admin.places import ENDED, LIVE, Place, listed
 from django_pgqueue.admin.spans import span_of
 
@@ -82,8 +83,8 @@ class Term(NamedTuple):
     def condition(self, number: int) -> tuple[str, dict[str, Any]]:
         """SQL for message ``m``. Compares the value as JSON, if it parses, and as text."""
         values = [json.dumps(self.value)]
-        with suppress(ValueError):
-            values.append(json.dumps(json.loads(self.value)))
+        with suppress(RecursionError, ValueError):
+            values.append(as_jsonb(json.loads(self.value)))
         name = f"term{number}"
         sql = (
             f"CASE WHEN pg_column_size(m.{self.column}) <= {LARGE} THEN "

@@ -674,3 +674,16 @@ def test_archived_messages_cannot_be_added_changed_or_deleted(
     operator.post(change, {"state": "COMPLETED"}, follow=True)
     assert operator.post(change.replace("change", "delete")).status_code == 403
     assert ArchivedMessage.objects.get().state == "FAILED"
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "1e400", r'"\ud800"', r'"\u0000"', "9" * 5000]
+)
+def test_a_search_for_json_that_no_message_can_hold_finds_none(
+    operator: Client, orders: BoundQueue, value: str
+) -> None:
+    orders.send({"a": 1})
+
+    text = page(operator, "message", q=f"body.a:{value}")
+
+    assert "0 messages" in text

@@ -139,7 +139,7 @@ def test_a_message_is_sent(operator: Client, orders: BoundQueue) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"body": "{"}, "Enter a valid JSON"),
+        ({"body": "{"}, "This is not JSON"),
         ({"headers": "[1]"}, "headers must be"),
         ({"priority": "101"}, "less than or equal to 100"),
         ({"delay": "7"}, "Write the unit too"),
@@ -208,3 +208,32 @@ def test_without_the_permission_nothing_is_redriven(
     url = reverse("admin:django_pgqueue_queue_redrive", args=[Queue.objects.get().pk])
 
     assert client.post(url).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        r'{"a": "\ud800"}',
+        r'{"a": "\u0000"}',
+        '{"a": NaN}',
+        "1e400",
+        "9" * 5000,
+        "[" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+    ],
+    ids=["surrogate", "nul", "nan", "infinity", "digits", "open", "nested"],
+)
+@pytest.mark.parametrize("form", ["send", "resend"])
+def test_a_body_that_cannot_be_stored_is_an_error_of_the_form(
+    operator: Client, orders: BoundQueue, form: str, body: str
+) -> None:
+    sent = orders.send(1)
+    queue = Queue.objects.get()
+    name, pk = ("queue_send", queue.pk) if form == "send" else ("message_resend", sent)
+    fields = {"queue": queue.pk, "body": body, "priority": "0"}
+
+    response = operator.post(reverse(f"admin:django_pgqueue_{name}", args=[pk]), fields)
+
+    assert response.status_code == 200
+    assert "This is not JSON" in response.content.decode()
+    assert orders.metrics().length == 1

@@ -1,0 +1,53 @@
+"""JSON that users type: checked before PostgreSQL would refuse it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext as _
+
+from django_pgqueue.encoding import encode
+
+__all__ = ["JSONText", "as_jsonb"]
+
+#: An escaped NUL character; two backslashes in front are a backslash.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def as_jsonb(value: Any) -> str:
+    """The JSON text of a value, if PostgreSQL can store it as jsonb. Raises ValueError if not.
+
+    >>> as_jsonb({"a": 1})
+    '{"a":1}'
+    >>> as_jsonb(float("inf"))
+    Traceback (most recent call last):
+    ValueError: ...
+    """
+    try:
+        text = encode(value)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    text.encode()  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair
+    if _NUL.search(text):
+        raise ValueError("PostgreSQL cannot store the character \\u0000")
+    return text
+
+
+class JSONText(forms.CharField):
+    """A JSON field that keeps the order of keys, and shows where the JSON is invalid."""
+
+    widget = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "pgqueue-edit"})
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        if not text:
+            return None
+        try:
+            found = json.loads(text)
+            as_jsonb(found)
+        except (RecursionError, ValueError) as error:
+            raise forms.ValidationError(_("This is not JSON: %s.") % error) from error
+        return found
