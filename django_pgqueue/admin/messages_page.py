@@ -27,6 +27,7 @@ from django_pgqueue.admin.base import CAP
 from django_pgqueue.admin.bulk_actions import WORDS, Job, may, perform
 from django_pgqueue.admin.masking import mask
 from django_pgqueue.admin.page import Page
+from django_pgqueue.admin.patience import SECONDS, limited
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.admin.search import Found, Search
 from django_pgqueue.admin.wording import (
@@ -158,29 +159,7 @@ class MessagesPage(Page):
 
         def lines() -> Iterator[str]:
             for first in range(0, len(found), CHUNK):
-                chunk = found[first : first + CHUNK]
-                size = _size_of("body")
-                of_queues = {
-                    "pk__in": [each.pk for each in chunk],
-                    "queue_id__in": {each.queue_id for each in chunk},
-                }
-                rows = Message.objects.using(using).filter(**of_queues)
-                ended = ArchivedMessage.objects.using(using).filter(**of_queues)
-                outcomes = {outcome.pk: outcome for outcome in ended}
-                told = {
-                    row["id"]: row
-                    for row in rows.annotate(
-                        size=size,
-                        small=Case(When(LessThanOrEqual(size, EXPORTED), then=F("body"))),
-                    ).values(
-                        *("id", "queue__name", "enqueued_at", "scheduled_at", "priority"),
-                        *("group_key", "dedup_key", "headers", "size", "small"),
-                    )
-                }
-                for each in chunk:
-                    row = told.get(each.pk)
-                    if row is not None:
-                        yield _line(row, outcomes.get(each.pk)) + "\n"
+                yield from _lines(found[first : first + CHUNK], using)
 
         response = StreamingHttpResponse(lines(), content_type="application/x-ndjson")
         response["Content-Disposition"] = 'attachment; filename="messages.jsonl"'
@@ -258,6 +237,29 @@ def _add_previews(rows: Sequence[Any]) -> None:
 def _size_of(column: str) -> Func:
     """SQL for the bytes of a value on disk. Does not read the value."""
     return Func(F(column), function="pg_column_size", output_field=IntegerField())
+
+
+def _lines(chunk: Sequence[Found], using: str) -> list[str]:
+    """The exported lines of these messages, read with the time limit of a page."""
+    size = _size_of("body")
+    of_queues = {
+        "pk__in": [each.pk for each in chunk],
+        "queue_id__in": {each.queue_id for each in chunk},
+    }
+    rows = (
+        Message.objects.using(using)
+        .filter(**of_queues)
+        .annotate(size=size, small=Case(When(LessThanOrEqual(size, EXPORTED), then=F("body"))))
+        .values(
+            *("id", "queue__name", "enqueued_at", "scheduled_at", "priority"),
+            *("group_key", "dedup_key", "headers", "size", "small"),
+        )
+    )
+    ended = ArchivedMessage.objects.using(using).filter(**of_queues)
+    with limited(using, SECONDS):
+        outcomes = {outcome.pk: outcome for outcome in ended}
+        told = {row["id"]: row for row in rows}
+    return [_line(told[e.pk], outcomes.get(e.pk)) + "\n" for e in chunk if e.pk in told]
 
 
 def _line(row: dict[str, Any], outcome: ArchivedMessage | None) -> str:

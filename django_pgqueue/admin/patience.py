@@ -1,4 +1,4 @@
-"""A statement timeout for the admin's pages, and the page that is shown after a timeout."""
+"""Time limits for the admin's pages and actions, and the page that is shown after a timeout."""
 
 from __future__ import annotations
 
@@ -11,28 +11,41 @@ from django.db import OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from django_pgqueue.ddl.locks import milliseconds
+from django_pgqueue.ddl.locks import milliseconds, set_locally
 from django_pgqueue.models import Queue
-from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
+from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELED, sqlstate
 
-__all__ = ["SECONDS", "patiently"]
+__all__ = ["ACTION_SECONDS", "SECONDS", "limited", "patiently"]
 
-#: The statement timeout of a page, in seconds.
+#: The statement timeout of a page, and the lock timeout of an action, in seconds.
 SECONDS = 10.0
+#: The statement timeout of an action, in seconds. It may be about a million messages.
+ACTION_SECONDS = 60.0
+
+_IDLE = 0  # libpq's status of a connection outside a transaction
 
 
 def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Decorate a view of a PageAdmin: statements of a GET request time out after SECONDS."""
+    """Decorate a view of a PageAdmin: statements time out.
+
+    A GET request is one transaction with a statement timeout of SECONDS. Any other request keeps
+    its own transactions; each has a lock timeout of SECONDS and a statement timeout of
+    ACTION_SECONDS.
+    """
 
     @wraps(view)
     def shown(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if request.method != "GET":
-            return view(self, request, *args, **kwargs)
+        alias = Queue.objects.database()
+        limits = (
+            limited(alias, SECONDS)
+            if request.method in ("GET", "HEAD")
+            else connections[alias].execute_wrapper(_limit_transaction)
+        )
         try:
-            with _limited(Queue.objects.database(), SECONDS):
+            with limits:
                 return view(self, request, *args, **kwargs)
         except OperationalError as error:
-            if sqlstate(error) != QUERY_CANCELED:
+            if sqlstate(error) not in (QUERY_CANCELED, LOCK_NOT_AVAILABLE):
                 raise
         response: HttpResponse = self.render_page(
             request,
@@ -45,8 +58,27 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     return shown
 
 
+def _limit_transaction(
+    execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    """Run a statement; if it is the first of its transaction, set the transaction's timeouts."""
+    connection = context["connection"]
+    if not connection.in_atomic_block:
+        with transaction.atomic(using=connection.alias):
+            return _limit_transaction(execute, sql, params, many, context)
+    if connection.connection.info.transaction_status == _IDLE:
+        # The driver's own cursor: Django's would call this function again.
+        set_locally(
+            context["cursor"].cursor,
+            lock_timeout=milliseconds(SECONDS),
+            statement_timeout=milliseconds(ACTION_SECONDS),
+        )
+    return execute(sql, params, many, context)
+
+
 @contextmanager
-def _limited(alias: str, seconds: float) -> Iterator[None]:
+def limited(alias: str, seconds: float) -> Iterator[None]:
+    """A transaction with a statement timeout."""
     nested = connections[alias].in_atomic_block
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute(

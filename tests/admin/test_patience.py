@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.urls import reverse
 
-from django_pgqueue.admin import patience
-from django_pgqueue.admin.search import Search
-from django_pgqueue.models import BoundQueue
+from django_pgqueue.admin import messages_page, patience
+from django_pgqueue.admin.search import Found, Search
+from django_pgqueue.models import BoundQueue, Queue
 
 PAGES = ["message_changelist", "queue_changelist", "message_failures", "rollup_charts"]
 
@@ -42,10 +43,10 @@ def test_a_page_that_takes_too_long_says_so(
     assert "took longer than 0.05 s" in response.content.decode()
 
 
-def test_an_action_has_its_time(
-    admin_client: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
+def test_an_action_has_more_time_than_a_page(
+    admin_client: Client, committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
 ) -> None:
-    orders.send(1)
+    committed_orders.send(1)
     limits = []
 
     def asked(*args: Any, **kwargs: Any) -> Any:
@@ -60,5 +61,61 @@ def test_an_action_has_its_time(
     admin_client.post(url, {"action": "archive_selected", "_selected_action": ["1"]})
 
     assert limits[0] == "10s"
-    assert limits[-1] == "0"
+    assert limits[-1] == "1min"
     assert sql("SHOW statement_timeout") == [("0",)]
+
+
+@pytest.fixture
+def locked(committed_orders: BoundQueue) -> Iterator[int]:
+    """The id of a queue while another session holds the table of queues, for 20 s at most."""
+    pk = Queue.objects.get().pk
+    other = connection.copy()
+    other.set_autocommit(False)
+    with other.cursor() as cursor:
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
+        cursor.execute("LOCK TABLE pgqueue_queue IN ACCESS EXCLUSIVE MODE")
+        yield pk
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("get", "overview_json"),
+        ("get", "queue_purge"),
+        ("get", "queue_redrive"),
+        ("get", "message_changelist"),
+        ("post", "queue_pause"),
+        ("post", "queue_purge"),
+        ("post", "queue_redrive"),
+        ("post", "queue_change"),
+        ("post", "message_changelist"),
+        ("post", "message_failure"),
+    ],
+)
+def test_no_page_and_no_action_waits_for_a_lock_for_ever(
+    admin_client: Client, locked: int, monkeypatch: pytest.MonkeyPatch, method: str, name: str
+) -> None:
+    monkeypatch.setattr(patience, "SECONDS", 0.1)
+    args = [] if name in ("overview_json", "message_changelist") else [locked]
+    query = {"export": "jsonl", "state": "ready"} if name == "message_changelist" else {}
+    url = reverse(f"admin:django_pgqueue_{name}", args=args)
+    answer = {"action": "discard" if name == "message_failure" else "archive_selected"}
+    data = query if method == "get" else {**answer, "query": "state=ready"}
+
+    response = getattr(admin_client, method)(url, data)
+
+    assert response.status_code == 503
+
+
+def test_an_export_under_way_waits_for_no_lock_either(
+    admin_client: Client, locked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages_page, "SECONDS", 0.1)
+    monkeypatch.setattr(Search, "find", lambda *args, **kwargs: [Found(locked, "", 1)])
+    url = reverse("admin:django_pgqueue_message_changelist")
+
+    response = admin_client.get(url, {"export": "jsonl"})
+
+    with pytest.raises(OperationalError, match="statement timeout"):
+        list(response.streaming_content)  # type: ignore[attr-defined]
