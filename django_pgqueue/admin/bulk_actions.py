@@ -250,6 +250,7 @@ def perform(
     back: str,
     fields: Mapping[str, str] | None = None,
     title: str = "",
+    about: str = "",
     typed: str = "",
     ask: bool = False,
     options: bool = True,
@@ -259,6 +260,7 @@ def perform(
     Arguments:
         back: the address to return to.
         fields: hidden fields of the question's form, which is posted to the same address.
+        about: what the messages have in common, for the question.
         typed: a name that the user must type to confirm.
         ask: ask for confirmation even if the messages are few and the action can be undone.
         options: offer a target queue and a rate.
@@ -280,7 +282,7 @@ def perform(
     if not confirmed or not form.is_valid():
         if not confirmed:
             form = BulkActionForm(request, kinds, options=options)
-        return _question(page, request, jobs, asked, form, back, fields or {}, title, typed)
+        return _question(page, request, jobs, asked, form, back, fields or {}, title, about, typed)
     question = asked.question if "confirmed" in request.POST else None
     known = _answered(question, using)
     if known:
@@ -366,6 +368,7 @@ def _question(
     back: str,
     fields: Mapping[str, str],
     title: str,
+    about: str,
     typed: str,
 ) -> HttpResponse:
     names = dict(queues_for(request).values_list("pk", "name"))
@@ -386,6 +389,7 @@ def _question(
         "admin/django_pgqueue/confirm_action.html",
         {
             "title": title or str(WORDS[jobs[0].kind].title),
+            "about": about,
             "recent": [_told(bulk_action) for bulk_action in _recent(jobs, asked, names)],
             "questions": list(dict.fromkeys(str(word.question) for word in words)),
             "items": items,

@@ -22,20 +22,34 @@ __all__ = ["Failures", "Group", "Members", "fingerprint"]
 
 #: Characters of an error's first line that are compared, and how many distinct lines are read.
 LENGTH, KINDS = 200, 5000
+#: How a bare traceback begins.
+TRACEBACK = "Traceback (most recent call last)"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”|<[^<>]*>")
+# Quoted names stay: the key that is missing, the constraint that was violated.
+_NAME = re.compile(r"'[A-Za-z_.]+'|\"[A-Za-z_][\w.]*\"", re.ASCII)
 # Words with a digit: numbers, times, and ids with hexadecimal parts.
 _NUMBER = re.compile(r"[0-9a-fA-F]*\d[\w]*(?:[-.:,/][0-9a-fA-F]*\d[\w]*)*")
 
 
 @lru_cache(maxsize=4096)
 def normal(error: str) -> str:
-    """The first line of an error, with numbers, ids and quoted text replaced.
+    """The line that names an error, with numbers, ids and quoted text replaced; quoted names stay.
 
-    >>> normal("KeyError: 'ann' of order 4711 (3f2a-77b1), 0.3 s")
-    'KeyError: … of order # (#), # s'
+    That line is the first one, and the last one of a traceback.
+
+    >>> normal("KeyError: 'price' of order 4711 (3f2a-77b1), 0.3 s, for 'Ann B.'")
+    "KeyError: 'price' of order # (#), # s, for …"
+    >>> normal("Traceback (most recent call last):\\n  File 'a.py'\\nTimeoutError: 3 s\\n")
+    'TimeoutError: # s'
     """
-    line, *_more = error[:LENGTH].partition("\n")
-    return " ".join(_NUMBER.sub("#", _QUOTED.sub("…", line)).split())
+    line = error[:LENGTH].partition("\n")[0]
+    if error.startswith(TRACEBACK):
+        line = error.rstrip("\n ")[-LENGTH:].rpartition("\n")[2]
+    return " ".join(_NUMBER.sub("#", _QUOTED.sub(_name, line)).split())
+
+
+def _name(quoted: re.Match[str]) -> str:
+    return quoted[0] if _NAME.fullmatch(quoted[0]) else "…"
 
 
 def fingerprint(error: str) -> str:
@@ -50,15 +64,19 @@ def fingerprint(error: str) -> str:
 # Senders can set the header to any text, so it must be checked.
 _ID = re.compile(r"[0-9]{1,18}")
 
-# The first line of an error with all digits set to 0, so that most errors that differ only in
-# numbers become one row. The server cuts the text, so that a page never reads whole errors.
-_TEXT = f"translate(split_part(left(%s, {LENGTH}), E'\\n', 1), '123456789', '000000000')"
+# The line that names an error, with all digits set to 0, so that most errors that differ only in
+# numbers become one row. The server cuts the text, so that a page never gets whole errors.
+_TEXT = f"""translate(
+    CASE WHEN starts_with({{0}}, '{TRACEBACK}')
+         THEN substring(right(rtrim({{0}}, E'\\n '), {LENGTH}) FROM '[^\\n]*$')
+         ELSE split_part(left({{0}}, {LENGTH}), E'\\n', 1) END,
+    '123456789', '000000000')"""
 
 # Only the newest messages are read. OFFSET 0 keeps the planner from joining the whole archive.
 _FAILED = f"""
     SELECT a.id, a.queue_id, a.archived_at AS at, false AS dead,
            a.id = ANY(%(again)s::bigint[]) AS again,
-           {_TEXT % "coalesce(a.error, '')"} AS text
+           {_TEXT.format("coalesce(a.error, '')")} AS text
     FROM (SELECT id, queue_id, state, archived_at, error FROM pgqueue_archive
           WHERE queue_id = ANY(%(queues)s::int[]) ORDER BY id DESC
           LIMIT (SELECT {LOOK}::bigint)) a
@@ -66,7 +84,7 @@ _FAILED = f"""
       AND (%(asked_at)s::timestamptz IS NULL OR a.archived_at <= %(asked_at)s)"""
 _DEAD = f"""
     SELECT m.id, m.queue_id, m.enqueued_at AS at, true AS dead, false AS again,
-           {_TEXT % "coalesce(m.headers #>> '{x-dead-letter,error}', '')"} AS text
+           {_TEXT.format("coalesce(m.headers #>> '{x-dead-letter,error}', '')")} AS text
     FROM (SELECT id, queue_id, enqueued_at, headers FROM pgqueue_message
           WHERE queue_id = ANY(%(dead)s::int[]) ORDER BY id DESC
           LIMIT (SELECT {LOOK}::bigint)) m

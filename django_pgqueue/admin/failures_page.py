@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.functional import cached_property
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -115,7 +116,7 @@ class FailurePage(_WindowPage):
         back = f"{self.url('message_failures')}?window={self.window}"
         chosen = next((each for each in found.groups()[0] if each.fingerprint == fingerprint), None)
         if self.request.method == "POST":
-            return self._act(found, fingerprint, chosen.text if chosen else fingerprint, back)
+            return self._act(found, fingerprint, chosen, back)
         if chosen is None:
             told = _("There is no such failure any more.")
             self.owner.message_user(self.request, told, messages.WARNING)
@@ -136,13 +137,21 @@ class FailurePage(_WindowPage):
             }
         )
 
-    def _act(self, found: Failures, name: str, text: str, back: str) -> HttpResponse:
+    def _act(self, found: Failures, name: str, group: Group | None, back: str) -> HttpResponse:
         action = self.request.POST.get("action", "")
         if action not in ACTIONS:
             raise Http404
         kinds = [kind for kind in ACTIONS[action] if may(self.request, kind)]
         if not kinds:
             raise PermissionDenied
+        text, about = name, ""
+        if group is not None:
+            text = group.text
+            about = format_html(
+                _("{}: for example message {}."),
+                visible(text) or _("no error"),
+                self.owner.message_link(*group.example),
+            )
         titles = {
             "retry": _("Retry failures"),
             "redrive": _("Redrive failures"),
@@ -155,6 +164,7 @@ class FailurePage(_WindowPage):
             back=back,
             fields={"action": action},
             title=titles[action],
+            about=about,
             ask=True,
             options=action == "redrive",
         )

@@ -57,8 +57,8 @@ def with_dead(orders: BoundQueue) -> BoundQueue:
     ("one", "other"),
     [
         ("no order 7", "no order 1234"),
-        ("KeyError: 'ann'", "KeyError: 'robert'"),
-        ('no "a b"', 'no "c"'),
+        ("KeyError: 'ann 1'", "KeyError: 'robert 2'"),
+        ('no "a b"', 'no "c d"'),
         ("id 3f2a77b1-0c4d-4e1a-9b2c-7d8e9f000001", "id 00000000-0c4d-4e1a-9b2c-7d8e9f0000aa"),
         ("after 0.25 s at 12:30:01", "after 17.5 s at 23:59:59"),
         ("card <4242> of 7\nTraceback 1", "card <1> of 12\nTraceback 2"),
@@ -70,8 +70,45 @@ def test_errors_that_differ_in_numbers_and_ids_are_one(one: str, other: str) -> 
     assert fingerprint(one.translate(str.maketrans("123456789", "000000000"))) == fingerprint(one)
 
 
-def test_words_stay_in_a_fingerprint() -> None:
-    assert normal("TimeoutError: the bank did not answer") != normal("TimeoutError: no connection")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("TimeoutError: the bank did not answer", "TimeoutError: no connection"),
+        ("KeyError: 'price'", "KeyError: 'sku'"),
+        ('violates unique constraint "order_pkey"', 'violates unique constraint "order_ref"'),
+        (
+            "Traceback (most recent call last):\n  a\nA: no",
+            "Traceback (most recent call last):\nB: no",
+        ),
+    ],
+)
+def test_errors_with_other_words_or_names_are_two_groups(
+    operator: Client, orders: BoundQueue, one: str, other: str
+) -> None:
+    fail("orders", [one, other])
+
+    found = groups(operator)
+
+    assert [row["messages"] for row in found] == ["1", "1"]
+    assert {row["error"] for row in found} == {normal(one), normal(other)}
+
+
+def test_tracebacks_of_one_error_are_one_group(operator: Client, with_dead: BoundQueue) -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 7\n' + "x" * 300
+    fail("orders", [f"{trace}\nTimeoutError: {number} s\n" for number in (3, 17)])
+    fail("payments", [f"{trace}\nTimeoutError: 4 s"])
+
+    assert [(row["error"], row["messages"]) for row in groups(operator)] == [
+        ("TimeoutError: # s", "3")
+    ]
+
+
+def test_the_question_names_the_error_and_an_example(operator: Client, orders: BoundQueue) -> None:
+    [pk] = fail("orders", ["no <card> 7"])
+
+    _url, asked = act(operator, "no <card> 7", "discard")
+
+    assert f"no … #: for example message {pk}." in _plain(asked)
 
 
 def test_failed_messages_and_dead_letters_are_grouped(
