@@ -72,22 +72,23 @@ _TEXT = f"""translate(
          ELSE split_part(left({{0}}, {LENGTH}), E'\\n', 1) END,
     '123456789', '000000000')"""
 
-# Only the newest messages are read. OFFSET 0 keeps the planner from joining the whole archive.
+# Only the newest failed messages, and the newest of dead-letter queues, are read. OFFSET 0 keeps
+# the planner from joining the whole archive.
 _FAILED = f"""
     SELECT a.id, a.queue_id, a.archived_at AS at, false AS dead,
            a.id = ANY(%(again)s::bigint[]) AS again,
            {_TEXT.format("coalesce(a.error, '')")} AS text
-    FROM (SELECT id, queue_id, state, archived_at, error FROM pgqueue_archive
-          WHERE queue_id = ANY(%(queues)s::int[]) ORDER BY id DESC
-          LIMIT (SELECT {LOOK}::bigint)) a
-    WHERE a.state = 'FAILED' AND a.archived_at >= statement_timestamp() - %(window)s::interval
+    FROM (SELECT id, queue_id, archived_at, error FROM pgqueue_archive
+          WHERE queue_id = ANY(%(queues)s::int[]) AND state = 'FAILED' ORDER BY id DESC
+          LIMIT (SELECT %(look)s::bigint)) a
+    WHERE a.archived_at >= statement_timestamp() - %(window)s::interval
       AND (%(asked_at)s::timestamptz IS NULL OR a.archived_at <= %(asked_at)s)"""
 _DEAD = f"""
     SELECT m.id, m.queue_id, m.enqueued_at AS at, true AS dead, false AS again,
            {_TEXT.format("coalesce(m.headers #>> '{x-dead-letter,error}', '')")} AS text
     FROM (SELECT id, queue_id, enqueued_at, headers FROM pgqueue_message
           WHERE queue_id = ANY(%(dead)s::int[]) ORDER BY id DESC
-          LIMIT (SELECT {LOOK}::bigint)) m
+          LIMIT (SELECT %(look)s::bigint)) m
     WHERE m.enqueued_at >= statement_timestamp() - %(window)s::interval
       AND (%(asked_at)s::timestamptz IS NULL OR m.enqueued_at <= %(asked_at)s)
       AND CASE WHEN pg_column_size(m.headers) <= {LARGE} THEN m.headers ? 'x-dead-letter'
@@ -100,7 +101,7 @@ _DEAD = f"""
 _AGAIN = f"""
     SELECT m.headers ->> 'x-replay-of'
     FROM (SELECT enqueued_at, headers FROM pgqueue_message ORDER BY id DESC
-          LIMIT (SELECT {LOOK}::bigint)) m
+          LIMIT (SELECT %(look)s::bigint)) m
     WHERE m.enqueued_at >= statement_timestamp() - %(window)s::interval
       AND CASE WHEN pg_column_size(m.headers) <= {LARGE} THEN m.headers ? 'x-replay-of'
                ELSE false END"""
@@ -191,6 +192,7 @@ class Failures(NamedTuple):
             "dead": self.dead_letters,
             "again": list(again),
             "window": self.window,
+            "look": LOOK,
             "asked_at": asked_at,
         }
         with connections[self.using].cursor() as cursor:

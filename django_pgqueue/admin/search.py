@@ -264,7 +264,7 @@ class Search:
         else:
             columns = "id, queue_id, enqueued_at, archived_at, attempts, state"
             table = "pgqueue_archive"
-            if self.place is not None:
+            if self.place not in (None, Place.FAILED):
                 inner = [*inner, f"s.state = '{self.place.name}'"]
         only = "true"
         if self.queues is not None:
@@ -273,6 +273,8 @@ class Search:
                 only = f"queue_id = {int(self.queues[0])}"  # so that only its partition is planned
         if self.ids is not None:
             only += " AND id = ANY(%(ids)s::bigint[])"
+        if self.place is Place.FAILED:
+            only += " AND state = 'FAILED'"  # so that its index finds them at any age
         conditions = [*inner, *self._of_message("s.queue_id", outer)]
         look = f"{LOOK}" if conditions else "%(limit)s"
         return (

@@ -78,6 +78,9 @@ CREATE TABLE pgqueue_archive (
 CREATE INDEX pgqueue_archive_xid_idx ON pgqueue_archive
     USING brin (archive_xid) WITH (autosummarize = on);
 
+-- Failed messages are looked for at any age, among many that completed.
+CREATE INDEX pgqueue_archive_failed_idx ON pgqueue_archive (id) WHERE state = 'FAILED';
+
 -- Reverse
 
 -- Deletes all queues: partitions are dropped with their parents, wake-up sequences by name, and so

@@ -14,9 +14,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_pgqueue import queue
+from django_pgqueue.admin import failures, search
 from django_pgqueue.admin.failures import fingerprint, normal
+from django_pgqueue.admin.places import Place
+from django_pgqueue.admin.search import Search
 from django_pgqueue.models import ArchivedMessage, BoundQueue, BulkAction, Message
-from tests.admin.conftest import _plain, confirm
+from tests.admin.conftest import _plain, confirm, page
 
 
 def groups(client: Client, **query: str) -> list[dict[str, str]]:
@@ -293,3 +296,33 @@ def test_the_search_reads_the_newest_only_by_their_index(
 
     assert "Hash Anti Join" not in plan
     assert "SubPlan" in plan
+
+
+def test_completions_do_not_hide_what_failed_before_them(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "LOOK", 5)
+    monkeypatch.setattr(search, "LOOK", 5)
+    [first, second] = fail("orders", ["no card 7", "no card 8"])
+    Message.objects.create_queue("mails")
+    queue("mails").archive(queue("mails").send_batch(list(range(20))))
+    listed = page(operator, "message", state="failed", newer="1h")
+
+    assert [(row["error"], row["messages"]) for row in groups(operator)] == [("no card #", "2")]
+    assert "2 messages" in listed
+    assert f"/message/{first}/change/" in listed
+    _url, asked = act(operator, "no card 1", "retry")
+    assert f"2 in all, up to id {second}" in asked
+
+
+def test_failed_messages_are_found_by_their_index(
+    orders: BoundQueue, sql: Callable[..., Any]
+) -> None:
+    fail("orders", ["no card 7"])
+    orders.archive(orders.send_batch(list(range(3000))))
+    sql("ANALYZE")
+    statement, params = Search(place=Place.FAILED)._sql(50, None)
+
+    plan = "\n".join(line for (line,) in sql("EXPLAIN " + statement, params))
+
+    assert re.search(r"Index (Only )?Scan.* using pgqueue_archive_q\d+_id_idx", plan), plan
