@@ -35,8 +35,8 @@ CURSORS = 16
 
 # The sessions that were looked at, and whether statements may be prepared there.
 _found: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-# The cursors of each of Django's connections, by statement. To make one each time is a tenth of a
-# send's time in this process; to run another statement by the same one, a tenth of a read's.
+# The cursors of each of Django's connections, by statement. A new cursor costs a tenth of the time
+# that a send takes in this process; another statement on a used cursor, a tenth of a read's.
 _cursors: WeakKeyDictionary[Any, dict[str, psycopg.Cursor[Any]]] = WeakKeyDictionary()
 
 

@@ -140,7 +140,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, app_id, batchId)
 
 
-# Runs in the tasks
+# Functions that run in the tasks
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,7 @@ class Taken:
     queue_id: int
     #: How often and when they were delivered, and ranges of ids.
     parts: tuple[str, ...]
-    #: Whether there are messages of groups.
+    #: Whether some of the messages belong to FIFO groups.
     grouped: bool = False
 
     @classmethod

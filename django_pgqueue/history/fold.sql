@@ -1,6 +1,5 @@
--- The rows of a minute that consumers wrote, or all rows of an hour, become one row: of as many
--- queues as a batch has. With span 60 minutes are folded, with 3600 hours. A row that is folded is
--- not written any more (note.sql).
+-- Merges a queue's rows of one minute (span 60) or of one hour (span 3600) into one row, for a batch
+-- of queues. Consumers no longer write to a merged row (note.sql).
 WITH chosen AS MATERIALIZED (
     SELECT DISTINCT queue_id,
            date_bin(make_interval(secs => %(span)s), bucket, timestamptz 'epoch') AS start

@@ -90,8 +90,9 @@ def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> b
     if not outcomes.all_old:
         return False
     if outcomes.not_exported:
+        # The outcomes of an overdue partition are pruned one by one, and counted there.
         if not is_overdue(partition, before):
-            work.counts["held"] += outcomes.not_exported  # otherwise pruning counts them
+            work.counts["held"] += outcomes.not_exported
         return False
     dropped = work.briefly(partial(_drop, work=work, partition=partition, outcomes=outcomes))
     if dropped:

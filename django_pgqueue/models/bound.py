@@ -188,7 +188,7 @@ class BoundQueue:
         poll_interval_ms: float = 100,
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
-        """Read, and when there is nothing wait for it."""
+        """Read; if there is nothing to read, wait for it."""
         return self._messages(
             polling.read_with_poll,
             vt=vt,
@@ -220,7 +220,7 @@ class BoundQueue:
         max_poll_seconds: float = 5,
         poll_interval_ms: float = 100,
     ) -> list[Message]:
-        """``read_grouped``, and when there is nothing wait for it as ``read_with_poll`` does."""
+        """``read_grouped``; if nothing is there to read, wait as ``read_with_poll`` does."""
         return self._messages(
             polling.read_grouped_with_poll,
             vt=vt,
@@ -253,7 +253,7 @@ class BoundQueue:
         max_poll_seconds: float = 5,
         poll_interval_ms: float = 100,
     ) -> list[Message]:
-        """``read_grouped_rr``, and when there is nothing wait for it as ``read_with_poll`` does."""
+        """``read_grouped_rr``; if nothing is there to read, wait as ``read_with_poll`` does."""
         return self._messages(
             polling.read_grouped_rr_with_poll,
             vt=vt,
@@ -292,7 +292,7 @@ class BoundQueue:
         poll_interval_ms: float = 100,
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
-        """Read, and when there is nothing wait for it."""
+        """Read; if there is nothing to read, wait for it."""
         return self._messages(
             polling.read_with_poll,
             vt=vt,

@@ -75,8 +75,8 @@ class Execution:
     def _run_and_settle(self, running: Running) -> Result:
         """Run the handler and write its acks in one transaction.
 
-        When another transaction was in its way, all is rolled back and tried again at once: the
-        database asks for that, and the message is not to blame.
+        After a serialization failure or a deadlock the transaction is rolled back and tried again
+        at once. The attempt does not count.
         """
         result = self._try_to_settle(running)
         for _try in range(1, _TRIES):

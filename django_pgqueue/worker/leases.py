@@ -55,7 +55,7 @@ class LeaseKeeper(Loop):
 
     def _extend(self, subscription: Subscription) -> None:
         if subscription.handler.ack_policy is AckPolicy.ACK_FIRST:
-            # What runs was archived before it started.
+            # A message is archived before its handler starts, so there is no lease to extend.
             return
         now = time.monotonic()
         ending: dict[Receipt, Message] = {}
@@ -123,7 +123,7 @@ class LeaseKeeper(Loop):
                 if not subscription.handler.locked:
                     # A locked row can only be settled by the transaction that locked it.
                     self._abandon(subscription, running)
-                # Its query may wait for ever, and hold locks meanwhile.
+                # The handler's query may wait for ever, and hold locks meanwhile.
                 for connection in running.connections:
                     cut(connection)
                 running.connections = ()

@@ -65,7 +65,7 @@ def outcome_of(
             said=said,
         )
     except Exception as broken:
-        # A retry strategy of the project's that fails must not take the message with it.
+        # The project's retry strategy raised an error: retry after the visibility timeout.
         failure = Failure.of(broken, message.attempts + 1)
         return Nack(subscription.vt, describe(broken), broken, failure)
 

@@ -69,7 +69,7 @@ class Subscription:
     def lease(self, qty: int, *, behind: Sequence[Message] = (), **options: Any) -> list[Message]:
         """Lease up to ``qty`` messages; ``options`` are those of :func:`reading.lease`.
 
-        With ``behind`` those that wait behind these heads of FIFO groups, just leased.
+        ``behind`` are heads of FIFO groups that were just leased: leases their followers only.
         """
         act: Callable[..., Deliveries] = reading.lease
         if behind:

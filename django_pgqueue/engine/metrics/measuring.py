@@ -13,9 +13,9 @@ from django_pgqueue.types import Metrics
 
 __all__ = ["metrics", "metrics_of_all"]
 
-#: Of many queues, how many messages of each are counted at least.
+#: The least number of messages counted in each queue, however many queues there are.
 LEAST_COUNTED = 100
-#: Of ready messages that the statistics know to be more than are counted.
+#: How many ready messages are counted where the statistics show more than that.
 ENOUGH = 25
 
 

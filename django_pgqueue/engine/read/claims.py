@@ -42,7 +42,7 @@ class Claim:
         self._bounds: dict[str, Any] | None = None
         self._swept_at = float("-inf")
         self._took = 0.0
-        #: Whether there were messages of groups, whose heads are leased one by one.
+        #: Whether the last read found messages of groups: their heads are leased one by one.
         self.grouped = False
 
     def bounds(self) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ def read_with_poll(
     poll_interval_ms: float = 100,
     conditional: dict[str, Any] | None = None,
 ) -> Deliveries:
-    """Read, and when there is nothing wait for it.
+    """Read; if there is nothing to read, wait for it.
 
     Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
     transaction: a notification ends it, the moment the next message is due, or
@@ -59,7 +59,7 @@ def read_grouped_with_poll(
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
 ) -> Deliveries:
-    """``read_grouped``, and when there is nothing wait for it as ``read_with_poll`` does.
+    """``read_grouped``; if nothing is there to read, wait as ``read_with_poll`` does.
 
     >>> queue("orders").read_grouped_with_poll(qty=10, max_poll_seconds=0)
     []
@@ -81,7 +81,7 @@ def read_grouped_rr_with_poll(
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
 ) -> Deliveries:
-    """``read_grouped_rr``, and when there is nothing wait for it as ``read_with_poll`` does.
+    """``read_grouped_rr``; if nothing is there to read, wait as ``read_with_poll`` does.
 
     >>> queue("orders").read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
     []

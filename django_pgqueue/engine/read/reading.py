@@ -207,7 +207,7 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
     with queue.runner.transaction():
         taken = _take(queue, terms(queue, None, qty), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
-    # Deleted, so that this delivery does not count.
+    # A popped message is not delivered again: read_ct has the deliveries before this one.
     taken[:] = [
         d._replace(read_ct=d.read_ct - 1, first_read_at=d.first_read_at if d.read_ct > 1 else None)
         for d in taken
