@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from django.db.models import F
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
@@ -46,13 +47,17 @@ class Consumer:
 
 
 class ConsumersPage(Page):
-    """The list of consumers, those with the oldest heartbeat first."""
+    """The list of consumers: the oldest heartbeat first, and those that died last."""
 
     name = "process_changelist"
     template = "consumers"
 
     def answer(self) -> HttpResponse:
-        processes = list(self.owner.get_queryset(self.request).order_by("heartbeat_at"))
+        processes = list(
+            self.owner.get_queryset(self.request).order_by(
+                F("gone_at").desc(nulls_first=True), "heartbeat_at"
+            )
+        )
         seen = allowed(self.request)
         held = self._in_hand(processes, seen)
         rows = [self._row(process, held, seen) for process in processes]
@@ -64,7 +69,9 @@ class ConsumersPage(Page):
     ) -> Consumer:
         silent = seconds_since(process.heartbeat_at)
         look, status = "", _("running")
-        if silent > DEAD_AFTER:
+        if process.gone_at is not None:
+            look, status = "bad", _("gone at %s") % moment(process.gone_at)
+        elif silent > DEAD_AFTER:
             look, status = "bad", _("no heartbeat")
         elif process.stopping:
             look, status = "quiet", _("stopping")

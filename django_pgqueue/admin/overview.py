@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connections
+from django.db.models import Q
 from django.db.models.expressions import RawSQL
 from django.utils.timezone import is_naive, now
 from django.utils.translation import gettext
@@ -19,6 +20,7 @@ from django_pgqueue.admin.wording import counted
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
 from django_pgqueue.history.recent import Counts, Recent, Times, recent, times
 from django_pgqueue.models import ArchivedMessage, Process, Queue
+from django_pgqueue.models.process import ago
 from django_pgqueue.runner import runner
 from django_pgqueue.types import Metrics
 from django_pgqueue.wording import age
@@ -197,11 +199,13 @@ def judged(
     """
     using, names = queues[0].alias, {queue.name for queue in queues}
     oldest = places.oldest_readable([queue.pk for queue in queues], using=using)
-    processes = [
+    recent = Q(gone_at=None) | Q(gone_at__gte=ago(dt.timedelta(seconds=RECENT)))
+    every = [
         process
-        for process in Process.objects.using(using).order_by("host", "pid")
+        for process in Process.every.using(using).filter(recent).order_by("host", "pid")
         if names.intersection(process.queues)
     ]
+    processes = [process for process in every if process.gone_at is None]
     dead = [process for process in processes if seconds_since(process.heartbeat_at) > DEAD_AFTER]
     live = Counter(
         name
@@ -241,6 +245,20 @@ def judged(
             "consumers",
         )
         for process in dead
+    ]
+    alerts += [
+        Alert(
+            WARNING,
+            gettext("Consumer %(consumer)s died %(age)s ago; it held %(messages)s, given back")
+            % {
+                "consumer": process,
+                "age": age(seconds_since(process.gone_at)),
+                "messages": counted(process.given_back),
+            },
+            "consumers",
+        )
+        for process in every
+        if process.gone_at is not None
     ]
     alerts.sort(key=lambda alert: -alert.level)
     return Overview(rows, alerts, processes, at)

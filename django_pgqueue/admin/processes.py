@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern
 
@@ -12,19 +12,20 @@ from django_pgqueue.admin.base import RecordAdmin
 from django_pgqueue.admin.consumers_page import ConsumersPage
 from django_pgqueue.admin.health import HealthPage
 from django_pgqueue.models import Process
+from django_pgqueue.models.process import GONE_KEPT, ago
 
 __all__ = ["ProcessAdmin"]
 
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
-    """Consumer processes. A row is deleted when its process stops, or soon after it dies."""
+    """Consumer processes: those that run, and for a day those that died."""
 
     list_page = ConsumersPage
     pages = [HealthPage]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Process]:
-        rows = super().get_queryset(request)
+        rows = Process.every.filter(Q(gone_at=None) | Q(gone_at__gte=ago(GONE_KEPT)))
         seen = allowed(request)
         if seen is None:
             return rows

@@ -92,6 +92,19 @@ class Migration(migrations.Migration):
                         )
                     ),
                 ),
+                (
+                    "gone_at",
+                    models.DateTimeField(
+                        help_text="When it was found dead: it had sent no heartbeat, and no goodbye.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "given_back",
+                    models.IntegerField(
+                        default=0, help_text="How many messages it held when it died."
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "consumer process",

@@ -16,7 +16,7 @@ from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["Process"]
+__all__ = ["GONE_KEPT", "Process", "ago"]
 
 
 # Commit heartbeats without waiting for the disk: if a crash loses one, the next one follows.
@@ -32,8 +32,21 @@ UNFLUSHED = lookups.Exact(
 )
 
 
+#: How long the row of a dead process is kept.
+GONE_KEPT = dt.timedelta(days=1)
+
+
+def ago(time: dt.timedelta) -> models.ExpressionWrapper[Any]:
+    """The moment that long ago, by the database's clock."""
+    return models.ExpressionWrapper(NOW - time, output_field=models.DateTimeField())
+
+
 class ProcessManager(models.Manager["Process"]):
-    """Registers processes, and releases the leases of dead ones."""
+    """Processes that are not known to be dead. Registers them, and releases dead ones' leases."""
+
+    def get_queryset(self) -> models.QuerySet[Process]:
+        """A queryset of these processes."""
+        return super().get_queryset().filter(gone_at=None)
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
         """Insert a row for this process. Leases that the process takes carry the row's id."""
@@ -51,9 +64,7 @@ class ProcessManager(models.Manager["Process"]):
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
         """Processes with a heartbeat in the last ``dead_after`` seconds that are not stopping."""
-        last = models.ExpressionWrapper(
-            NOW - dt.timedelta(seconds=dead_after), output_field=models.DateTimeField()
-        )
+        last = ago(dt.timedelta(seconds=dead_after))
         return list(self.using(using).filter(heartbeat_at__gte=last, stopping=False))
 
     def declared(self, *, using: str) -> set[str]:
@@ -62,10 +73,10 @@ class ProcessManager(models.Manager["Process"]):
         return {name for names in lists for name in names}
 
     def reap(self, older_than: dt.timedelta, *, using: str) -> dict[int, int]:
-        """Delete processes without a heartbeat for this long, and make their messages readable.
+        """Mark processes without a heartbeat for this long as gone, and free their messages.
 
-        Several processes may call it at the same time: only one of them reaps a dead process.
-        Returns the number of leases by process id.
+        Their rows are kept for a day. Several processes may call it at the same time: only one of
+        them reaps a dead process. Returns the number of leases by process id.
         """
         rescued: dict[int, int] = {}
         alone = not connections[using].in_atomic_block
@@ -73,16 +84,19 @@ class ProcessManager(models.Manager["Process"]):
             if alone:  # if a server crash loses the commit, another process reaps again
                 with connections[using].cursor() as cursor:
                     set_locally(cursor, synchronous_commit="off")
-            last = models.ExpressionWrapper(NOW - older_than, output_field=models.DateTimeField())
             dead = list(
                 self.using(using)
                 .select_for_update(skip_locked=True)
-                .filter(heartbeat_at__lt=last)
+                .filter(heartbeat_at__lt=ago(older_than))
                 .order_by("pk")
             )
             for process in dead:
                 rescued[process.pk] = self._give_back(process, using)
-                process.delete()
+                self.using(using).filter(pk=process.pk).update(
+                    gone_at=NOW, working_on={}, given_back=rescued[process.pk]
+                )
+            if dead:
+                self.model.every.using(using).filter(gone_at__lt=ago(GONE_KEPT)).delete()
         return rescued
 
     def _give_back(self, process: Process, using: str) -> int:
@@ -93,7 +107,7 @@ class ProcessManager(models.Manager["Process"]):
 
 
 class Process(models.Model):
-    """One running consumer process. The row is deleted when it stops, or soon after it dies."""
+    """One consumer process. The row is deleted when it stops, and a day after it died."""
 
     id: models.AutoField[int, int] = models.AutoField(primary_key=True)
     host: models.TextField[str, str] = models.TextField()
@@ -111,8 +125,16 @@ class Process(models.Model):
     heartbeat_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW
     )
+    gone_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
+        null=True, help_text="When it was found dead: it had sent no heartbeat, and no goodbye."
+    )
+    given_back: models.IntegerField[int, int] = models.IntegerField(
+        default=0, help_text="How many messages it held when it died."
+    )
 
     objects: ClassVar[ProcessManager] = ProcessManager()
+    #: Dead processes too.
+    every: ClassVar[models.Manager[Process]] = models.Manager()
 
     class Meta:
         verbose_name: ClassVar[Any] = gettext_lazy("consumer process")

@@ -18,6 +18,7 @@ from django_pgqueue.admin import health
 from django_pgqueue.models import BoundQueue, Message, Process, PurgeMark, Queue
 from tests.actors import Actor, begin, execute, rollback
 from tests.admin.conftest import page
+from tests.leasing import lease
 
 
 def database(client: Client) -> str:
@@ -59,6 +60,46 @@ def test_consumers_are_shown_with_their_state(
     Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"], **values)
 
     assert told in page(admin_client, "process").partition("<tbody>")[2]
+
+
+def test_a_consumer_that_was_killed_is_shown_for_a_day_with_what_it_held(
+    admin_client: Client, orders: BoundQueue
+) -> None:
+    killed = Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    orders.send_batch(range(3))
+    lease(Queue.objects.get(name="orders"), qty=2, process_id=killed.pk)
+    Process.objects.update(heartbeat_at=now() - dt.timedelta(minutes=1))
+    assert Process.objects.reap(dt.timedelta(seconds=12), using="default") == {killed.pk: 2}
+
+    row = page(admin_client, "process").partition("<tbody>")[2]
+    overview = overview_of(admin_client)
+
+    assert "web-1:7" in row
+    assert "gone at" in row
+    assert "held 2 messages, given back" in row
+    assert "Consumer web-1:7 died 0 s ago; it held 2 messages, given back" in overview
+    Process.every.update(gone_at=now() - dt.timedelta(hours=2))
+    assert "web-1:7" in page(admin_client, "process")
+    assert "web-1:7" not in overview_of(admin_client)
+    Process.every.update(gone_at=now() - dt.timedelta(days=1, minutes=1))
+    assert "web-1:7" not in page(admin_client, "process")
+
+
+def overview_of(client: Client) -> str:
+    return client.get(reverse("admin:django_pgqueue_queue_changelist")).content.decode()
+
+
+def test_rows_of_dead_consumers_are_deleted_after_a_day(db: None) -> None:
+    old, new = (
+        Process.objects.create(host=host, pid=7, version="1", queues=[]) for host in ("old", "new")
+    )
+    Process.objects.filter(pk=old.pk).update(gone_at=now() - dt.timedelta(days=2))
+    Process.objects.filter(pk=new.pk).update(heartbeat_at=now() - dt.timedelta(minutes=1))
+
+    Process.objects.reap(dt.timedelta(seconds=12), using="default")
+
+    assert [process.host for process in Process.every.all()] == ["new"]
+    assert not Process.objects.exists()
 
 
 def test_the_silent_ones_come_first(admin_client: Client) -> None:
