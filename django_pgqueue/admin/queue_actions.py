@@ -16,8 +16,9 @@ from django_pgqueue.admin.page import QueuePage
 from django_pgqueue.admin.search import Backlog
 from django_pgqueue.admin.spans import SpanField
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
-from django_pgqueue.models import Message
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bulk import Kind
+from django_pgqueue.models.clock import NOW
 
 __all__ = ["PausePage", "PurgePage", "RedrivePage", "ResumePage", "SendPage"]
 
@@ -56,13 +57,18 @@ class SendPage(QueuePage):
         queue = self.queue(pk)
         form = SendForm(self.request.POST or None)
         if form.is_valid():
+            before = Queue.objects.values_list(NOW, flat=True).get(pk=pk)
             try:
                 sent = Message.objects.send(queue, **form.cleaned_data)
             except (InvalidArgument, InvalidMessage) as error:
                 form.add_error(None, str(error))
             else:
-                self.owner.log_change(self.request, queue, f"Sent message {sent}.")
-                told = gettext("Sent message {id} to {queue}.")
+                new = Message.objects.filter(pk=sent, queue=queue, enqueued_at__gte=before)
+                if new.exists():
+                    self.owner.log_change(self.request, queue, f"Sent message {sent}.")
+                    told = gettext("Sent message {id} to {queue}.")
+                else:
+                    told = gettext("Nothing was sent: message {id} of {queue} has this dedup key.")
                 link = self.owner.message_link(sent, queue.pk)
                 self.owner.message_user(
                     self.request, format_html(told, id=link, queue=queue), messages.SUCCESS
