@@ -28,10 +28,12 @@ from django_pgqueue.admin.failures import fingerprint
 from django_pgqueue.admin.failures_page import FailurePage, FailuresPage, offers
 from django_pgqueue.admin.masking import mask_text
 from django_pgqueue.admin.messages_page import ACTIONS, PREVIEW, MessagesPage
+from django_pgqueue.admin.overview import DEAD_AFTER
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.resend import ResendPage
 from django_pgqueue.admin.search import Search
 from django_pgqueue.admin.timeline import dead_letter, drawn, steps
+from django_pgqueue.admin.why import why
 from django_pgqueue.admin.wording import (
     EMPTY,
     cut,
@@ -57,6 +59,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "attempts",
         "life",
         "came_from",
+        "why",
         "outcome",
         "error",
         "result",
@@ -72,7 +75,10 @@ class MessageAdmin(ReadOnlyAdmin):
     list_page = MessagesPage
     pages = [ResendPage, FailuresPage, FailurePage]
     fieldsets = [
-        (None, {"fields": [("in_queue", "state", "deliveries", "attempts"), "life", "outcome"]}),
+        (
+            None,
+            {"fields": [("in_queue", "state", "deliveries", "attempts"), "why", "life", "outcome"]},
+        ),
         (gettext_lazy("Failure"), {"fields": ["came_from", "error", "failed_attempts"]}),
         (
             gettext_lazy("Message"),
@@ -96,6 +102,7 @@ class MessageAdmin(ReadOnlyAdmin):
         failed = obj.died or getattr(obj.outcome, "error", None) or obj.failed
         absent = {
             *([] if obj.outcome else ["outcome"]),
+            *([] if obj.standing else ["why"]),
             *([] if obj.died else ["came_from"]),
             *([] if obj.failed else ["failed_attempts"]),
             *([] if getattr(obj.outcome, "result", None) is not None else ["result"]),
@@ -155,6 +162,7 @@ class MessageAdmin(ReadOnlyAdmin):
             using = found._state.db
             found.died = dead_letter(found.contents.headers)
             found.sources = self.queues(request)
+            found.surroundings = places.surroundings(found, DEAD_AFTER)
             found.failed = Attempt.objects.of(found.pk, using=using)
             found.processes = Process.objects.using(using).in_bulk(
                 {each.process_id for each in found.failed if each.process_id}
@@ -195,6 +203,13 @@ class MessageAdmin(ReadOnlyAdmin):
 
     # Cells
 
+    @admin.display(description=gettext_lazy("delivery"))
+    def why(self, message: Any) -> str:
+        """Why the message is not delivered now."""
+        if message.standing is None:
+            return EMPTY
+        return why(message, message.standing, message.surroundings, self.message_link)
+
     @admin.display(description=gettext_lazy("timeline"))
     def life(self, message: Any) -> str:
         return drawn(list(steps(message, message.standing, message.outcome, message.died)))
@@ -218,7 +233,7 @@ class MessageAdmin(ReadOnlyAdmin):
         """Links to the previous and next message of its group."""
         if message.group_key is None or message.standing is None:
             return EMPTY
-        found = places.neighbours(message)
+        found = message.surroundings
         before = [found.head] if found.head not in (None, message.pk) else []
         before += [pk for pk in found.before if pk not in before]
         after = [pk for pk in found.after if pk != found.head]

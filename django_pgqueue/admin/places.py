@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 __all__ = [
     "ENDED",
     "LIVE",
-    "Neighbours",
+    "MOST_COUNTED",
     "Place",
     "Standing",
+    "Surroundings",
     "listed",
-    "neighbours",
     "oldest_readable",
     "standing",
+    "surroundings",
 ]
 
 
@@ -69,6 +70,9 @@ _LABELS = {
 }
 
 LIVE = (Place.READY, Place.DUE, Place.WAITING, Place.IN_FLIGHT, Place.DELAYED)
+#: Maximum number of messages of a group that are counted before one.
+MOST_COUNTED = 1000
+
 ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
 
 
@@ -152,23 +156,38 @@ def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
     return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
 
 
-class Neighbours(NamedTuple):
-    """The messages around one in its FIFO group, of those in the queue."""
+class Surroundings(NamedTuple):
+    """What is around a message in the queue."""
 
-    head: int | None
-    before: list[int]  # of those that wait, the nearest last
+    head: int | None  # of its FIFO group
+    before: list[int]  # of its group, those that wait: the nearest last
     after: list[int]  # the nearest first
     more: bool  # there are more after those
+    waiting_before: int  # at most MOST_COUNTED
+    error: str | None  # of its last attempt
+    has_consumer: bool
 
 
-def neighbours(message: Message, qty: int = 5) -> Neighbours:
-    """The nearest messages of the FIFO group, before and after this one. Uses the waiting index."""
+def surroundings(message: Message, dead_after: float, qty: int = 5) -> Surroundings:
+    """What is around a message in the queue: its FIFO group, its last error, its consumers.
+
+    Arguments:
+        dead_after: seconds without a heartbeat after which a consumer counts as dead.
+        qty: how many messages of the group to list before it and after it.
+    """
     names = ddl.table_names(message.queue_id, unlogged=message.queue.unlogged)
-    params = {"group": message.group_key, "id": message.pk, "qty": qty}
+    params = {
+        "group": message.group_key,
+        "id": message.pk,
+        "qty": qty,
+        "most": MOST_COUNTED,
+        "queue": message.queue.name,
+        "dead_after": dead_after,
+    }
     with connections[message.queue.alias].cursor() as cursor:
-        cursor.execute(compose("neighbours", names, __package__), params)
-        head, before, after = cursor.fetchone()
-    return Neighbours(head, before[::-1], after[:qty], len(after) > qty)
+        cursor.execute(compose("surroundings", names, __package__), params)
+        head, before, after, *others = cursor.fetchone()
+    return Surroundings(head, before[::-1], after[:qty], len(after) > qty, *others)
 
 
 def _fetch(name: str, of: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]]:

@@ -52,6 +52,78 @@ def test_timeline_says_what_comes_next(operator: Client, orders: BoundQueue) -> 
     assert "The lease ran out; readable since" in life(operator, ready)
 
 
+def alive(name: str) -> None:
+    Process.objects.create(host="web-1", pid=7, version="1", queues=[name])
+
+
+def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(
+    operator: Client, orders: BoundQueue
+) -> None:
+    pk = orders.send(1)
+
+    alone = field(operator, pk, "why")
+    alive("orders")
+    served = field(operator, pk, "why")
+    Queue.objects.update(paused=True)
+    paused = field(operator, pk, "why")
+
+    assert alone == (
+        "Delivery: No consumer of orders is alive; Readable: the next free consumer takes it"
+    )
+    assert served == "Delivery: Readable: the next free consumer takes it"
+    assert paused == "Delivery: orders is paused"
+
+
+def test_the_page_says_behind_which_message_of_its_group_one_waits(
+    operator: Client, orders: BoundQueue
+) -> None:
+    alive("orders")
+    pks = orders.send_batch(range(4), group="customer 7")
+    unread = field(operator, pks[2], "why")
+    orders.read()
+
+    assert unread == "Delivery: Number 3 in group customer 7, which the next read begins"
+    assert re.fullmatch(
+        rf"Delivery: Number 3 in group customer 7, behind {pks[0]} \(in flight for \d s\)",
+        field(operator, pks[2], "why"),
+    )
+    assert re.fullmatch(r"Delivery: In flight for \d s", field(operator, pks[0], "why"))
+
+
+def test_the_page_says_when_a_message_is_tried_again_and_after_which_error(
+    operator: Client, orders: BoundQueue
+) -> None:
+    alive("orders")
+    pk = orders.send(1)
+    [message] = orders.read()
+    orders.retry({message.receipt: 600}, errors={message.receipt: "the <bank> is down\nat noon"})
+    planned = field(operator, pk, "why")
+    orders.set_vt(pk, 0)
+
+    assert re.fullmatch(
+        r"Delivery: Tried again at [\d-]+ [\d:]+, after: the <bank> is down", planned
+    )
+    assert field(operator, pk, "why") == "Delivery: Readable again, after: the <bank> is down"
+
+
+def test_the_page_says_for_when_a_message_is_scheduled(
+    operator: Client, orders: BoundQueue
+) -> None:
+    alive("orders")
+    pk = orders.send(1, delay=600)
+
+    assert re.fullmatch(r"Delivery: Scheduled for [\d-]+ [\d:]+", field(operator, pk, "why"))
+
+
+def test_the_page_of_a_message_that_is_done_has_no_reason(
+    operator: Client, orders: BoundQueue
+) -> None:
+    pk = orders.send(1)
+    orders.archive(pk)
+
+    assert field(operator, pk, "why") == ""
+
+
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_timeline_of_a_dead_letter_begins_in_its_queue(
     operator: Client, orders: BoundQueue, settings: Any, use_tz: bool
