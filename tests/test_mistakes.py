@@ -151,32 +151,32 @@ MISTAKES = [
     ),
     pytest.param(
         lambda: queue("orders").send(1, countdown=60),  # type: ignore[call-arg]
-        (TypeError, InvalidArgument),
-        ["countdown", "did you mean delay?"],
+        TypeError,
+        ["unexpected keyword argument 'countdown'"],
         id="countdown, as in Celery",
     ),
     pytest.param(
         lambda: queue("orders").send(1, eta=None),  # type: ignore[call-arg]
-        (TypeError, InvalidArgument),
-        ["eta", "did you mean delay?"],
+        TypeError,
+        ["unexpected keyword argument 'eta'"],
         id="eta, as in Celery",
     ),
     pytest.param(
         lambda: queue("orders").send(1, prioritty=5),  # type: ignore[call-arg]
-        (TypeError, InvalidArgument),
-        ["prioritty", "did you mean priority?"],
+        TypeError,
+        ["unexpected keyword argument 'prioritty'"],
         id="a keyword misspelt",
     ),
     pytest.param(
         lambda: Message.objects.create_queue("mails", visibility=3),  # type: ignore[call-arg]
-        (TypeError, InvalidArgument),
-        ["create_queue() has no argument 'visibility'", "did you mean visibility_timeout?"],
+        TypeError,
+        ["create_queue() got an unexpected keyword argument 'visibility'"],
         id="a setting of a queue misspelt",
     ),
     pytest.param(
         lambda: queue("mails").create(max_delivery=3),  # type: ignore[call-arg]
-        (TypeError, InvalidArgument),
-        ["max_delivery", "did you mean max_deliveries?"],
+        TypeError,
+        ["unexpected keyword argument 'max_delivery'"],
         id="a setting of queue().create() misspelt",
     ),
     *(
