@@ -30,7 +30,7 @@ from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, S
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
 
-__all__ = ["BoundQueue", "queue"]
+__all__ = ["BoundQueue", "bound_to", "queue"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,12 +51,12 @@ class BoundQueue:
     model: type[Message]
 
     def __init__(self, name: str | Queue, *, using: str | None = None) -> None:
-        self._given = name
         if isinstance(name, Queue):
             using = using or name.alias
             name = name.name
         self.name: str = arguments.queue_name(name)
         self.using = using
+        self._target: str | Queue = self.name
 
     def __repr__(self) -> str:
         using = f", using={self.using!r}" if self.using else ""
@@ -556,7 +556,7 @@ class BoundQueue:
     def arepartition(self) -> None: ...
 
     def _open(self) -> OpenQueue:
-        return Queue.objects.resolve(self._given, self.using).opened
+        return Queue.objects.resolve(self._target, self.using).opened
 
     def _run(
         self,
@@ -593,6 +593,13 @@ class BoundQueue:
             return act(alias, *args, **kwargs)
         except ProgrammingError as error:
             raise explained(error, alias) from error.__cause__
+
+
+def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:
+    """As :func:`queue`, but operations take a Queue as it is, and do not look its name up."""
+    bound = BoundQueue(target, using=using)
+    bound._target = target
+    return bound
 
 
 def queue(name: str | Queue, *, using: str | None = None) -> BoundQueue:

@@ -13,7 +13,7 @@ from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.maintenance import Progress
 from django_pgqueue.models import maintaining, queues, topics
 from django_pgqueue.models.attempt import Attempt
-from django_pgqueue.models.bound import BoundQueue
+from django_pgqueue.models.bound import BoundQueue, bound_to
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue, explained
 from django_pgqueue.models.topic import Binding
@@ -627,7 +627,7 @@ class MessageManager(models.Manager["Message"]):
         return Queue.objects.resolve(queue, using or self._db)
 
     def _bound(self, queue: str | Queue) -> BoundQueue:
-        bound = BoundQueue(queue, using=self._db)
+        bound = bound_to(queue, using=self._db)
         bound.model = self.model
         return bound
 

@@ -14,7 +14,8 @@ from django.db import Error, connections
 from django_pgqueue import signals
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.connections import give_back_pooled, limited, pool_shortage, threads_of
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
@@ -228,7 +229,7 @@ class Consumer:
         try:
             return (
                 not self._busy()
-                and all(BoundQueue(s.queue).drained() for s in self.subscriptions)
+                and all(bound_to(s.queue).drained() for s in self.subscriptions)
                 and not self._busy()
                 # Nothing came and went while the queues were looked at.
                 and self._leased() == leased

@@ -13,7 +13,8 @@ from django.db import Error, connections, transaction
 from django_pgqueue import signals
 from django_pgqueue.acks import Ack, AckPolicy, Nack, Outcome
 from django_pgqueue.errors import HandlerTimeout, LeaseLost
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
@@ -93,7 +94,7 @@ class Execution:
 
         def settle(returned: Any) -> None:
             outcomes.extend(outcomes_of(self._subscription, running, None, returned))
-            settled = BoundQueue(self._subscription.queue).settle(
+            settled = bound_to(self._subscription.queue).settle(
                 {m.receipt: o for m, o in outcomes},
                 process_id=self._subscription.process_id,
             )

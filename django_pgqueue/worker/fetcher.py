@@ -12,7 +12,8 @@ from django.db import Error, connections
 from django_pgqueue import signals
 from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import FetchPlan
 from django_pgqueue.worker.loop import Loop, after_failures
 from django_pgqueue.worker.quarantine import Quarantine, is_suspect
@@ -157,7 +158,7 @@ class Fetcher(Loop):
             return
         before = 0.0 if got else plan.wait
         plan.wait = longer(before, handler.max_fetch_interval, listening=not self._deaf)
-        due = BoundQueue(subscription.queue).next_due()
+        due = bound_to(subscription.queue).next_due()
         if due <= NOW:
             # Overdue but not read: another transaction has locked the row, perhaps for long.
             due = plan.wait

@@ -12,7 +12,8 @@ from django.db import DataError, IntegrityError
 from django_pgqueue import signals
 from django_pgqueue.acks import Nack
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import Settled
 from django_pgqueue.worker.endings import (
     Cancelled,
@@ -173,6 +174,6 @@ class Settler(Loop):
             return Settled(released)
         # A Nack carries the reason of its attempt, for the row that waits for the next one.
         given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Cancelled, Release))}
-        return BoundQueue(subscription.queue).settle(
+        return bound_to(subscription.queue).settle(
             given, ran=ran, process_id=subscription.process_id
         )

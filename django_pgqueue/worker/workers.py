@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.models import BoundQueue
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import close_old, give_back_pooled, limited, uses_pools
 from django_pgqueue.worker.endings import announce
@@ -163,7 +163,7 @@ class LockedWorker(threading.Thread):
                 for message in messages:
                     message.lease_until = float("inf")
                     found = self._execution.run_locked(message, threading.get_ident(), limit)
-                    BoundQueue(queue).settle(
+                    bound_to(queue).settle(
                         {m.receipt: o for m, o in found},
                         process_id=subscription.process_id,
                     )
@@ -177,7 +177,7 @@ class LockedWorker(threading.Thread):
 
     def _next_due(self) -> float:
         with limited():
-            due = BoundQueue(self._subscription.queue).next_due()
+            due = bound_to(self._subscription.queue).next_due()
         # Overdue but not read: another transaction has locked the row.
         return due if due > NOW else float("inf")
 

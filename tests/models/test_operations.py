@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import models
+from django.utils.timezone import now
 
-from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.types import Metrics, Receipt
 from tests.conftest import run_sql
@@ -169,3 +171,14 @@ def plain(result: Any, highest: int) -> Any:
     if type(result) is int and result > highest:
         return "a new id"
     return result
+
+
+def test_a_bound_queue_follows_the_stored_settings_whatever_it_was_made_of(committed: None) -> None:
+    orders = BoundQueue(Message.objects.create_queue("orders", visibility_timeout=30))
+    orders.send(1)
+    Queue.objects.update(visibility_timeout=600)
+    Queue.objects.forget_all()
+
+    [message] = orders.read()
+
+    assert message.vt - now() > dt.timedelta(minutes=9)
