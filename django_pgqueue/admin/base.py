@@ -17,6 +17,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import generic
@@ -99,7 +100,8 @@ class PageAdmin(generic.ModelAdmin):
 
     @patiently
     def _list(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> HttpResponse:
-        return super().changelist_view(request, self.with_nav(request, extra_context))
+        titled = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        return super().changelist_view(request, self.with_nav(request, titled))
 
     def get_urls(self) -> list[URLPattern]:
         return [*map(self._pattern, self.pages), *super().get_urls()]

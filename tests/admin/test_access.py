@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
@@ -298,3 +300,20 @@ def test_rows_of_all_queues_without_a_hook(operator: Client, orders: BoundQueue)
     orders.send(1)
 
     assert len(rows(operator, "message")) == 1
+
+
+LISTS = sorted(
+    model._meta.model_name or ""
+    for model in admin.site._registry
+    if model._meta.app_label == "django_pgqueue"
+)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_titled_by_what_it_lists(admin_client: Client, name: str) -> None:
+    address = reverse(f"admin:django_pgqueue_{name}_changelist")
+
+    text = admin_client.get(address, follow=True).content.decode()
+
+    [title] = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)
+    assert not title.strip().startswith("Select")
