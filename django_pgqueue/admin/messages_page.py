@@ -28,7 +28,7 @@ from django_pgqueue.admin.bulk_actions import WORDS, Job, may, perform
 from django_pgqueue.admin.masking import mask
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
-from django_pgqueue.admin.places import LIVE, Place
+from django_pgqueue.admin.places import LIVE, Place, Standing
 from django_pgqueue.admin.search import Found, Search
 from django_pgqueue.admin.wording import (
     EMPTY,
@@ -255,18 +255,26 @@ def _lines(chunk: Sequence[Found], using: str) -> list[str]:
             *("group_key", "dedup_key", "headers", "size", "small"),
         )
     )
+    keys = Message.objects.using(using).only("pk", "queue_id", "priority", "group_key")
     ended = ArchivedMessage.objects.using(using).filter(**of_queues)
     with limited(using, SECONDS):
+        # Places before outcomes, so that a message archived in between is found.
+        standing = places.standing(list(keys.filter(**of_queues)), using=using)
         outcomes = {outcome.pk: outcome for outcome in ended}
         told = {row["id"]: row for row in rows}
-    return [_line(told[e.pk], outcomes.get(e.pk)) + "\n" for e in chunk if e.pk in told]
+    return [
+        _line(told[e.pk], outcomes.get(e.pk), standing.get(e.pk)) + "\n"
+        for e in chunk
+        if e.pk in told
+    ]
 
 
-def _line(row: dict[str, Any], outcome: ArchivedMessage | None) -> str:
+def _line(row: dict[str, Any], outcome: ArchivedMessage | None, standing: Standing | None) -> str:
+    place = standing.place.name if standing else None
     told = {
         "id": row["id"],
         "queue": row["queue__name"],
-        "state": outcome.state if outcome else None,
+        "state": outcome.state if outcome else place,
         "enqueued_at": row["enqueued_at"],
         "scheduled_at": row["scheduled_at"],
         "archived_at": outcome.archived_at if outcome else None,

@@ -623,6 +623,7 @@ def test_a_list_is_exported_as_json_lines(
     assert told[0]["body_left_out"] > 0
     assert told[2]["body"] == {"n": 1, "password": "•••"}
     assert (told[3]["state"], told[3]["error"]) == ("FAILED", "card <expired>")
+    assert [row["state"] for row in told[:3]] == ["READY"] * 3
     assert len(b"".join(capped.streaming_content).splitlines()) == 1
 
 
