@@ -1,7 +1,7 @@
 -- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell
 -- from where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
 WITH gone AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {settle/fence}
     RETURNING id, read_ct, last_read_at, attempts, error

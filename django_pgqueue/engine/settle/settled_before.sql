@@ -11,7 +11,7 @@ CROSS JOIN LATERAL (
      WHERE {to_archive} AND a.id = r.id AND a.last_read_at = at.moment AND a.read_ct = r.read_ct
        AND a.state <> 'CANCELLED' OFFSET 0)
     UNION ALL
-    (SELECT FROM {deferred} d
+    (SELECT FROM pgqueue_deferred d
      WHERE NOT {to_archive} AND d.id = r.id AND d.queue_id + 0 = {queue_id}
        AND d.last_read_at = at.moment AND d.state <> 'PROCESSING' OFFSET 0)
 ) done
