@@ -116,7 +116,7 @@ def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(
 
     assert backlog.archive(most) == ids(most)
     assert leases() == [ids(rest)]
-    assert backlog.archive(most).before == [m.receipt for m in most]
+    assert backlog.archive(most).lost == [m.receipt for m in most]
     assert backlog.archive(rest) == ids(rest)
     assert leases() == []
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
