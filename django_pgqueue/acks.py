@@ -21,8 +21,6 @@ __all__ = [
     "Outcome",
     "Reject",
     "Retry",
-    "decide",
-    "describe",
 ]
 
 _LONGEST_ERROR = 8192

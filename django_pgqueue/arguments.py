@@ -12,32 +12,6 @@ from django_pgqueue.encoding import encode
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
 from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
-__all__ = [
-    "array",
-    "by_receipt",
-    "condition",
-    "count",
-    "duration",
-    "fence",
-    "headers_text",
-    "ids",
-    "json_text",
-    "key",
-    "moment",
-    "newest",
-    "priority",
-    "process",
-    "quantity",
-    "queue_name",
-    "receipts",
-    "span",
-    "targets",
-    "text",
-    "texts",
-    "timeout",
-    "whole",
-]
-
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
 _INT4 = 2**31 - 1

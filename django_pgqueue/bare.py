@@ -38,7 +38,6 @@ from django_pgqueue.settings import DEFAULTS, mistake
 from django_pgqueue.sqlstates import UNDEFINED_TABLE
 
 __all__ = [
-    "BareRunner",
     "Deliveries",
     "Delivery",
     "OpenQueue",
@@ -47,7 +46,6 @@ __all__ = [
     "delete",
     "fail",
     "open_queue",
-    "open_queues",
     "peek",
     "pop",
     "read",

@@ -43,8 +43,6 @@ else:
         return getattr(function, "__annotations__", {})
 
 
-__all__ = ["Call"]
-
 _FILLED_IN = ("message", "context")
 
 #: Makes a field's value from a JSON value and its path, which errors name.

@@ -41,32 +41,16 @@ from django.db import OperationalError, connections, router, transaction
 from django.db.migrations.loader import MigrationLoader
 
 from django_pgqueue import conf, schedules
-from django_pgqueue.conf import DEFAULTS, settings
+from django_pgqueue.conf import settings
 from django_pgqueue.ddl import inspection
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import DEFAULT_RETRY, Handler, autodiscover, handlers
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
 from django_pgqueue.retries import is_unlimited
+from django_pgqueue.settings import DEFAULTS
 from django_pgqueue.worker.connections import pool_shortage, threads_of
 from django_pgqueue.worker.listener import can_listen
-
-__all__ = [
-    "check_database_exists",
-    "check_deliveries",
-    "check_handlers",
-    "check_keys",
-    "check_listening",
-    "check_made_by_migrations",
-    "check_objects",
-    "check_pools",
-    "check_queues_exist",
-    "check_routers",
-    "check_schedules",
-    "check_server_version",
-    "check_values",
-    "check_vendor",
-]
 
 OLDEST_SERVER = 15
 APP = Queue._meta.app_label

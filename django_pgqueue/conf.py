@@ -38,8 +38,6 @@ from django.core.signals import setting_changed
 
 from django_pgqueue.settings import DEFAULTS, mistake
 
-__all__ = ["DEFAULTS", "problem", "settings"]
-
 
 def problem(name: str | None = None) -> str | None:
     """The error in the value of a key, or in ``PGQUEUE`` itself; None if there is none.

@@ -15,8 +15,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_pgqueue.errors import InvalidArgument
 
-__all__ = ["available", "check", "following", "following_interval", "zone"]
-
 cronsim: Any = import_module("cronsim") if find_spec("cronsim") else None
 
 _UTC = dt.timezone.utc

@@ -8,8 +8,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["Undecoded", "decode"]
-
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
 # json.loads without its search for surrounding white space, which jsonb never has.

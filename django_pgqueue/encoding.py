@@ -9,8 +9,6 @@ import sys
 import uuid
 from typing import Any
 
-__all__ = ["encode"]
-
 
 class Encoder(json.JSONEncoder):
     """Dates, times, Decimal, UUID and Django's lazy texts become text."""

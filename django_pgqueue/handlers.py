@@ -19,16 +19,7 @@ from django_pgqueue.acks import AckPolicy, AckPolicyName
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import Exponential, RetryStrategy
 
-__all__ = [
-    "Handler",
-    "autodiscover",
-    "consumer",
-    "discover",
-    "discover_with",
-    "handler_of",
-    "handlers",
-    "register",
-]
+__all__ = ["consumer"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -29,15 +29,7 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
 from django_pgqueue.topics import topic_pattern
 
-__all__ = [
-    "AlterQueue",
-    "BindTopic",
-    "CreateQueue",
-    "DropQueue",
-    "QueueOperation",
-    "UnbindTopic",
-    "operations_in",
-]
+__all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "UnbindTopic"]
 
 Duration = dt.timedelta | float
 

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["pages"]
-
 #: By path: a function that returns content type and text.
 pages: dict[str, Callable[[], tuple[str, bytes]]] = {}

@@ -12,16 +12,6 @@ from typing import Any
 
 import pytest
 
-__all__ = [
-    "assert_enqueued",
-    "assert_not_enqueued",
-    "captured_messages",
-    "drain",
-    "eager",
-    "make_queue",
-    "travel",
-]
-
 
 def _testing() -> Any:
     return import_module("django_pgqueue.testing")

@@ -14,15 +14,7 @@ from typing import Any, Protocol
 
 from django_pgqueue.errors import InvalidArgument
 
-__all__ = [
-    "Constant",
-    "Exponential",
-    "Linear",
-    "NoRetry",
-    "RetryStrategy",
-    "is_unlimited",
-    "wants_retry",
-]
+__all__ = ["Constant", "Exponential", "Linear", "NoRetry", "RetryStrategy"]
 
 ExceptionTypes = tuple[type[BaseException], ...]
 

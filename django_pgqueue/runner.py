@@ -26,8 +26,6 @@ from django.db.backends.postgresql.base import Cursor
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.runner import Rows, dated
 
-__all__ = ["DjangoRunner", "database_key", "preparing_cursor", "runner"]
-
 #: From which run of the same text on psycopg prepares a statement.
 THRESHOLD = 5
 #: Cursors of a connection at most: each holds its last row, with a body of any size.

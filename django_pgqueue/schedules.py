@@ -19,7 +19,7 @@ from django_pgqueue.models import Missed, Process, Queue, Schedule
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 
-__all__ = ["connect", "declared", "schedule", "synchronize"]
+__all__ = ["schedule"]
 
 T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue")

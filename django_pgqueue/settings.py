@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-__all__ = ["DEFAULTS", "mistake"]
-
 DEFAULTS: dict[str, Any] = {
     "DATABASE": None,
     "ATTEMPTS_KEPT": 20,

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CHECK_VIOLATION",
-    "DEADLOCK",
-    "LOCK_NOT_AVAILABLE",
-    "QUERY_CANCELED",
-    "SERIALIZATION_FAILURE",
-    "UNDEFINED_TABLE",
-    "is_gone",
-    "sqlstate",
-]
-
 CHECK_VIOLATION = "23514"
 DEADLOCK = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"

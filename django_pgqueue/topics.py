@@ -17,8 +17,6 @@ from collections.abc import Iterable
 
 from django_pgqueue.errors import InvalidArgument
 
-__all__ = ["Router", "routing_key", "topic_pattern"]
-
 LONGEST = 255
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)

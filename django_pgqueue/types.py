@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Batch",
-    "BatchReceipt",
-    "Delay",
-    "Maintained",
-    "Metrics",
-    "Receipt",
-    "Settled",
-    "State",
-    "receipt_of",
-]
+__all__ = ["Delay", "Maintained", "Metrics", "Receipt", "Settled", "State"]
 
 #: A delay: seconds, a timedelta, or an aware datetime.
 Delay = int | float | dt.timedelta | dt.datetime

@@ -8,8 +8,6 @@ from django_pgqueue.arguments import queue_name
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.topics import topic_pattern
 
-__all__ = ["validate_queue_name", "validate_topic_pattern"]
-
 
 def validate_queue_name(name: str) -> None:
     """:func:`~django_pgqueue.arguments.queue_name` as a validator."""

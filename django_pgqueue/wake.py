@@ -6,8 +6,6 @@ is none. So every wait has a timeout.
 
 from __future__ import annotations
 
-__all__ = ["CHANNEL", "THROTTLE"]
-
 #: The channel of all notifications. The payload is the name of a queue that got messages.
 CHANNEL = "pgqueue"
 #: Seconds after a notification in which a queue sends no further one. Waits stay short during this

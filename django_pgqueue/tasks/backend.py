@@ -26,8 +26,6 @@ from django_pgqueue.tasks.framework import (
 )
 from django_pgqueue.tasks.results import body_of, load, new_result
 
-__all__ = ["PgQueueBackend"]
-
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")

@@ -33,8 +33,6 @@ from django_pgqueue.tasks.framework import (
     task_backends,
 )
 
-__all__ = ["Call", "Options", "PgQueueTask", "call_of", "task"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

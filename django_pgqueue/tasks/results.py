@@ -24,17 +24,6 @@ from django_pgqueue.tasks.framework import (
 )
 from django_pgqueue.types import State
 
-__all__ = [
-    "UNKNOWN",
-    "body_of",
-    "is_task",
-    "load",
-    "new_result",
-    "task_errors",
-    "task_of",
-    "worker_ids",
-]
-
 #: The worker id of an attempt that is not stored.
 UNKNOWN = "unknown"
 

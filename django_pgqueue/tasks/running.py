@@ -41,8 +41,6 @@ from django_pgqueue.tasks.results import (
 )
 from django_pgqueue.types import Receipt
 
-__all__ = ["TaskHandler", "connect", "create_queues", "register"]
-
 #: Retries of unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 

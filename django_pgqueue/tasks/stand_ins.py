@@ -5,8 +5,6 @@ from __future__ import annotations
 from django_pgqueue.tasks import framework
 from django_pgqueue.tasks.definition import Options
 
-__all__ = ["DummyBackend", "ImmediateBackend"]
-
 
 class ImmediateBackend(Options, framework.ImmediateBackend):  # type: ignore[misc]
     """Django's ImmediateBackend: tasks run when they are enqueued, once, without retries."""

@@ -35,8 +35,6 @@ from django_pgqueue.worker.running import Result, Running
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["drain", "eager", "make_queues", "make_tables", "replace_plain_tables"]
-
 
 def drain(
     queue: str,

@@ -16,8 +16,6 @@ from django_pgqueue.handlers import autodiscover, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.testing.draining import drain
 
-__all__ = ["assert_enqueued", "assert_not_enqueued", "captured_messages"]
-
 _ANY: Any = object()
 #: How many messages a failed assertion shows.
 _SHOWN = 10

@@ -11,8 +11,6 @@ from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.models import Queue, Schedule
 
-__all__ = ["travel"]
-
 _MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("dedup", "until"))
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from django_pgqueue.models import Message
 from django_pgqueue.worker.groups import Groups
 
-__all__ = ["AsyncBuffer", "Buffer", "FetchPlan"]
-
 #: No more is buffered than handlers will have started within this many seconds.
 HORIZON = 2.0
 #: The longest sleep of a worker that waits for a message, in seconds.

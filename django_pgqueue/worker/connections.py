@@ -21,20 +21,6 @@ from django.db import close_old_connections, connections
 
 from django_pgqueue.handlers import Handler
 
-__all__ = [
-    "Limit",
-    "close_old",
-    "configure",
-    "cut",
-    "give_back_pooled",
-    "limited",
-    "parameters",
-    "pool_shortage",
-    "pool_size",
-    "threads_of",
-    "uses_pools",
-]
-
 # Arguments of psycopg or of a pool, which libpq does not know.
 _NOT_FOR_LIBPQ = ("cursor_factory", "context", "prepare_threshold", "pool")
 _LONGEST_NAME = 63

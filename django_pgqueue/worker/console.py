@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from django_pgqueue.worker.consumer import Consumer
     from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Console"]
-
 logger = logging.getLogger("django_pgqueue.consumer")
 
 _LOG_EVERY = 30.0

@@ -34,8 +34,6 @@ from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
 from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
 
-__all__ = ["Consumer"]
-
 _DRAIN_CHECK = 0.1
 
 

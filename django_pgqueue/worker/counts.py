@@ -11,8 +11,6 @@ from django_pgqueue.conf import settings
 from django_pgqueue.history.histograms import bucket
 from django_pgqueue.worker.running import Running
 
-__all__ = ["Counts"]
-
 _OUTCOMES = ("completed", "retried", "failed", "exhausted", "lost")
 
 

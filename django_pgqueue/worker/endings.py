@@ -15,8 +15,6 @@ from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.types import Receipt, State
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Cancelled", "Ending", "Lost", "Release", "announce", "announce_gone", "why_gone"]
-
 _READ_AT = models.Func(
     "last_read_at",
     template=as_microseconds("%(expressions)s"),

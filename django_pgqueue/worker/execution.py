@@ -24,8 +24,6 @@ from django_pgqueue.worker.running import Result, Running, Stage, canceller, gua
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Execution"]
-
 #: How often a transactional handler is run before a conflict with another transaction counts.
 _TRIES = 5
 

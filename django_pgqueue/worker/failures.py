@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Failures"]
-
 
 class Failures:
     """The errors of one round of a loop.

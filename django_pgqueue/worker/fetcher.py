@@ -20,8 +20,6 @@ from django_pgqueue.worker.quarantine import Quarantine, is_suspect
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
 
-__all__ = ["Fetcher"]
-
 _WAIT_FOR_QUEUE = 1.0
 
 

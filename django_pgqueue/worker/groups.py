@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 
 from django_pgqueue.models import Message
 
-__all__ = ["Groups"]
-
 
 class Groups:
     """For each group its head, which may run, and its followers. The loops share it."""

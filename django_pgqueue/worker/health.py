@@ -14,9 +14,6 @@ from typing import Any
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.pages import pages
 
-__all__ = ["HealthServer"]
-
-
 #: Seconds that a read from a client, or a write to it, may take.
 _TIMEOUT = 5.0
 #: Connections at a time, each with a thread.

@@ -18,8 +18,6 @@ from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.running import Clock, Running, interrupt
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["LeaseKeeper"]
-
 #: A handler that neither an interrupt nor a cancellation ends is given up after this many seconds.
 _GRACE = 2.0
 _TICK = 0.2

@@ -12,8 +12,6 @@ from django_pgqueue import signals
 from django_pgqueue.wake import CHANNEL
 from django_pgqueue.worker.connections import limited, parameters
 
-__all__ = ["Listener", "can_listen"]
-
 #: How often a quiet connection is asked whether it is still there, in seconds.
 _PROBE = 10.0
 _PATIENCE = 0.5

@@ -12,8 +12,6 @@ from django.db import DatabaseError, InterfaceError, connections
 from django_pgqueue import signals
 from django_pgqueue.worker.connections import give_back_pooled, limited, uses_pools
 
-__all__ = ["Loop", "after_failures"]
-
 _LONGEST_WAIT = 5.0
 
 

@@ -17,8 +17,6 @@ from django_pgqueue.models import BulkAction, Queue
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 
-__all__ = ["Maintenance", "pause"]
-
 #: Maximum length of the maintenance lease, in seconds.
 _TERM = 30.0
 #: Maximum seconds between two rounds of a queue.

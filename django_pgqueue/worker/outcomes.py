@@ -12,9 +12,6 @@ from django_pgqueue.models import Message
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["outcome_of", "outcomes_of"]
-
-
 #: What a handler may return, or in a batch handler's list, to settle a message.
 _WORDS = (Ack, Nack, BaseException)
 

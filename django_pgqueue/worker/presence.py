@@ -14,8 +14,6 @@ from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Presence"]
-
 #: The most messages of each queue that are named in ``working_on``.
 _NAMED = 20
 

@@ -17,8 +17,6 @@ from django_pgqueue.models import Message
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Quarantine", "is_suspect"]
-
 #: Deliveries without a word after which a message is a suspect.
 _SILENT = 2
 #: How long running handlers may take to finish before a suspect starts, in seconds.

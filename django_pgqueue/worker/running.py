@@ -19,8 +19,6 @@ from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
 
-__all__ = ["Clock", "Result", "Running", "Stage", "canceller", "guarded", "interrupt"]
-
 
 class Stage(Enum):
     """The stage of a run: BEGUN, RUNNING, ENDED, CONCLUDED, in that order.

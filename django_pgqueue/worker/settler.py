@@ -26,8 +26,6 @@ from django_pgqueue.worker.endings import (
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Settler"]
-
 #: The most outcomes in one statement.
 _MOST = 1000
 

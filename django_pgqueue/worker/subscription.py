@@ -22,8 +22,6 @@ from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
 
-__all__ = ["Subscription"]
-
 
 class Subscription:
     """Whose queue it is: the loops and the workers share it.

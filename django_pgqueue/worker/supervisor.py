@@ -10,8 +10,6 @@ import sys
 import time
 from types import FrameType
 
-__all__ = ["Supervisor", "is_orphaned", "number"]
-
 logger = logging.getLogger("django_pgqueue.consumer")
 
 #: Names the supervisor to its children: one that loses its parent stops by itself.

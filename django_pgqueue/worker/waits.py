@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from django_pgqueue.wake import THROTTLE
 
-__all__ = ["NOW", "longer"]
-
 #: A message whose due time is at most this many seconds away counts as due now.
 NOW = 0.001
 

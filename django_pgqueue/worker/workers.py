@@ -23,8 +23,6 @@ from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
 
-__all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
-
 #: How often a busy thread closes its old connections, in seconds.
 _HOUSEKEEPING = 1.0
 #: The longest wait of a worker that cannot connect, in seconds.
