@@ -27,7 +27,6 @@ They pass if the database cannot be reached, since that is no mistake in the con
 from __future__ import annotations
 
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -49,7 +48,7 @@ from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
 from django_pgqueue.retries import is_unlimited
 from django_pgqueue.settings import DEFAULTS
-from django_pgqueue.worker.connections import pool_shortage, threads_of
+from django_pgqueue.worker.connections import small_pools
 from django_pgqueue.worker.listener import can_listen
 
 OLDEST_SERVER = 15
@@ -223,25 +222,19 @@ def check_listening(
 def check_pools(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
     if conf.problem("DATABASE") or check_handlers():
         return []
-    workers: Counter[str] = Counter()
-    for handler in handlers():
-        alias = Queue.objects.database(handler.using)
-        if alias in connections:
-            workers[alias] += threads_of(handler, handler.workers)
     messages: list[CheckMessage] = []
-    for alias, count in workers.items():
-        if (shortage := pool_shortage(alias, count)) is not None:
-            size, wanted = shortage
-            messages.append(
-                Warning(
-                    f"The pool of database {alias!r} has {size} connections, and a consumer "
-                    f"process with all handlers has {count} workers there.",
-                    hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool']['max_size'] to {wanted} or "
-                    f"more: a worker that gets no connection gives its message back. Where each "
-                    f"process runs some of the queues only, silence this check.",
-                    id="django_pgqueue.W005",
-                )
+    found = [(Queue.objects.database(each.using), each, each.workers) for each in handlers()]
+    for alias, size, count, wanted in small_pools(each for each in found if each[0] in connections):
+        messages.append(
+            Warning(
+                f"The pool of database {alias!r} has {size} connections, and a consumer "
+                f"process with all handlers has {count} workers there.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool']['max_size'] to {wanted} or "
+                f"more: a worker that gets no connection gives its message back. Where each "
+                f"process runs some of the queues only, silence this check.",
+                id="django_pgqueue.W005",
             )
+        )
     return messages
 
 

@@ -105,7 +105,7 @@ def test_schedules(play: Play, settings: Any) -> None:
     names = play("schedules.md")
 
     hourly = names["hourly"]()
-    assert schedules.synchronize(["default"]) == 2
+    assert schedules.synchronize("default") == 2
     travel(86_400)
 
     assert_enqueued("reports", body={"report": "stock"}, count=1)

@@ -98,7 +98,7 @@ def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQ
         return 1000
 
     fetcher, subscription = a_fetcher(take)
-    while subscription.buffer.room(1):
+    while subscription.buffer.free(1):
         fetcher._fetch(subscription)
 
     wait = fetcher.tick()

@@ -1,4 +1,4 @@
-"""Chooses the outcome of each message of a run, by result, ack policy and retry strategy."""
+"""Decides the outcome of each message of a run, by result, ack policy and retry strategy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django_pgqueue.models import Message
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 
-#: What a handler may return, or in a batch handler's list, to settle a message.
-_WORDS = (Ack, Nack, BaseException)
+#: What a handler, or a batch handler in its list, may return to set an outcome.
+_EXPLICIT = (Ack, Nack, BaseException)
 
 
 def outcomes_of(
@@ -21,19 +21,23 @@ def outcomes_of(
 ) -> list[tuple[Message, Outcome]]:
     """The outcome of each message that the handler has not settled itself.
 
-    Raises TypeError when a batch handler returned neither None nor an answer for each.
+    Raises TypeError when a batch handler returned neither None nor an answer for each message.
     """
-    batch, keeps = subscription.handler.batch, subscription.handler.keep_result
-    answers = _answers(returned, len(running.messages)) if batch else [returned]
+    handler = subscription.handler
+    answers = _answers(returned, len(running.messages)) if handler.batch else [returned]
     outcomes = []
     for message, answer in zip(running.messages, answers, strict=False):
-        said = running.said.get(message.id)
-        if said is not None and running.on_said is not None:
+        explicit = running.explicit.get(message.id)
+        if explicit is not None and running.on_explicit is not None:
             continue
-        word = answer if isinstance(answer, _WORDS) else None
-        outcome = outcome_of(subscription, running, message, error, said or word)
-        if keeps and said is None and error is None and word is None:
-            outcome = _with_result(subscription, running, message, answer, outcome)
+        given = answer if isinstance(answer, _EXPLICIT) else None
+        outcome = outcome_of(subscription, running, message, error, explicit or given)
+        is_result = explicit is error is given is None
+        if handler.keep_result and is_result and isinstance(outcome, Ack):
+            try:
+                outcome = Ack(handler.result_of(answer))
+            except InvalidArgument as unfit:  # a result that is not JSON
+                outcome = outcome_of(subscription, running, message, unfit)
         if outcome is not None:
             outcomes.append((message, outcome))
     return outcomes
@@ -44,13 +48,13 @@ def outcome_of(
     running: Running,
     message: Message,
     error: BaseException | None,
-    said: Outcome | BaseException | None = None,
+    explicit: Outcome | BaseException | None = None,
 ) -> Outcome | None:
-    """The outcome of one message; None when it was settled before."""
-    if isinstance(said, BaseException) and not isinstance(said, (Reject, Discard)):
-        said, error = None, said
-    # Until this lease began, which is its end less its length. As dates the two moments would take
-    # a tenth of a process's time.
+    """The outcome of one message; None if it was settled before the handler ran."""
+    if isinstance(explicit, BaseException) and not isinstance(explicit, (Reject, Discard)):
+        explicit, error = None, explicit
+    # From the first delivery to the start of this lease, which is its end less its length. With
+    # datetimes this would take a tenth of a process's time.
     before = message.leased_for - subscription.vt
     try:
         return decide(
@@ -59,7 +63,7 @@ def outcome_of(
             error=error,
             attempt=message.attempts + 1,
             elapsed=max(0.0, before) + time.monotonic() - running.started,
-            said=said,
+            explicit=explicit,
         )
     except Exception as broken:
         # The project's retry strategy raised an error: retry after the visibility timeout.
@@ -68,7 +72,7 @@ def outcome_of(
 
 
 def _answers(returned: Any, count: int) -> Sequence[Any]:
-    """One answer of a batch handler for each message."""
+    """A batch handler's answer for each message."""
     if returned is None:
         return [None] * count
     answers = list(returned)
@@ -78,19 +82,3 @@ def _answers(returned: Any, count: int) -> Sequence[Any]:
             f"it returned {len(answers)} for {count}"
         )
     return answers
-
-
-def _with_result(
-    subscription: Subscription,
-    running: Running,
-    message: Message,
-    answer: Any,
-    outcome: Outcome | None,
-) -> Outcome | None:
-    """An Ack with the handler's return value. A value that is not JSON counts as its error."""
-    if not isinstance(outcome, Ack):
-        return outcome  # manual ack policy, and the handler settled nothing
-    try:
-        return Ack(subscription.handler.result_of(answer))
-    except InvalidArgument as unfit:
-        return outcome_of(subscription, running, message, unfit)
