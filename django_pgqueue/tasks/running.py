@@ -82,7 +82,7 @@ class TaskHandler(Handler):
         own: RetryStrategy | None = getattr(task, "retry", None)
         return self.retry if own is None else own
 
-    def name(self, messages: Sequence[Message]) -> None:
+    def set_tasks(self, messages: Sequence[Message]) -> None:
         # Only names of existing tasks, which are few, become labels of metrics.
         for message in messages:
             task = self._task(message)

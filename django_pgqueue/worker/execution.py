@@ -197,7 +197,7 @@ class Execution:
 
     def _start(self, messages: list[Message], thread: int | None) -> Running:
         """Count and announce the start of a run. Its messages' methods can settle from now on."""
-        self._handler.name(messages)
+        self._handler.set_tasks(messages)
         running = Running(messages, thread)
         given = messages if self._handler.batch else messages[0]
         running.arguments = given, Context(self._subscription, running)

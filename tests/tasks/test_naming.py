@@ -107,6 +107,6 @@ def test_a_task_that_does_not_exist_is_no_name(backend: Any) -> None:
     running.register()
     [handler] = handlers.handlers(["default"])
 
-    handler.name([message])
+    handler.set_tasks([message])
 
     assert message.task is None
