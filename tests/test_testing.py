@@ -470,12 +470,12 @@ def failed() -> list[int]:
 def test_in_eager_mode_tasks_run_when_they_are_enqueued(
     db: None, own_handlers: None, settings: Any
 ) -> None:
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
     from tests.tasks.sample import add
 
     settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
     queue("default").create()
-    running.register()
+    consuming.register()
 
     with eager():
         result = add.enqueue(1, two=2)

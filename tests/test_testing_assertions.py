@@ -13,7 +13,7 @@ from django_pgqueue import consumer, queue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.testing import drain
-from django_pgqueue.testing.messages import (
+from django_pgqueue.testing.assertions import (
     assert_enqueued,
     assert_not_enqueued,
     captured_messages,
