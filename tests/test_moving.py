@@ -170,10 +170,10 @@ def test_the_consumer_that_replaces_a_task_of_celery_runs(shop: None) -> None:
 def test_the_task_that_replaces_a_task_of_celery_runs(
     shop: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
 
     queue("default").create()
-    running.register()
+    consuming.register()
     guide = ModuleType("guide")  # a task is looked up by its module
     monkeypatch.setitem(sys.modules, "guide", guide)
     names = page("celery", "@task(", vars(guide))
