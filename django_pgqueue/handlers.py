@@ -23,6 +23,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: Ten attempts within about a quarter of an hour; then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
 
+#: The options that are a length of time, with the least that each may be.
+_DURATIONS = {
+    "visibility_timeout": arguments.POSITIVE,
+    "timeout": arguments.POSITIVE,
+    "min_fetch_interval": 0,
+    "max_fetch_interval": 0,
+}
+
 
 @dataclass(frozen=True)
 class Handler:
@@ -58,18 +66,10 @@ class Handler:
         except ValueError as error:
             names = ", ".join(policy.name for policy in AckPolicy)
             raise InvalidArgument(f"ack_policy must be one of {names}: {error}") from error
-        for name in ("visibility_timeout", "timeout"):
-            value = getattr(self, name)
-            if value is not None:
-                seconds = arguments.duration(value, name).total_seconds()
-                if seconds <= 0:
-                    raise InvalidArgument(f"{name} must be more than zero seconds, not {value!r}")
+        for name, least in _DURATIONS.items():
+            if (value := getattr(self, name)) is not None:
+                seconds = arguments.duration(value, name, least=least).total_seconds()
                 object.__setattr__(self, name, seconds)
-        for name in ("min_fetch_interval", "max_fetch_interval"):
-            seconds = arguments.duration(getattr(self, name), name).total_seconds()
-            if seconds < 0:
-                raise InvalidArgument(f"{name} must be zero seconds or more")
-            object.__setattr__(self, name, seconds)
         if not callable(getattr(self.retry, "delay", None)):
             raise InvalidArgument(
                 f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), or have "
@@ -77,8 +77,8 @@ class Handler:
             )
         for name in ("max_deliveries", "max_workers", "batch_size", "fetch_batch_size"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
+            if value is not None:
+                arguments.count(value, name)
         if self.overfetch_factor < 1:
             raise InvalidArgument("overfetch_factor must be at least 1")
         if self.is_async and (self.locked or self.ack_policy is AckPolicy.TRANSACTIONAL):

@@ -122,11 +122,9 @@ def schedule(
 
     Raises InvalidArgument for invalid values, and for a cron expression without cronsim.
     """
-    interval = None if every is None else arguments.duration(every, "every")
+    interval = arguments.span(every, "every")
     if bool(cron_expression) == (interval is not None):
         raise InvalidArgument('give a cron expression, as @schedule("0 4 * * *"), or every=')
-    if interval is not None and interval < dt.timedelta(seconds=1):
-        raise InvalidArgument(f"every must be at least a second, not {every!r}")
     if missed not in Missed.values:
         raise InvalidArgument(f"missed is one of {', '.join(Missed.values)}, not {missed!r}")
     if cron_expression:

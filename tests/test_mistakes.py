@@ -203,7 +203,7 @@ MISTAKES = [
     pytest.param(
         lambda: queue("orders").read(qty=-1),
         InvalidArgument,
-        ["qty must be from 0"],
+        ["qty must be a whole number from 0"],
         id="a negative qty",
     ),
     pytest.param(

@@ -209,11 +209,9 @@ class Options:
             )
         if task.timeout is not None:
             try:
-                seconds = arguments.duration(task.timeout, "timeout").total_seconds()
+                arguments.duration(task.timeout, "timeout", least=arguments.POSITIVE)
             except InvalidArgument as error:
                 raise InvalidTask(str(error)) from error
-            if seconds <= 0:
-                raise InvalidTask(f"timeout must be more than zero seconds, not {task.timeout!r}")
         for name in ("group", "dedup_key"):
             _check_template(task, name, getattr(task, name))
 
