@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.notes import VARIABLE, note, read
+from benchmarks import notes
 from benchmarks.open_loop import delays, moments, percentile
 
 
@@ -38,11 +38,12 @@ def test_a_percentile_of_nothing_is_refused() -> None:
 
 def test_notes_count_the_first_run_of_a_message(tmp_path, monkeypatch) -> None:
     file = tmp_path / "notes"
-    monkeypatch.setenv(VARIABLE, str(file))
-    note(12.345678901234567)
-    [(sent, late)] = read(file).items()
+    monkeypatch.setenv(notes.VARIABLE, str(file))
+    notes.note_delay(12.345678901234567)
+    [(sent, late)] = notes.delays(file).items()
 
-    note(sent)
+    notes.note_delay(sent)
 
     assert sent == 12.345678901234567
-    assert read(file) == {sent: late}
+    assert notes.delays(file) == {sent: late}
+    assert len(notes.read(file)) == 2
