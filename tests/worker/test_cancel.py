@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 
 from django_pgqueue import queue
-from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument, MessageCancelled
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from tests.actors import Actor, call
@@ -61,21 +59,20 @@ def test_what_is_done_already_is_not_cancelled(orders: BoundQueue) -> None:
     assert outcomes() == {done: "COMPLETED"}
 
 
-def test_a_cancelled_message_has_no_result(orders: BoundQueue) -> None:
+@pytest.mark.parametrize(
+    ("reason", "said"), [("", r"\.$"), ("the customer withdrew", r": the customer withdrew\.$")]
+)
+def test_a_cancelled_message_has_no_result_and_tells_why(
+    orders: BoundQueue, reason: str, said: str
+) -> None:
     pk = orders.send(1)
-    orders.cancel(pk)
+    orders.cancel(pk, reason=reason)
 
-    with pytest.raises(MessageCancelled, match=rf"Message {pk} of queue 'orders' was cancelled\.$"):
+    with pytest.raises(
+        MessageCancelled, match=rf"Message {pk} of queue 'orders' was cancelled{said}"
+    ) as raised:
         orders.result(pk)
-
-
-def test_a_cancelled_message_tells_why(orders: BoundQueue) -> None:
-    pk = orders.send(1)
-    orders.cancel(pk, reason="the customer withdrew")
-
-    with pytest.raises(MessageCancelled, match=r": the customer withdrew\.$") as raised:
-        orders.result(pk)
-    assert (raised.value.reason, raised.value.error) == ("the customer withdrew",) * 2
+    assert (raised.value.reason, raised.value.error) == (reason, reason or "cancelled")
 
 
 def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
@@ -87,12 +84,6 @@ def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
         orders.cancel("7")
 
 
-def test_async_twin(committed_orders: BoundQueue) -> None:
-    pk = committed_orders.send(1)
-
-    assert async_to_sync(committed_orders.acancel)(pk) == [pk]
-
-
 def test_a_cancelled_message_can_be_replayed(orders: BoundQueue) -> None:
     orders.cancel(orders.send(1))
 
@@ -100,26 +91,31 @@ def test_a_cancelled_message_can_be_replayed(orders: BoundQueue) -> None:
     assert [m.body for m in orders.read()] == [1]
 
 
-def test_what_runs_is_told(committed_orders: BoundQueue, consume: Callable[..., Any]) -> None:
-    begun = threading.Event()
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
+def test_what_runs_is_told_and_a_transactional_handler_rolled_back(
+    committed_orders: BoundQueue, consume: Callable[..., Any], policy: str
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
     told: list[bool] = []
 
     def work(message: Message, context: Any) -> None:
+        Order.objects.create(number="7")
         told.append(context.cancelled)
         begun.set()
         until(lambda: context.cancelled, seconds=20)
-        told.append(context.cancelled)
+        ended.set()
 
     pk = committed_orders.send(1)
-    consume(work, visibility_timeout=1)
+    run = consume(work, ack_policy=policy, visibility_timeout=1)
     assert begun.wait(10)
 
     assert committed_orders.cancel(pk) == [pk]
 
-    until(lambda: len(told) == 2, seconds=20)
-    assert told == [False, True]
-    assert outcomes() == {pk: CANCELLED}
-    assert live() == []
+    assert ended.wait(20)
+    until(lambda: run.subscription.counts.cancelled == 1)
+    assert told == [False]
+    assert Order.objects.exists() is (policy == "NACK_ON_ERROR")
+    assert (outcomes(), live()) == ({pk: CANCELLED}, [])
 
 
 def test_an_async_handler_is_cancelled(
@@ -151,11 +147,17 @@ def test_an_async_handler_is_cancelled(
     until(lambda: len(ended) == 2, seconds=20)
 
 
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
 def test_the_outcome_of_a_cancelled_run_changes_nothing(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
+    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held, policy: str
 ) -> None:
     pk = committed_orders.send(1)
-    run = consume(held.work)
+
+    def work(message: Message) -> None:
+        Order.objects.create(number="7")
+        held.work(message)
+
+    run = consume(work, ack_policy=policy)
     held.until_begun()
 
     committed_orders.cancel(pk)
@@ -163,8 +165,8 @@ def test_the_outcome_of_a_cancelled_run_changes_nothing(
 
     until(lambda: run.subscription.counts.cancelled == 1)
     assert run.subscription.counts.lost == 0
-    assert outcomes() == {pk: CANCELLED}
-    assert live() == []
+    assert Order.objects.exists() is (policy == "NACK_ON_ERROR")
+    assert (outcomes(), live()) == ({pk: CANCELLED}, [])
 
 
 @pytest.mark.parametrize(
@@ -237,49 +239,6 @@ def test_the_line_behind_a_cancelled_message_goes_on(
     assert outcomes() == {first: CANCELLED, **dict.fromkeys(behind, "COMPLETED")}
     assert {done.read_ct for done in ArchivedMessage.objects.all()} == {1}
     assert run.subscription.counts.lost == 0
-
-
-def test_a_transactional_handler_is_rolled_back(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
-) -> None:
-    pk = committed_orders.send(1)
-
-    def work(message: Message) -> None:
-        Order.objects.create(number="7")
-        held.work(message)
-
-    run = consume(work, ack_policy=AckPolicy.TRANSACTIONAL)
-    held.until_begun()
-
-    committed_orders.cancel(pk)
-    held.let_go()
-
-    until(lambda: run.subscription.counts.cancelled == 1)
-    assert not Order.objects.exists()
-    assert outcomes() == {pk: CANCELLED}
-
-
-def test_a_transactional_handler_is_told(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def work(message: Message, context: Any) -> None:
-        Order.objects.create(number="7")
-        begun.set()
-        until(lambda: context.cancelled, seconds=20)
-        ended.set()
-
-    pk = committed_orders.send(1)
-    run = consume(work, ack_policy=AckPolicy.TRANSACTIONAL, visibility_timeout=1)
-    assert begun.wait(10)
-
-    committed_orders.cancel(pk)
-
-    assert ended.wait(20)
-    until(lambda: run.subscription.counts.cancelled == 1)
-    assert not Order.objects.exists()
-    assert outcomes() == {pk: CANCELLED}
 
 
 def test_an_async_batch_is_cancelled_once_all_of_it_is(

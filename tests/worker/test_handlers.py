@@ -240,33 +240,6 @@ def test_async_handlers_run_side_by_side(committed_orders: BoundQueue, drain: Co
     assert list(outcomes().values()) == ["COMPLETED"] * 40
 
 
-@pytest.mark.parametrize(
-    ("policy", "state"),
-    [
-        ("ACK", "COMPLETED"),
-        ("ACK_FIRST", "COMPLETED"),
-        ("NACK_ON_ERROR", "FAILED"),
-        ("REJECT_ON_ERROR", "FAILED"),
-        ("MANUAL", "FAILED"),
-    ],
-)
-def test_async_handlers_know_every_policy(
-    committed_orders: BoundQueue, drain: Consume, policy: str, state: str
-) -> None:
-    ran: list[int] = []
-
-    async def fail(message: Message) -> None:
-        await asyncio.sleep(0)
-        ran.append(message.id)
-        raise ValueError
-
-    pk = committed_orders.send(1)
-
-    drain(fail, ack_policy=policy, retry=NoRetry())
-
-    assert (ran, outcomes()) == ([pk], {pk: state})
-
-
 def test_an_async_handler_may_use_the_orm_and_settle_and_extend(
     committed_orders: BoundQueue, drain: Consume
 ) -> None:
