@@ -107,7 +107,8 @@ def test_e002_asks_for_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     message = said("E002")
 
     assert "'default' is SQLite" in message.msg
-    assert "DATABASES['default']['ENGINE']" in (message.hint or "")
+    hint = "DATABASES['default']['ENGINE'] to 'django.db.backends.postgresql'"
+    assert hint in (message.hint or "")
 
 
 def test_e002_looks_at_the_database_of_the_queues_only(
