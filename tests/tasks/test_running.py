@@ -49,6 +49,19 @@ def heard() -> Iterator[list[tuple[str, Any, str, str]]]:
     task_finished.disconnect(finish)
 
 
+@pytest.fixture
+def done(work: Callable[..., None]) -> Callable[..., Any]:
+    """Enqueue a task, work until the queues are empty, and return its result."""
+
+    def run(task: Any, *args: Any) -> Any:
+        result = task.enqueue(*args)
+        work()
+        result.refresh()
+        return result
+
+    return run
+
+
 @pytest.mark.parametrize("each", [sample.add, sample.add_async], ids=lambda t: t.name)
 def test_a_task_succeeds(committed_backend: Any, work: Callable[..., None], each: Any) -> None:
     result = each.enqueue(1, two=2)
@@ -108,11 +121,8 @@ def test_a_task_that_raises_fails(
     assert result.last_attempted_at <= result.finished_at
 
 
-def test_an_exception_that_holds_another(committed_backend: Any, work: Callable[..., None]) -> None:
-    result = sample.fail_in_two.enqueue()
-
-    work()
-    result.refresh()
+def test_an_exception_that_holds_another(committed_backend: Any, done: Callable[..., Any]) -> None:
+    result = done(sample.fail_in_two)
 
     assert result.errors[0].exception_class is ValueError
     assert "ValueError(ValueError('This task failed'))" in result.errors[0].traceback or (
@@ -121,12 +131,9 @@ def test_an_exception_that_holds_another(committed_backend: Any, work: Callable[
 
 
 def test_a_return_value_that_is_not_json_fails_the_task(
-    committed_backend: Any, work: Callable[..., None]
+    committed_backend: Any, done: Callable[..., Any]
 ) -> None:
-    result = sample.give_an_object.enqueue()
-
-    work()
-    result.refresh()
+    result = done(sample.give_an_object)
 
     assert result.status == FAILED
     assert result.errors[0].exception_class is TypeError
@@ -134,12 +141,9 @@ def test_a_return_value_that_is_not_json_fails_the_task(
 
 
 def test_a_list_cannot_be_the_key_that_a_tuple_was(
-    committed_backend: Any, work: Callable[..., None]
+    committed_backend: Any, done: Callable[..., Any]
 ) -> None:
-    result = sample.double_keys.enqueue((1, 2, 3))
-
-    work()
-    result.refresh()
+    result = done(sample.double_keys, (1, 2, 3))
 
     assert result.status == FAILED
     assert "unhashable type: 'list'" in result.errors[0].traceback
@@ -147,12 +151,9 @@ def test_a_list_cannot_be_the_key_that_a_tuple_was(
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1, None]}, "ü", (1, 2)])
 def test_return_values_come_back(
-    committed_backend: Any, work: Callable[..., None], value: Any
+    committed_backend: Any, done: Callable[..., Any], value: Any
 ) -> None:
-    result = sample.give.enqueue(value)
-
-    work()
-    result.refresh()
+    result = done(sample.give, value)
 
     assert result.return_value == (list(value) if isinstance(value, tuple) else value)
 
@@ -214,13 +215,10 @@ def test_a_lease_that_ran_out_is_ready_again(backend: Any) -> None:
 
 
 def test_retries_of_the_backend(
-    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
+    committed_backend: Any, configure: Callable[..., None], done: Callable[..., Any]
 ) -> None:
     configure(retry=Constant(seconds=0, max_attempts=3))
-    result = sample.fail.enqueue()
-
-    work()
-    result.refresh()
+    result = done(sample.fail)
 
     assert result.status == FAILED
     assert [e.exception_class for e in result.errors] == [ValueError] * 3
@@ -244,15 +242,12 @@ def test_a_task_that_waits_for_its_next_attempt_is_ready(
 
 
 def test_a_dead_letter_has_failed(
-    committed: None, configure: Callable[..., None], work: Callable[..., None]
+    committed: None, configure: Callable[..., None], done: Callable[..., Any]
 ) -> None:
     configure(queues=["default"])
     Message.objects.create_queue("dead")
     Message.objects.create_queue("default", dead_letter_queue="dead")
-    result = sample.fail.enqueue()
-
-    work()
-    result.refresh()
+    result = done(sample.fail)
 
     assert result.status == FAILED
     assert result.attempts == 1
@@ -480,14 +475,11 @@ def test_a_test_can_drain_tasks(backend: Any) -> None:
 
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
 def test_another_database(
-    committed: None, configure: Callable[..., None], work: Callable[..., None]
+    committed: None, configure: Callable[..., None], done: Callable[..., Any]
 ) -> None:
     configure(queues=["default"], database="other")
     queue("default", using="other").create()
-    result = sample.add.enqueue(1)
-
-    work()
-    result.refresh()
+    result = done(sample.add, 1)
 
     assert result.return_value == 1
 
