@@ -79,13 +79,13 @@ def consumers_module(
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_nothing_is_said_of_a_sound_configuration() -> None:
+def test_nothing_is_said_of_a_sound_configuration():
     Message.objects.create_queue("github")
 
     assert found(databases=["default", "other"]) == []
 
 
-def test_e001_names_the_key_that_was_meant(settings: Any) -> None:
+def test_e001_names_the_key_that_was_meant(settings):
     settings.PGQUEUE = {"CACHE_SECONDS": 1, "COPY_TRESHOLD": 5}
 
     message = said("E001")
@@ -94,13 +94,13 @@ def test_e001_names_the_key_that_was_meant(settings: Any) -> None:
     assert message.hint == "Did you mean 'COPY_THRESHOLD'?"
 
 
-def test_e001_lists_the_keys_when_none_is_close(settings: Any) -> None:
+def test_e001_lists_the_keys_when_none_is_close(settings):
     settings.PGQUEUE = {"zzz": 1}
 
     assert "DATABASE" in (said("E001").hint or "")
 
 
-def test_e002_asks_for_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e002_asks_for_postgresql(monkeypatch):
     monkeypatch.setattr(connection, "vendor", "sqlite")
     monkeypatch.setattr(connection, "display_name", "SQLite")
 
@@ -111,9 +111,7 @@ def test_e002_asks_for_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hint in (message.hint or "")
 
 
-def test_e002_looks_at_the_database_of_the_queues_only(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_e002_looks_at_the_database_of_the_queues_only(settings, monkeypatch):
     settings.PGQUEUE = {"DATABASE": "other"}
     settings.DATABASE_ROUTERS = [ROUTER]
     monkeypatch.setattr(connection, "vendor", "sqlite")
@@ -122,7 +120,7 @@ def test_e002_looks_at_the_database_of_the_queues_only(
 
 
 @pytest.mark.django_db
-def test_e003_refuses_a_server_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e003_refuses_a_server_that_is_too_old(monkeypatch):
     monkeypatch.setitem(vars(connections["default"]), "pg_version", 140_012)
 
     assert "is PostgreSQL 14" in said("E003", databases=["default"]).msg
@@ -130,7 +128,7 @@ def test_e003_refuses_a_server_that_is_too_old(monkeypatch: pytest.MonkeyPatch) 
     assert found() == []
 
 
-def test_a_database_that_is_down_is_left_to_who_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_down_is_left_to_who_connects(monkeypatch):
     def refuse(*args: object) -> None:
         raise OperationalError("connection refused")
 
@@ -142,7 +140,7 @@ def test_a_database_that_is_down_is_left_to_who_connects(monkeypatch: pytest.Mon
     assert found(databases=["default"]) == []
 
 
-def test_e004_names_the_alias_that_is_missing(settings: Any) -> None:
+def test_e004_names_the_alias_that_is_missing(settings):
     settings.PGQUEUE = {"DATABASE": "queue"}
 
     message = said("E004")
@@ -153,7 +151,7 @@ def test_e004_names_the_alias_that_is_missing(settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_e005_notices_tables_that_no_migration_made() -> None:
+def test_e005_notices_tables_that_no_migration_made():
     with connection.cursor() as cursor:
         cursor.execute("CREATE TEMPORARY TABLE pgqueue_message (id bigint) ON COMMIT DROP")
 
@@ -161,7 +159,7 @@ def test_e005_notices_tables_that_no_migration_made() -> None:
 
 
 @pytest.mark.django_db
-def test_e005_comes_before_tables_are_made_without_migrations(settings: Any) -> None:
+def test_e005_comes_before_tables_are_made_without_migrations(settings):
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = pg_temp")
 
@@ -184,16 +182,14 @@ def test_e005_comes_before_tables_are_made_without_migrations(settings: Any) -> 
         pytest.param([ROUTER], [], id="ours"),
     ],
 )
-def test_w001_wants_the_models_where_the_operations_look(
-    settings: Any, routers: list[str], expected: list[str]
-) -> None:
+def test_w001_wants_the_models_where_the_operations_look(settings, routers, expected):
     settings.PGQUEUE = {"DATABASE": "other"}
     settings.DATABASE_ROUTERS = routers
 
     assert found() == expected
 
 
-def test_w001_has_nothing_against_the_default_database(settings: Any) -> None:
+def test_w001_has_nothing_against_the_default_database(settings):
     settings.PGQUEUE = {"DATABASE": "default"}
 
     assert found() == []
@@ -222,13 +218,13 @@ def test_w001_has_nothing_against_the_default_database(settings: Any) -> None:
         ({"OVERVIEW_TOKEN": 7}, "PGQUEUE['OVERVIEW_TOKEN'] must be text, or None"),
     ],
 )
-def test_e006_says_what_a_value_must_be(settings: Any, value: Any, says: str) -> None:
+def test_e006_says_what_a_value_must_be(settings, value, says):
     settings.PGQUEUE = value
 
     assert says in said("E006").msg
 
 
-def test_e006_points_to_an_installed_file_that_explains_every_key(settings: Any) -> None:
+def test_e006_points_to_an_installed_file_that_explains_every_key(settings):
     settings.PGQUEUE = {"LOCK_SECONDS": "long"}
 
     [path] = re.findall(r"^(\S+\.py) ", said("E006").hint)
@@ -237,7 +233,7 @@ def test_e006_points_to_an_installed_file_that_explains_every_key(settings: Any)
     assert [key for key in DEFAULTS if f"\n{key} " not in docstring] == []
 
 
-def test_a_wrong_value_is_refused_where_it_is_used_too(settings: Any) -> None:
+def test_a_wrong_value_is_refused_where_it_is_used_too(settings):
     settings.PGQUEUE = {"LOCK_SECONDS": "long"}
 
     with pytest.raises(ImproperlyConfigured, match=r"LOCK_SECONDS.*number of seconds"):
@@ -247,9 +243,7 @@ def test_a_wrong_value_is_refused_where_it_is_used_too(settings: Any) -> None:
 # Handlers
 
 
-def test_e007_names_the_line_of_a_handler_with_a_wrong_option(
-    consumers_module: Callable[[str], Path],
-) -> None:
+def test_e007_names_the_line_of_a_handler_with_a_wrong_option(consumers_module):
     path = consumers_module(
         "@consumer('orders', ack_policy='SOMETIMES')\ndef charge(message): ...\n"
     )
@@ -260,15 +254,13 @@ def test_e007_names_the_line_of_a_handler_with_a_wrong_option(
     assert f"{path}, line " in (message.hint or "")
 
 
-def test_e007_names_an_option_that_does_not_exist(
-    consumers_module: Callable[[str], Path],
-) -> None:
+def test_e007_names_an_option_that_does_not_exist(consumers_module):
     consumers_module("@consumer('orders', max_worker=3)\ndef charge(message): ...\n")
 
     assert "max_worker" in said("E007").msg
 
 
-def test_e011_names_a_schedule_without_a_queue(consumers_module: Callable[[str], Path]) -> None:
+def test_e011_names_a_schedule_without_a_queue(consumers_module):
     consumers_module(
         "from django_pgqueue import schedule\n"
         "@schedule(every=60)\n@consumer('orders')\ndef charge(message): ...\n"
@@ -282,7 +274,7 @@ def test_e011_names_a_schedule_without_a_queue(consumers_module: Callable[[str],
     assert message.is_serious()
 
 
-def test_e007_names_two_handlers_of_one_queue(consumers_module: Callable[[str], Path]) -> None:
+def test_e007_names_two_handlers_of_one_queue(consumers_module):
     consumers_module(
         "@consumer('orders')\ndef charge(message): ...\n"
         "@consumer('Orders')\ndef ship(message): ...\n"
@@ -291,7 +283,7 @@ def test_e007_names_two_handlers_of_one_queue(consumers_module: Callable[[str], 
     assert "tests.app.consumers.charge" in said("E007").msg
 
 
-def test_e008_finds_two_handlers_that_name_the_database_differently(own_handlers: None) -> None:
+def test_e008_finds_two_handlers_that_name_the_database_differently(own_handlers):
     @consumer("orders")
     def charge(message: Any) -> None: ...
 
@@ -305,7 +297,7 @@ def test_e008_finds_two_handlers_that_name_the_database_differently(own_handlers
 
 
 @pytest.mark.django_db
-def test_w002_names_the_queue_that_was_meant(own_handlers: None) -> None:
+def test_w002_names_the_queue_that_was_meant(own_handlers):
     Message.objects.create_queue("orders")
 
     @consumer("order")
@@ -319,7 +311,7 @@ def test_w002_names_the_queue_that_was_meant(own_handlers: None) -> None:
 
 
 @pytest.mark.django_db
-def test_w002_says_how_to_make_a_queue(own_handlers: None) -> None:
+def test_w002_says_how_to_make_a_queue(own_handlers):
     @consumer("orders")
     def charge(message: Any) -> None: ...
 
@@ -327,9 +319,7 @@ def test_w002_says_how_to_make_a_queue(own_handlers: None) -> None:
 
 
 @pytest.mark.django_db
-def test_w002_waits_for_migrations_that_will_make_the_queue(
-    own_handlers: None, settings: Any
-) -> None:
+def test_w002_waits_for_migrations_that_will_make_the_queue(own_handlers, settings):
     settings.MIGRATION_MODULES = {}
 
     @consumer("github")
@@ -339,9 +329,7 @@ def test_w002_waits_for_migrations_that_will_make_the_queue(
 
 
 @pytest.mark.skipif(connections.settings["default"].get("OPTIONS", {}).get("pool"), reason="pooled")
-def test_w005_compares_the_pool_with_the_workers(
-    own_handlers: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_w005_compares_the_pool_with_the_workers(own_handlers, monkeypatch):
     @consumer("orders", max_workers=6)
     def charge(message: Any) -> None: ...
 
@@ -361,9 +349,7 @@ def test_w005_compares_the_pool_with_the_workers(
 
 
 @pytest.mark.django_db
-def test_w004_warns_of_a_pooler_in_transaction_mode(
-    own_handlers: None, pgbouncer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_w004_warns_of_a_pooler_in_transaction_mode(own_handlers, pgbouncer, monkeypatch):
     Message.objects.create_queue("orders")
 
     @consumer("orders")
@@ -423,9 +409,7 @@ def own(name: str, parent: str = "message") -> str:
         ),
     ],
 )
-def test_e009_finds_a_trigger_that_is_not_the_migrations_and_its_hint_mends_it(
-    kinds: None, harm: str, says: str
-) -> None:
+def test_e009_finds_a_trigger_that_is_not_the_migrations_and_its_hint_mends_it(kinds, harm, says):
     names = {name: own(name) for name in ("plain", "fast", "daily")}
     run_sql(harm.format(**names))
 
@@ -436,7 +420,7 @@ def test_e009_finds_a_trigger_that_is_not_the_migrations_and_its_hint_mends_it(
     assert found(databases=["default"]) == []
 
 
-def test_e009_finds_functions_that_were_dropped_or_altered(kinds: None) -> None:
+def test_e009_finds_functions_that_were_dropped_or_altered(kinds):
     run_sql("DROP FUNCTION pgqueue_claim_keys")
     run_sql(
         "CREATE OR REPLACE FUNCTION pgqueue_wake(queue_number integer) RETURNS boolean "
@@ -463,9 +447,7 @@ def test_e009_finds_functions_that_were_dropped_or_altered(kinds: None) -> None:
         ("ALTER TABLE {fast} SET LOGGED", "{fast} of queue 'fast' is not unlogged"),
     ],
 )
-def test_e010_finds_an_altered_table_of_a_queue_and_its_hint_mends_it(
-    kinds: None, harm: str, says: str
-) -> None:
+def test_e010_finds_an_altered_table_of_a_queue_and_its_hint_mends_it(kinds, harm, says):
     names = {name: own(name) for name in ("plain", "fast")}
     run_sql(harm.format(**names))
 
@@ -476,7 +458,7 @@ def test_e010_finds_an_altered_table_of_a_queue_and_its_hint_mends_it(
     assert found(databases=["default"]) == []
 
 
-def test_e010_finds_a_table_that_is_gone(kinds: None) -> None:
+def test_e010_finds_a_table_that_is_gone(kinds):
     run_sql(f"DROP TABLE {own('daily', 'archive')}")
 
     message = said("E010", databases=["default"])
@@ -486,7 +468,7 @@ def test_e010_finds_a_table_that_is_gone(kinds: None) -> None:
 
 
 @pytest.mark.parametrize("state", ["older", "newer"])
-def test_objects_are_compared_with_this_releases_migrations_only(kinds: None, state: str) -> None:
+def test_objects_are_compared_with_this_releases_migrations_only(kinds, state):
     run_sql("DROP FUNCTION pgqueue_claim_keys")
     recorder = MigrationRecorder(connection)
     if state == "older":
@@ -498,7 +480,7 @@ def test_objects_are_compared_with_this_releases_migrations_only(kinds: None, st
 
 
 @pytest.mark.django_db
-def test_w003_compares_deliveries_with_attempts(own_handlers: None) -> None:
+def test_w003_compares_deliveries_with_attempts(own_handlers):
     Message.objects.create_queue("orders", max_deliveries=5)
     Message.objects.create_queue("mails", max_deliveries=20)
 
@@ -515,7 +497,7 @@ def test_w003_compares_deliveries_with_attempts(own_handlers: None) -> None:
 
 
 @pytest.mark.django_db
-def test_w003_names_a_strategy_without_a_limit(own_handlers: None) -> None:
+def test_w003_names_a_strategy_without_a_limit(own_handlers):
     for name in ("orders", "mails", "hooks"):
         Message.objects.create_queue(name, max_deliveries=20)
 

@@ -234,7 +234,7 @@ def public(where: type) -> set[str]:
     }
 
 
-def test_every_operation_is_fuzzed() -> None:
+def test_every_operation_is_fuzzed():
     assert public(BoundQueue) - {"create", "drop"} - LEFT_OUT == set(OPERATIONS)
     of_all = public(type(Message.objects)) - public(BoundQueue) - DJANGO
     assert of_all - OF_ALL_LEFT_OUT == set(OF_ALL)
@@ -242,9 +242,7 @@ def test_every_operation_is_fuzzed() -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @fuzz
-def test_hostile_arguments_raise_our_errors_only(
-    orders: BoundQueue, name: str, data: st.DataObject
-) -> None:
+def test_hostile_arguments_raise_our_errors_only(orders, name, data):
     operation = getattr(orders, name)
     orders.purge()
     orders.send_batch([1, 2, 3])
@@ -274,9 +272,7 @@ def test_hostile_arguments_raise_our_errors_only(
 
 @pytest.mark.parametrize("name", OF_ALL)
 @fuzz
-def test_hostile_arguments_of_operations_on_all_queues_raise_our_errors_only(
-    orders: BoundQueue, name: str, data: st.DataObject
-) -> None:
+def test_hostile_arguments_of_operations_on_all_queues_raise_our_errors_only(orders, name, data):
     operation = getattr(Message.objects, name)
     Message.objects.create_queue("other")
     Message.objects.bind("a.b", "orders")
@@ -300,8 +296,8 @@ def test_hostile_arguments_of_operations_on_all_queues_raise_our_errors_only(
 @pytest.mark.parametrize("decorator", [consumer, schedule])
 @fuzz
 def test_hostile_options_of_a_decorator_raise_our_errors_only(
-    own_handlers: None, monkeypatch: pytest.MonkeyPatch, decorator: Any, data: st.DataObject
-) -> None:
+    own_handlers, monkeypatch, decorator, data
+):
     def handle(message: Message) -> None: ...
 
     monkeypatch.setattr(handlers, "_handlers", {})
@@ -316,7 +312,7 @@ def test_hostile_options_of_a_decorator_raise_our_errors_only(
 
 
 @fuzz
-def test_hostile_settings_of_a_queue_raise_our_errors_only(db: None, data: st.DataObject) -> None:
+def test_hostile_settings_of_a_queue_raise_our_errors_only(db, data):
     create = Message.objects.create_queue
     known = [p.name for p in parameters(create) if p.name != "name"]
     chosen = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=2, unique=True))
@@ -333,9 +329,7 @@ def test_hostile_settings_of_a_queue_raise_our_errors_only(db: None, data: st.Da
 
 @pytest.mark.parametrize("name", ["send", "read", "archive", "metrics", "create_queue"])
 @fuzz
-def test_hostile_names_of_queues_raise_our_errors_only(
-    db: None, name: str, data: st.DataObject
-) -> None:
+def test_hostile_names_of_queues_raise_our_errors_only(db, name, data):
     operation = getattr(Message.objects, name)
     arguments = {"send": [1], "archive": [1]}.get(name, [])
     queue = data.draw(hostile.filter(lambda v: not (isinstance(v, str) and v.isalnum())))

@@ -85,18 +85,18 @@ def made_up_package(folder: Path, modules: dict[str, str]) -> Path:
     return package
 
 
-def test_imports_point_inward_and_without_cycles() -> None:
+def test_imports_point_inward_and_without_cycles():
     result = lint_imports(ROOT)
 
     assert result.returncode == 0, result.stdout
 
 
-def test_no_import_hides_in_a_function() -> None:
+def test_no_import_hides_in_a_function():
     assert list(hidden_imports(ROOT / PACKAGE)) == []
     assert list(hidden_imports(ROOT / SPARK)) == []
 
 
-def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -> None:
+def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path):
     made_up_package(
         tmp_path,
         {
@@ -178,7 +178,7 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
         ),
     ],
 )
-def test_linter_refuses_a_made_up_package(tmp_path: Path, modules: dict[str, str]) -> None:
+def test_linter_refuses_a_made_up_package(tmp_path, modules):
     made_up_package(tmp_path, modules)
 
     result = lint_imports(tmp_path)
@@ -187,7 +187,7 @@ def test_linter_refuses_a_made_up_package(tmp_path: Path, modules: dict[str, str
     assert "BROKEN" in result.stdout or "not listed as layers" in result.stdout
 
 
-def test_hidden_import_is_found_and_allowed_ones_are_not(tmp_path: Path) -> None:
+def test_hidden_import_is_found_and_allowed_ones_are_not(tmp_path):
     package = made_up_package(
         tmp_path,
         {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -298,13 +297,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("make", "error", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_explained(
-    orders: Any,
-    own_handlers: None,
-    make: Callable[[], Any],
-    error: type[Exception] | tuple[type[Exception], ...],
-    words: list[str],
-) -> None:
+def test_a_mistake_is_explained(orders, own_handlers, make, error, words):
     with pytest.raises(error) as raised:
         make()
 
@@ -313,18 +306,14 @@ def test_a_mistake_is_explained(
 
 
 @pytest.mark.parametrize("options", [["--drain"], [], ["--processes", "2"]], ids=" ".join)
-def test_runconsumer_in_a_test_case_names_drain(
-    orders: Any, own_handlers: None, options: list[str]
-) -> None:
+def test_runconsumer_in_a_test_case_names_drain(orders, own_handlers, options):
     consumer("orders")(lambda message: None)
 
     with pytest.raises(CommandError, match=r"django_pgqueue\.testing\.drain\(\)"):
         call("runconsumer", "orders", *options)
 
 
-def test_runconsumer_of_a_queue_without_a_handler_is_explained(
-    committed_orders: Any, own_handlers: None
-) -> None:
+def test_runconsumer_of_a_queue_without_a_handler_is_explained(committed_orders, own_handlers):
     with pytest.raises(CommandError, match=r"no @consumer\('mails'\) in any consumers.py"):
         call("runconsumer", "mails", "--drain")
 
@@ -339,7 +328,7 @@ def test_runconsumer_of_a_queue_without_a_handler_is_explained(
         lambda: Message.objects.publish("orders.new", 1),
     ],
 )
-def test_missing_tables_are_explained(sql: Any, act: Callable[[], Any]) -> None:
+def test_missing_tables_are_explained(sql, act):
     sql("SET LOCAL search_path = pg_catalog")
 
     with pytest.raises(PgQueueError, match=r"migrate --database default") as raised:
@@ -350,7 +339,7 @@ def test_missing_tables_are_explained(sql: Any, act: Callable[[], Any]) -> None:
     assert sqlstate(raised.value) == UNDEFINED_TABLE
 
 
-def test_a_message_may_be_created_by_the_orm(orders: Any) -> None:
+def test_a_message_may_be_created_by_the_orm(orders):
     made = Message.objects.create(queue=Queue.objects.get(), body={"order": 7})
 
     assert [message.id for message in orders.read()] == [made.pk]

@@ -23,19 +23,19 @@ def quiet(**changes: Any) -> Machine:
         ({"calibrations": [0.01] * 15 + [0.02] * 5}, "2.00 times as long"),
     ],
 )
-def test_each_sign_of_a_busy_machine_is_named(changes: dict[str, Any], said: str) -> None:
+def test_each_sign_of_a_busy_machine_is_named(changes, said):
     [disturbance] = quiet(**changes).disturbances()
 
     assert said in disturbance
 
 
-def test_one_look_at_the_wrong_moment_spoils_no_run() -> None:
+def test_one_look_at_the_wrong_moment_spoils_no_run():
     machine = quiet(others=[0.02] * 19 + [0.9], calibrations=[0.01] * 19 + [0.05])
 
     assert machine.disturbances() == []
 
 
-def test_time_spent_is_that_of_a_process_and_its_ended_children() -> None:
+def test_time_spent_is_that_of_a_process_and_its_ended_children():
     busy = "for n in range(3_000_000): pass"
     shell = f'python3 -c "{busy}"; echo done; read line'
     with subprocess.Popen(

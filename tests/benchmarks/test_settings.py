@@ -30,11 +30,11 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_consumers_of_a_benchmark_pass_the_checks_at_their_start() -> None:
+def test_consumers_of_a_benchmark_pass_the_checks_at_their_start():
     run("django", "check")
 
 
-def test_every_command_of_a_page_names_scenarios_that_exist() -> None:
+def test_every_command_of_a_page_names_scenarios_that_exist():
     known = {word for line in run("benchmarks", "list").splitlines() for word in line.split()[:2]}
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests" / "README.md"]
     commands = [

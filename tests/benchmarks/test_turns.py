@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.turns import table
 
 
-def test_a_ratio_is_the_median_of_those_of_the_rounds_with_the_least_and_the_most() -> None:
+def test_a_ratio_is_the_median_of_those_of_the_rounds_with_the_least_and_the_most():
     samples = {
         "ours, this": [30.0, 10.0, 400.0],
         "ours, other": [10.0, 10.0, 100.0],
@@ -20,7 +20,7 @@ def test_a_ratio_is_the_median_of_those_of_the_rounds_with_the_least_and_the_mos
     assert "| PGMQ, this | 20 (15 - 100) |  |  |" in lines
 
 
-def test_without_the_baseline_trees_are_compared() -> None:
+def test_without_the_baseline_trees_are_compared():
     samples = {"ours, this": [3.14159], "ours, other": [6.28318]}
 
     lines = table("peers-latency-100", "ms, p50", "PgQueuer", samples).splitlines()

@@ -23,8 +23,8 @@ from django_pgqueue.models import (
     queue,
 )
 from django_pgqueue.models.bulk import Kind
-from tests.actors import Actor, execute, rollback
 from tests.actors import begin as begin_block
+from tests.actors import execute, rollback
 from tests.hindrances import hinder, statement_timeout
 from tests.waiting import until
 
@@ -56,9 +56,7 @@ def dead(orders: BoundQueue) -> list[int]:
     return ids
 
 
-def test_a_bulk_action_goes_in_steps_and_counts(
-    orders: BoundQueue, dead: list[int], small_parts: None
-) -> None:
+def test_a_bulk_action_goes_in_steps_and_counts(orders, dead, small_parts):
     bulk_action = begin("dead", Kind.REDRIVE, dead)
     seen = []
     while BulkAction.objects.drive(0.0001, using="default") is not None:
@@ -73,7 +71,7 @@ def test_a_bulk_action_goes_in_steps_and_counts(
     assert not bulk_action.parts.exists()
 
 
-def test_each_kind_does_what_it_says(orders: BoundQueue) -> None:
+def test_each_kind_does_what_it_says(orders):
     ids = orders.send_batch(list(range(4)), delay=60)
     other = orders.send_batch([8, 9])
     [failed] = orders.read()
@@ -96,7 +94,7 @@ def test_each_kind_does_what_it_says(orders: BoundQueue) -> None:
     assert not ArchivedMessage.objects.filter(pk=failed.id).exists()
 
 
-def test_discarding_leaves_messages_in_the_queue_alone(orders: BoundQueue) -> None:
+def test_discarding_leaves_messages_in_the_queue_alone(orders):
     live, done = orders.send_batch([1, 2])
     orders.archive(done)
 
@@ -110,9 +108,7 @@ def test_discarding_leaves_messages_in_the_queue_alone(orders: BoundQueue) -> No
 
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("kind", [Kind.READABLE, Kind.ARCHIVE, Kind.DELETE, Kind.PURGE])
-def test_messages_in_flight_are_left_alone_unless_asked_for(
-    orders: BoundQueue, kind: Kind, size: int
-) -> None:
+def test_messages_in_flight_are_left_alone_unless_asked_for(orders, kind, size):
     ids = orders.send_batch(list(range(size + 2)))
     held = orders.read(qty=size, vt=60)
 
@@ -128,9 +124,7 @@ def test_messages_in_flight_are_left_alone_unless_asked_for(
     assert (asked.done, asked.passed) == (size - 1, 1)
 
 
-def test_a_rate_is_kept(
-    orders: BoundQueue, dead: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_is_kept(orders, dead, monkeypatch):
     bulk_action = begin("dead", Kind.REDRIVE, dead, rate=50)
     start = now()
     done = []
@@ -145,9 +139,7 @@ def test_a_rate_is_kept(
     assert done == [(5, 0.0), (5, 0.1), (5, 0.04), (10, 0.0), (10, 0.05)]
 
 
-def test_a_bulk_action_is_stopped_and_resumed(
-    orders: BoundQueue, dead: list[int], small_parts: None
-) -> None:
+def test_a_bulk_action_is_stopped_and_resumed(orders, dead, small_parts):
     bulk_action = begin("dead", Kind.REDRIVE, dead)
     BulkAction.objects.drive(0.0001, using="default")
 
@@ -163,7 +155,7 @@ def test_a_bulk_action_is_stopped_and_resumed(
     assert (bulk_action.state, bulk_action.done) == ("done", 25)
 
 
-def test_a_bulk_action_whose_target_is_gone_says_so(orders: BoundQueue, dead: list[int]) -> None:
+def test_a_bulk_action_whose_target_is_gone_says_so(orders, dead):
     bulk_action = begin("dead", Kind.REDRIVE, dead, target="nowhere")
 
     drive()
@@ -174,7 +166,7 @@ def test_a_bulk_action_whose_target_is_gone_says_so(orders: BoundQueue, dead: li
     assert queue("dead").metrics().length == 25
 
 
-def test_dead_letters_without_a_source_are_passed_over(orders: BoundQueue, dead: list[int]) -> None:
+def test_dead_letters_without_a_source_are_passed_over(orders, dead):
     stray = queue("dead").send("came by itself")
     bulk_action = begin("dead", Kind.REDRIVE, [*dead, stray])
 
@@ -184,7 +176,7 @@ def test_dead_letters_without_a_source_are_passed_over(orders: BoundQueue, dead:
     assert (bulk_action.state, bulk_action.done, bulk_action.passed) == ("done", 25, 1)
 
 
-def test_the_end_is_told_once(orders: BoundQueue, dead: list[int]) -> None:
+def test_the_end_is_told_once(orders, dead):
     told = []
 
     def listen(bulk_action: BulkAction, **kwargs: Any) -> None:
@@ -202,7 +194,7 @@ def test_the_end_is_told_once(orders: BoundQueue, dead: list[int]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_step_that_is_cut_off_changes_nothing(committed_orders: BoundQueue) -> None:
+def test_a_step_that_is_cut_off_changes_nothing(committed_orders):
     ids = committed_orders.send_batch([1, 2, 3])
     bulk_action = begin("orders", Kind.REPLAY, ids)
     committed_orders.archive(ids)
@@ -218,9 +210,7 @@ def test_a_step_that_is_cut_off_changes_nothing(committed_orders: BoundQueue) ->
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_processes_touch_no_message_twice(
-    committed_orders: BoundQueue, small_parts: None
-) -> None:
+def test_many_processes_touch_no_message_twice(committed_orders, small_parts):
     ids = committed_orders.send_batch(list(range(200)))
     committed_orders.archive(ids)
     bulk_action = begin("orders", Kind.REPLAY, ids)
@@ -244,9 +234,7 @@ def test_many_processes_touch_no_message_twice(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_step_waits_a_moment_only_for_messages_that_others_hold(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_step_waits_a_moment_only_for_messages_that_others_hold(committed_orders, actor):
     [pk] = committed_orders.send_batch([1], delay=60)
     bulk_action = begin("orders", Kind.DELETE, [pk])
     actor.do(begin_block)
@@ -265,8 +253,8 @@ def test_a_step_waits_a_moment_only_for_messages_that_others_hold(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("at_commit", [False, True])
 def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
-    committed_orders: BoundQueue, at_commit: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+    committed_orders, at_commit, caplog
+):
     ids = committed_orders.send_batch([1, 2, 3])
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -287,9 +275,7 @@ def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
     assert told % broken.pk in caplog.messages
 
 
-def test_a_failed_bulk_action_is_resumed_where_it_failed(
-    orders: BoundQueue, small_parts: None
-) -> None:
+def test_a_failed_bulk_action_is_resumed_where_it_failed(orders, small_parts):
     ids = orders.send_batch(list(range(25)))
     orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -309,9 +295,7 @@ def test_a_failed_bulk_action_is_resumed_where_it_failed(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_steps_become_smaller_until_the_statement_timeout_allows_them(
-    committed_orders: BoundQueue,
-) -> None:
+def test_steps_become_smaller_until_the_statement_timeout_allows_them(committed_orders):
     ids = committed_orders.send_batch([secrets.token_hex(150_000)] * 100)
     committed_orders.archive(ids)
     bulk_action = begin("orders", Kind.REPLAY, ids)
@@ -330,9 +314,7 @@ def test_steps_become_smaller_until_the_statement_timeout_allows_them(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(
-    committed_orders: BoundQueue,
-) -> None:
+def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(committed_orders):
     ids = committed_orders.send_batch(list(range(20)))
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -351,7 +333,7 @@ def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(
     assert (other.state, other.done) == ("done", 20)
 
 
-def test_steps_grow_again(orders: BoundQueue, dead: list[int]) -> None:
+def test_steps_grow_again(orders, dead):
     bulk_action = begin("dead", Kind.REDRIVE, dead, step_size=3)
     seen = []
 
@@ -363,9 +345,7 @@ def test_steps_grow_again(orders: BoundQueue, dead: list[int]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_message_that_others_hold_delays_only_itself(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_message_that_others_hold_delays_only_itself(committed_orders, actor):
     ids = committed_orders.send_batch(list(range(12)), delay=60)
     bulk_action = begin("orders", Kind.DELETE, ids)
     other = begin("orders", Kind.READABLE, [ids[0]])
@@ -390,9 +370,7 @@ def test_a_message_that_others_hold_delays_only_itself(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bulk_action_goes_on_after_a_lost_connection(
-    committed_orders: BoundQueue, small_parts: None
-) -> None:
+def test_a_bulk_action_goes_on_after_a_lost_connection(committed_orders, small_parts):
     ids = committed_orders.send_batch(list(range(25)))
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -412,9 +390,7 @@ def test_a_bulk_action_goes_on_after_a_lost_connection(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bulk_action_that_loses_each_connection_holds_up_no_other(
-    committed_orders: BoundQueue,
-) -> None:
+def test_a_bulk_action_that_loses_each_connection_holds_up_no_other(committed_orders):
     ids = committed_orders.send_batch([1, 2, 3, 4])
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")

@@ -45,7 +45,7 @@ INTERNAL = ["lease", "follow", "erase", "rescue"]
 
 
 @pytest.mark.parametrize("name", [*INTERNAL, *(f"a{name}" for name in INTERNAL)])
-def test_what_only_consumers_need_is_no_method(name: str) -> None:
+def test_what_only_consumers_need_is_no_method(name):
     assert not hasattr(BoundQueue, name)
     assert not hasattr(MessageManager, name)
 
@@ -65,7 +65,7 @@ def is_twin(function: Any) -> bool:
 
 # aresult() is a method of its own, and "await" is a keyword.
 @pytest.mark.parametrize("name", sorted(set(operations()) - HELPERS - {"result", "wait"}))
-def test_every_public_operation_has_a_twin(name: str) -> None:
+def test_every_public_operation_has_a_twin(name):
     twin = getattr(MessageManager, f"a{name}")
 
     assert is_twin(twin)
@@ -88,16 +88,14 @@ def test_every_public_operation_has_a_twin(name: str) -> None:
         - {"wait", "settle", "next_due", "drained"}  # which only consumers need
     ),
 )
-def test_every_operation_of_a_bound_queue_has_a_twin(name: str) -> None:
+def test_every_operation_of_a_bound_queue_has_a_twin(name):
     twin = getattr(BoundQueue, f"a{name}")
 
     assert twin.__name__ == f"a{getattr(BoundQueue, name).__name__}"
 
 
 @pytest.mark.parametrize("name", ["send", "read", "archive", "create"])
-def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_body(
-    name: str,
-) -> None:
+def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_body(name):
     method = getattr(BoundQueue, name)
     source = inspect.getsource(method)
 
@@ -114,7 +112,7 @@ def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_bod
         if not name.startswith("_") and member.__doc__ and not is_twin(member)
     ],
 )
-def test_a_method_has_the_docstring_of_the_function_it_calls(name: str) -> None:
+def test_a_method_has_the_docstring_of_the_function_it_calls(name):
     method = getattr(BoundQueue, name)
     first_line = inspect.cleandoc(method.__doc__).split("\n\n")[0]
 
@@ -122,7 +120,7 @@ def test_a_method_has_the_docstring_of_the_function_it_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_twin_gives_the_same_result(db: None, name: str) -> None:
+def test_a_twin_gives_the_same_result(db, name):
     Message.objects.create_queue("orders")
     pks = Message.objects.send_batch("orders", [{"order": 7}] * 3, headers={"h": 1})
     args, kwargs = CALLS[name]
@@ -173,7 +171,7 @@ def plain(result: Any, highest: int) -> Any:
     return result
 
 
-def test_a_bound_queue_follows_the_stored_settings_whatever_it_was_made_of(committed: None) -> None:
+def test_a_bound_queue_follows_the_stored_settings_whatever_it_was_made_of(committed):
     orders = BoundQueue(Message.objects.create_queue("orders", visibility_timeout=30))
     orders.send(1)
     Queue.objects.update(visibility_timeout=600)

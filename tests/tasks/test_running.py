@@ -63,7 +63,7 @@ def done(work: Callable[..., None]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("each", [sample.add, sample.add_async], ids=lambda t: t.name)
-def test_a_task_succeeds(committed_backend: Any, work: Callable[..., None], each: Any) -> None:
+def test_a_task_succeeds(committed_backend, work, each):
     result = each.enqueue(1, two=2)
 
     work()
@@ -82,8 +82,8 @@ def test_a_task_succeeds(committed_backend: Any, work: Callable[..., None], each
 
 
 def test_async_tasks_run_on_an_event_loop_where_they_are_told_to(
-    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+    committed_backend, configure, work
+):
     configure(async_queues=["emails"])
     to_emails = [t.using(queue_name="emails") for t in (sample.add_async, sample.add)]
     results = [each.enqueue(1) for each in to_emails] + [sample.add_async.enqueue(2)]
@@ -102,9 +102,7 @@ def test_async_tasks_run_on_an_event_loop_where_they_are_told_to(
     ("each", "error", "text"),
     [(sample.fail, ValueError, "no such customer"), (sample.leave, SystemExit, "enough")],
 )
-def test_a_task_that_raises_fails(
-    committed_backend: Any, work: Callable[..., None], each: Any, error: Any, text: str
-) -> None:
+def test_a_task_that_raises_fails(committed_backend, work, each, error, text):
     result = each.enqueue()
 
     work()
@@ -121,7 +119,7 @@ def test_a_task_that_raises_fails(
     assert result.last_attempted_at <= result.finished_at
 
 
-def test_an_exception_that_holds_another(committed_backend: Any, done: Callable[..., Any]) -> None:
+def test_an_exception_that_holds_another(committed_backend, done):
     result = done(sample.fail_in_two)
 
     assert result.errors[0].exception_class is ValueError
@@ -130,9 +128,7 @@ def test_an_exception_that_holds_another(committed_backend: Any, done: Callable[
     )
 
 
-def test_a_return_value_that_is_not_json_fails_the_task(
-    committed_backend: Any, done: Callable[..., Any]
-) -> None:
+def test_a_return_value_that_is_not_json_fails_the_task(committed_backend, done):
     result = done(sample.give_an_object)
 
     assert result.status == FAILED
@@ -140,9 +136,7 @@ def test_a_return_value_that_is_not_json_fails_the_task(
     assert "Unsupported type" in result.errors[0].traceback
 
 
-def test_a_list_cannot_be_the_key_that_a_tuple_was(
-    committed_backend: Any, done: Callable[..., Any]
-) -> None:
+def test_a_list_cannot_be_the_key_that_a_tuple_was(committed_backend, done):
     result = done(sample.double_keys, (1, 2, 3))
 
     assert result.status == FAILED
@@ -150,15 +144,13 @@ def test_a_list_cannot_be_the_key_that_a_tuple_was(
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1, None]}, "ü", (1, 2)])
-def test_return_values_come_back(
-    committed_backend: Any, done: Callable[..., Any], value: Any
-) -> None:
+def test_return_values_come_back(committed_backend, done, value):
     result = done(sample.give, value)
 
     assert result.return_value == (list(value) if isinstance(value, tuple) else value)
 
 
-def test_the_context_is_given(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_the_context_is_given(committed_backend, work):
     mine = sample.own_id.enqueue()
     again = sample.second_time_lucky.enqueue()
 
@@ -173,9 +165,7 @@ def test_the_context_is_given(committed_backend: Any, work: Callable[..., None])
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_a_running_task_is_running(
-    committed_backend: Any, work: Callable[..., None], settings: Any, use_tz: bool
-) -> None:
+def test_a_running_task_is_running(committed_backend, work, settings, use_tz):
     settings.USE_TZ = use_tz
     result = sample.hold.enqueue()
     seen: list[Any] = []
@@ -204,7 +194,7 @@ def test_a_running_task_is_running(
     assert (result.status, result.worker_ids) == (SUCCESSFUL, workers)
 
 
-def test_a_lease_that_ran_out_is_ready_again(backend: Any) -> None:
+def test_a_lease_that_ran_out_is_ready_again(backend):
     result = sample.noop.enqueue()
     queue("default").read(vt=0, in_transaction=True)
 
@@ -214,9 +204,7 @@ def test_a_lease_that_ran_out_is_ready_again(backend: Any) -> None:
     assert result.started_at is not None
 
 
-def test_retries_of_the_backend(
-    committed_backend: Any, configure: Callable[..., None], done: Callable[..., Any]
-) -> None:
+def test_retries_of_the_backend(committed_backend, configure, done):
     configure(retry=Constant(seconds=0, max_attempts=3))
     result = done(sample.fail)
 
@@ -225,9 +213,7 @@ def test_retries_of_the_backend(
     assert result.attempts == len(result.worker_ids) == 3
 
 
-def test_a_task_that_waits_for_its_next_attempt_is_ready(
-    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+def test_a_task_that_waits_for_its_next_attempt_is_ready(committed_backend, configure, work):
     configure(retry=Constant(seconds=3600))
     result = sample.fail.enqueue()
 
@@ -241,9 +227,7 @@ def test_a_task_that_waits_for_its_next_attempt_is_ready(
     assert result.last_attempted_at is not None
 
 
-def test_a_dead_letter_has_failed(
-    committed: None, configure: Callable[..., None], done: Callable[..., Any]
-) -> None:
+def test_a_dead_letter_has_failed(committed, configure, done):
     configure(queues=["default"])
     Message.objects.create_queue("dead")
     Message.objects.create_queue("default", dead_letter_queue="dead")
@@ -260,7 +244,7 @@ def test_a_dead_letter_has_failed(
     assert result.status == READY
 
 
-def test_a_cancelled_task_has_failed(backend: Any) -> None:
+def test_a_cancelled_task_has_failed(backend):
     result = sample.noop.enqueue()
 
     queue("default").cancel(int(result.id), reason="the customer withdrew")
@@ -272,7 +256,7 @@ def test_a_cancelled_task_has_failed(backend: Any) -> None:
     assert (error.exception_class, error.traceback) == (MessageCancelled, "the customer withdrew")
 
 
-def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_the_order_is_that_of_priorities(committed_backend, work):
     for priority in (0, 10, -10, 5):
         sample.give.using(priority=priority).enqueue(priority)
 
@@ -281,9 +265,7 @@ def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[
     assert sample.ran == [10, 5, 0, -10]
 
 
-def test_signals_tell_of_start_and_end(
-    committed_backend: Any, work: Callable[..., None], heard: list[tuple[str, Any, str, str]]
-) -> None:
+def test_signals_tell_of_start_and_end(committed_backend, work, heard):
     good = sample.add.enqueue(1)
     work()
     bad = sample.fail.enqueue()
@@ -297,12 +279,7 @@ def test_signals_tell_of_start_and_end(
     ]
 
 
-def test_a_retry_is_no_end(
-    committed_backend: Any,
-    configure: Callable[..., None],
-    work: Callable[..., None],
-    heard: list[tuple[str, Any, str, str]],
-) -> None:
+def test_a_retry_is_no_end(committed_backend, configure, work, heard):
     configure(retry=Constant(seconds=0, max_attempts=2))
     sample.fail.enqueue()
 
@@ -311,9 +288,7 @@ def test_a_retry_is_no_end(
     assert [name for name, *_ in heard] == ["started", "started", "finished"]
 
 
-def test_the_end_is_signalled_once_it_is_written(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
+def test_the_end_is_signalled_once_it_is_written(committed_backend, work):
     result = sample.add.enqueue(1)
     seen: list[Any] = []
 
@@ -331,9 +306,7 @@ def test_the_end_is_signalled_once_it_is_written(
     assert result.id
 
 
-def test_djangos_own_log_tells_of_it(
-    committed_backend: Any, work: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_djangos_own_log_tells_of_it(committed_backend, work, caplog):
     with caplog.at_level(logging.INFO, NAME):
         good, bad = sample.add.enqueue(1), sample.fail.enqueue()
         work(workers=1)
@@ -350,12 +323,7 @@ def test_djangos_own_log_tells_of_it(
     assert not any(r.exc_info for r in records if r is not error)
 
 
-def test_deliveries_that_ran_out_fail_the_task(
-    committed: None,
-    configure: Callable[..., None],
-    work: Callable[..., None],
-    heard: list[tuple[str, Any, str, str]],
-) -> None:
+def test_deliveries_that_ran_out_fail_the_task(committed, configure, work, heard):
     configure(queues=["default"])
     Message.objects.create_queue("default", max_deliveries=1)
     result = sample.noop.enqueue()
@@ -371,12 +339,7 @@ def test_deliveries_that_ran_out_fail_the_task(
     assert ("finished", PgQueueBackend, result.id, FAILED) in heard
 
 
-def test_a_task_that_kills_its_process_comes_to_an_end(
-    committed: None,
-    configure: Callable[..., None],
-    work: Callable[..., None],
-    reachable: dict[str, dict[str, Any]],
-) -> None:
+def test_a_task_that_kills_its_process_comes_to_an_end(committed, configure, work, reachable):
     configure(queues=["default"])
     Message.objects.create_queue("default", max_deliveries=1, visibility_timeout=1)
     result = sample.die.enqueue()
@@ -398,7 +361,7 @@ def test_a_task_that_kills_its_process_comes_to_an_end(
     assert [e.exception_class for e in result.errors] == [PgQueueError]
 
 
-def test_what_is_no_task_is_rejected(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_what_is_no_task_is_rejected(committed_backend, work):
     pk = queue("default").send({"order": 7})
 
     work()
@@ -407,9 +370,7 @@ def test_what_is_no_task_is_rejected(committed_backend: Any, work: Callable[...,
     assert error.startswith(f"message {pk} is no task")
 
 
-def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
+def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(committed_backend, work):
     pk = queue("default").send({"task": "tests.tasks.sample.newer", "args": [], "kwargs": {}})
 
     work(max_messages=1)
@@ -421,7 +382,7 @@ def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(
         queue("default").result(pk)
 
 
-def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_only_tasks_are_run(committed_backend, work):
     pk = queue("default").send({"task": "tests.tasks.sample.plain", "args": [], "kwargs": {}})
 
     work(max_messages=1)
@@ -429,9 +390,7 @@ def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -
     assert "is no task: put @task on it" in queue("default").attempts(pk)[0].message
 
 
-def test_runconsumer_takes_named_queues_only(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
+def test_runconsumer_takes_named_queues_only(committed_backend, work):
     sample.give.using(queue_name="emails").enqueue("emails")
     sample.give.enqueue("default")
 
@@ -440,7 +399,7 @@ def test_runconsumer_takes_named_queues_only(
     assert sample.ran == ["emails"]
 
 
-def test_a_queue_has_tasks_or_a_consumer(backend: Any) -> None:
+def test_a_queue_has_tasks_or_a_consumer(backend):
     handlers.consumer("default")(print_it)
 
     with pytest.raises(InvalidArgument, match=r"is already consumed by .*print_it"):
@@ -451,7 +410,7 @@ def print_it(message: Any) -> None:
     print(message)
 
 
-def test_options_reach_the_handler(db: None, configure: Callable[..., None]) -> None:
+def test_options_reach_the_handler(db, configure):
     configure(max_workers=3, timeout=9, consume=["Emails"], visibility_timeout=60)
 
     register()
@@ -462,7 +421,7 @@ def test_options_reach_the_handler(db: None, configure: Callable[..., None]) -> 
     assert handler.visibility_timeout == 60
 
 
-def test_a_test_can_drain_tasks(backend: Any) -> None:
+def test_a_test_can_drain_tasks(backend):
     register()
     result = sample.add.enqueue(1, 2)
 
@@ -474,9 +433,7 @@ def test_a_test_can_drain_tasks(backend: Any) -> None:
 
 
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
-def test_another_database(
-    committed: None, configure: Callable[..., None], done: Callable[..., Any]
-) -> None:
+def test_another_database(committed, configure, done):
     configure(queues=["default"], database="other")
     queue("default", using="other").create()
     result = done(sample.add, 1)
@@ -503,7 +460,7 @@ def without_tasks(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_module_names_the_backport_on_an_older_django() -> None:
+def test_the_module_names_the_backport_on_an_older_django():
     run = without_tasks("import django_pgqueue.tasks")
 
     assert run.returncode == 1
@@ -511,7 +468,7 @@ def test_the_module_names_the_backport_on_an_older_django() -> None:
     assert "this is Django 5.2.8: pip install 'django-postgres-mq[tasks]'" in run.stderr
 
 
-def test_an_older_django_needs_no_backport_for_consumers() -> None:
+def test_an_older_django_needs_no_backport_for_consumers():
     run = without_tasks("django.setup(); from django_pgqueue import consumer; print('ready')")
 
     assert (run.stdout, run.stderr) == ("ready\n", "")

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_pgqueue import queue
 from django_pgqueue.errors import InvalidArgument, MessageCancelled
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
-from tests.actors import Actor, call
+from django_pgqueue.models import ArchivedMessage, Message
+from tests.actors import call
 from tests.app.models import Order
 from tests.conftest import run_sql
 from tests.waiting import until
-from tests.worker.consuming import Held, live, outcomes
-
-Events = list[tuple[str, dict[str, Any]]]
+from tests.worker.consuming import live, outcomes
 
 CANCELLED = "CANCELLED"
 
 
-def test_what_waits_goes_to_the_archive(orders: BoundQueue) -> None:
+def test_what_waits_goes_to_the_archive(orders):
     ready = orders.send(1)
     later = orders.send(2, delay=3600)
     first, behind = orders.send(3, group="g"), orders.send(4, group="g")
@@ -38,7 +35,7 @@ def test_what_waits_goes_to_the_archive(orders: BoundQueue) -> None:
     assert ArchivedMessage.objects.get(pk=ready).attempts == 0
 
 
-def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders: BoundQueue) -> None:
+def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders):
     first, second = orders.send_batch([1, 2], group="g")
     [message] = orders.read()
     assert message.id == first
@@ -48,7 +45,7 @@ def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders: B
     assert [m.id for m in orders.read()] == [second]
 
 
-def test_what_is_done_already_is_not_cancelled(orders: BoundQueue) -> None:
+def test_what_is_done_already_is_not_cancelled(orders):
     done = orders.send(1)
     orders.archive(done)
 
@@ -62,9 +59,7 @@ def test_what_is_done_already_is_not_cancelled(orders: BoundQueue) -> None:
 @pytest.mark.parametrize(
     ("reason", "said"), [("", r"\.$"), ("the customer withdrew", r": the customer withdrew\.$")]
 )
-def test_a_cancelled_message_has_no_result_and_tells_why(
-    orders: BoundQueue, reason: str, said: str
-) -> None:
+def test_a_cancelled_message_has_no_result_and_tells_why(orders, reason, said):
     pk = orders.send(1)
     orders.cancel(pk, reason=reason)
 
@@ -75,7 +70,7 @@ def test_a_cancelled_message_has_no_result_and_tells_why(
     assert (raised.value.reason, raised.value.error) == (reason, reason or "cancelled")
 
 
-def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
+def test_cancelling_takes_ids_messages_and_receipts(orders):
     one, two, three = orders.send_batch([1, 2, 3])
     read = {m.id: m for m in orders.read(qty=3)}
 
@@ -84,7 +79,7 @@ def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
         orders.cancel("7")
 
 
-def test_a_cancelled_message_can_be_replayed(orders: BoundQueue) -> None:
+def test_a_cancelled_message_can_be_replayed(orders):
     orders.cancel(orders.send(1))
 
     assert orders.replay(state=CANCELLED) == 1
@@ -93,8 +88,8 @@ def test_a_cancelled_message_can_be_replayed(orders: BoundQueue) -> None:
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
 def test_what_runs_is_told_and_a_transactional_handler_rolled_back(
-    committed_orders: BoundQueue, consume: Callable[..., Any], policy: str
-) -> None:
+    committed_orders, consume, policy
+):
     begun, ended = threading.Event(), threading.Event()
     told: list[bool] = []
 
@@ -118,9 +113,7 @@ def test_what_runs_is_told_and_a_transactional_handler_rolled_back(
     assert (outcomes(), live()) == ({pk: CANCELLED}, [])
 
 
-def test_an_async_handler_is_cancelled(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
+def test_an_async_handler_is_cancelled(committed_orders, consume):
     begun = threading.Event()
     ended: list[str] = []
 
@@ -148,9 +141,7 @@ def test_an_async_handler_is_cancelled(
 
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
-def test_the_outcome_of_a_cancelled_run_changes_nothing(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held, policy: str
-) -> None:
+def test_the_outcome_of_a_cancelled_run_changes_nothing(committed_orders, consume, held, policy):
     pk = committed_orders.send(1)
 
     def work(message: Message) -> None:
@@ -181,13 +172,8 @@ def test_the_outcome_of_a_cancelled_run_changes_nothing(
     ],
 )
 def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
-    committed_orders: BoundQueue,
-    consume: Callable[..., Any],
-    events: Events,
-    caplog: pytest.LogCaptureFixture,
-    policy: str,
-    told: bool,
-) -> None:
+    committed_orders, consume, events, caplog, policy, told
+):
     """Both the lease loop and the late outcome may notice the cancellation."""
     caplog.set_level("INFO", "django_pgqueue")
     begun, cancelled = threading.Event(), threading.Event()
@@ -224,9 +210,7 @@ def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
     assert not any("lost the lease" in line for line in caplog.messages)
 
 
-def test_the_line_behind_a_cancelled_message_goes_on(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
-) -> None:
+def test_the_line_behind_a_cancelled_message_goes_on(committed_orders, consume, held):
     first, *behind = committed_orders.send_batch([1, 2, 3], group="one")
     run = consume(held.work)
     held.until_begun()
@@ -241,9 +225,7 @@ def test_the_line_behind_a_cancelled_message_goes_on(
     assert run.subscription.counts.lost == 0
 
 
-def test_an_async_batch_is_cancelled_once_all_of_it_is(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
+def test_an_async_batch_is_cancelled_once_all_of_it_is(committed_orders, consume):
     begun, cancelled = threading.Event(), threading.Event()
     seen: list[list[bool]] = []
 
@@ -272,9 +254,7 @@ def test_an_async_batch_is_cancelled_once_all_of_it_is(
     until(lambda: outcomes() == {one: CANCELLED, two: CANCELLED})
 
 
-def test_cancelling_waits_for_a_locked_handler(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held, actor: Actor
-) -> None:
+def test_cancelling_waits_for_a_locked_handler(committed_orders, consume, held, actor):
     pk = committed_orders.send(1)
     consume(held.work, locked=True)
     held.until_begun()
@@ -287,12 +267,7 @@ def test_cancelling_waits_for_a_locked_handler(
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
-    committed_orders: BoundQueue,
-    consume: Callable[..., Any],
-    held: Held,
-    events: Events,
-) -> None:
+def test_a_lease_that_was_lost_otherwise_is_not_cancelled(committed_orders, consume, held, events):
     pk = committed_orders.send(1)
     contexts: list[Any] = []
 
@@ -309,9 +284,7 @@ def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
     held.let_go()
 
 
-def test_a_batch_is_told_once_all_of_it_is_cancelled(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
+def test_a_batch_is_told_once_all_of_it_is_cancelled(committed_orders, consume):
     begun = threading.Event()
     seen: list[list[bool]] = []
 

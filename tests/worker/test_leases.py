@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from django_pgqueue.errors import LeaseLost
-from django_pgqueue.models import BoundQueue, Message, Process
+from django_pgqueue.models import Message, Process
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.worker.quarantine import is_suspect
 from tests.app.models import Order
 from tests.leasing import lease
 from tests.waiting import until
-from tests.worker.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
+from tests.worker.consuming import elsewhere, errors, leases, live, outcomes, steal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Consume = Callable[..., InThread]
 Events = list[tuple[str, dict[str, Any]]]
 
 
@@ -31,8 +29,8 @@ def named(events: Events, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
 def test_a_lease_is_extended_while_its_handler_runs(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
-) -> None:
+    committed_orders, consume, held, events, policy
+):
     pk = committed_orders.send(1)
 
     run = consume(held.work, ack_policy=policy, visibility_timeout=0.6, max_workers=1)
@@ -45,9 +43,7 @@ def test_a_lease_is_extended_while_its_handler_runs(
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_what_waits_for_half_its_lease_goes_back_uncounted(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
-) -> None:
+def test_what_waits_for_half_its_lease_goes_back_uncounted(committed_orders, consume, held, events):
     ids = committed_orders.send_batch(list(range(5)))
 
     consume(held.work, visibility_timeout=1, max_workers=1)
@@ -65,8 +61,8 @@ def test_what_waits_for_half_its_lease_goes_back_uncounted(
 
 @pytest.mark.parametrize("by", ["its outcome", "the lease loop"])
 def test_a_lost_lease_is_announced_once_and_its_ack_changes_nothing(
-    committed_orders: BoundQueue, consume: Consume, events: Events, by: str
-) -> None:
+    committed_orders, consume, events, by
+):
     """When the lease loop has announced it, the later outcome finds the same lease lost."""
     stolen: list[int] = []
 
@@ -88,8 +84,8 @@ def test_a_lost_lease_is_announced_once_and_its_ack_changes_nothing(
 
 @pytest.mark.parametrize("policy", ["ACK_FIRST", "NACK_ON_ERROR"])
 def test_a_handler_that_goes_on_after_its_ack_loses_no_lease(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
-) -> None:
+    committed_orders, consume, held, events, policy
+):
     done, _other = committed_orders.send_batch([1, 2])
 
     def work(message: Message) -> None:
@@ -109,9 +105,7 @@ def test_a_handler_that_goes_on_after_its_ack_loses_no_lease(
     assert named(events, "leases_lost") == []
 
 
-def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(committed_orders, consume):
     """As after SIGSTOP of the whole process, which its loops cannot notice."""
     ran: list[int] = []
     pk = committed_orders.send(1)
@@ -132,9 +126,7 @@ def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(
 # extend
 
 
-def test_extend_prolongs_by_more_than_the_lease_loop_would(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_extend_prolongs_by_more_than_the_lease_loop_would(committed_orders, drain):
     left: list[float] = []
 
     def extend(message: Message) -> None:
@@ -154,7 +146,7 @@ def test_extend_prolongs_by_more_than_the_lease_loop_would(
     assert left[0] > 590
 
 
-def test_extend_of_a_lost_lease_raises(committed_orders: BoundQueue, consume: Consume) -> None:
+def test_extend_of_a_lost_lease_raises(committed_orders, consume):
     raised: list[BaseException] = []
 
     def extend(message: Message) -> None:
@@ -172,9 +164,7 @@ def test_extend_of_a_lost_lease_raises(committed_orders: BoundQueue, consume: Co
     until(lambda: raised)
 
 
-def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
+def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(committed_orders, consume, events):
     finish = threading.Event()
 
     def extend_and_wait(message: Message) -> None:
@@ -197,9 +187,7 @@ def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
 # Poison
 
 
-def test_max_deliveries_is_checked_before_the_handler_runs(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_max_deliveries_is_checked_before_the_handler_runs(committed_orders, drain):
     """The deliveries ended with dead processes, without an outcome."""
     ran: list[int] = []
     pk = committed_orders.send(1)
@@ -213,9 +201,7 @@ def test_max_deliveries_is_checked_before_the_handler_runs(
     assert errors() == ["gave up after 3 deliveries; none of them reported an outcome"]
 
 
-def test_the_queues_max_deliveries_counts_without_one_of_the_handler(
-    committed: None, drain: Consume
-) -> None:
+def test_the_queues_max_deliveries_counts_without_one_of_the_handler(committed, drain):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", max_deliveries=1, dead_letter_queue="dead")
     Message.objects.send("orders", 1)
@@ -228,9 +214,7 @@ def test_the_queues_max_deliveries_counts_without_one_of_the_handler(
     assert dead.headers["x-dead-letter"]["reason"] == "max_deliveries"
 
 
-def test_attempts_and_deliveries_are_counted_apart(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_attempts_and_deliveries_are_counted_apart(committed_orders, drain):
     seen: list[tuple[int, int]] = []
     committed_orders.send(1)
     [message] = committed_orders.read()
@@ -245,7 +229,7 @@ def test_attempts_and_deliveries_are_counted_apart(
     assert seen == [(1, 2)]
 
 
-def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_a_suspect_runs_alone(committed_orders, drain):
     """A message delivered twice without an outcome may kill its process."""
     inside: set[int] = set()
     company: dict[int, int] = {}
@@ -273,9 +257,7 @@ def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> N
     assert max(company.values()) > 1
 
 
-def test_what_one_killed_process_held_runs_among_others(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_what_one_killed_process_held_runs_among_others(committed_orders, drain):
     """A killed process makes no suspects: at most one of its messages killed it."""
     together = threading.Barrier(4)
     ids = committed_orders.send_batch(list(range(4)))
@@ -302,17 +284,15 @@ def test_what_one_killed_process_held_runs_among_others(
     ],
 )
 def test_a_message_is_suspect_after_two_deliveries_without_a_word_or_one_before_its_last(
-    deliveries: int, attempts: int, suspect: bool
-) -> None:
+    deliveries, attempts, suspect
+):
     message = Message(id=1)
     message.read_ct, message.attempts = deliveries, attempts
 
     assert is_suspect(message, max_deliveries=10) is suspect
 
 
-def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_suspect_is_run_though_others_take_longer_than_its_lease(committed_orders, consume):
     begun, finish = threading.Event(), threading.Event()
 
     def work(message: Message) -> None:
@@ -336,9 +316,7 @@ def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
 # Heartbeats and rescue
 
 
-def test_a_dead_consumers_leases_come_back_before_their_timeout(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
+def test_a_dead_consumers_leases_come_back_before_their_timeout(committed_orders, consume, events):
     pk = committed_orders.send(1)
     dead = Process.objects.register(["orders"], version="1", using="default")
     lease("orders", vt=3600, process_id=dead.pk)
@@ -361,9 +339,7 @@ def silence(process: Process, seconds: int) -> None:
         )
 
 
-def test_presence_tells_who_works_on_what(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_presence_tells_who_works_on_what(committed_orders, consume, held):
     pk = committed_orders.send(1)
 
     run = consume(held.work, options={"heartbeat": 0.1})
@@ -376,9 +352,7 @@ def test_presence_tells_who_works_on_what(
     assert not Process.objects.exists()
 
 
-def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_one_that_was_taken_for_dead_registers_again_and_goes_on(committed_orders, consume):
     run = consume(lambda message: None, options={"heartbeat": 0.05})
     until(lambda: Process.objects.exists())
     first = Process.objects.get().pk
@@ -389,9 +363,7 @@ def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
     until(lambda: run.subscription.counts.completed == 1)
 
 
-def test_a_graceful_stop_leaves_no_lease(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_a_graceful_stop_leaves_no_lease(committed_orders, consume, held):
     committed_orders.send_batch(list(range(10)))
     run = consume(held.work, max_workers=1)
     held.until_begun()
@@ -405,8 +377,8 @@ def test_a_graceful_stop_leaves_no_lease(
 
 
 def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounted(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
-) -> None:
+    committed_orders, consume, held, events
+):
     """Its outcome comes too late: by then the message may be running elsewhere."""
     pk = committed_orders.send(1)
     run = consume(held.work, options={"graceful_timeout": 0.2})
@@ -425,11 +397,8 @@ def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounte
 
 
 def test_what_runs_when_a_process_grew_too_large_keeps_its_delivery(
-    committed_orders: BoundQueue,
-    consume: Consume,
-    held: Held,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    committed_orders, consume, held, monkeypatch
+):
     """The message may be the reason, so max_deliveries must end it."""
     pk = committed_orders.send(1)
     run = consume(held.work, options={"graceful_timeout": 0.2, "max_memory": 2**60})

@@ -99,7 +99,7 @@ def way(committed_orders: BoundQueue, consume: Callable[..., InThread]) -> Way:
     return way
 
 
-def test_a_message_passes_few_functions_in_few_files(way: Way) -> None:
+def test_a_message_passes_few_functions_in_few_files(way):
     passed = {(file, name) for functions in way.values() for name, file in functions.items()}
     files = {file for file, _ in passed}
 
@@ -107,7 +107,7 @@ def test_a_message_passes_few_functions_in_few_files(way: Way) -> None:
     assert len(files) <= 14, sorted(files)
 
 
-def test_the_design_draws_the_way_as_it_is(way: Way) -> None:
+def test_the_design_draws_the_way_as_it_is(way):
     _, section = DESIGN.read_text(encoding="utf-8").split("### The way of one message\n")
     rows = re.findall(r"^\| (\w+) \|(.*)\|$", section.split("\n#")[0], re.MULTILINE)
     drawn = {thread: re.findall(r"`([\w.]+)`", cells) for thread, cells in rows if thread in way}
