@@ -99,7 +99,9 @@ def test_a_queue_has_one_consumer():
     consumer("orders")(handle)
     consumer("orders")(handle)  # simulates a module imported twice
 
-    with pytest.raises(InvalidArgument, match=r"already consumed by .*handle"):
+    with pytest.raises(
+        InvalidArgument, match=r"consumed by .*handle.*Give the second one its own queue"
+    ):
         consumer("ORDERS")(ahandle)
 
 
@@ -148,7 +150,7 @@ def test_options_that_make_no_sense_are_refused_at_once(options):
 
 @pytest.mark.parametrize("options", [{"locked": True}, {"ack_policy": "TRANSACTIONAL"}])
 def test_an_async_function_has_no_transaction(options):
-    with pytest.raises(InvalidArgument, match="no async transactions"):
+    with pytest.raises(InvalidArgument, match=r"no async transactions.*make it a plain function"):
         consumer("orders", **options)(ahandle)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.core.management import CommandError
 from django.db import ProgrammingError, transaction
 
 from django_pgqueue import consumer, queue
-from django_pgqueue.acks import Nack, Retry
 from django_pgqueue.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -23,7 +20,6 @@ from django_pgqueue.errors import (
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import AlterQueue, CreateQueue
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
-from django_pgqueue.testing import drain
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -54,39 +50,6 @@ def drop_a_dead_letter_queue_in_use() -> None:
     Message.objects.create_queue("dead")
     Message.objects.create_queue("mails", dead_letter_queue="dead")
     Message.objects.drop_queue("dead")
-
-
-def drop_it_by_command() -> None:
-    Message.objects.create_queue("dead")
-    Message.objects.create_queue("mails", dead_letter_queue="dead")
-    call("pgqueue_drop", "dead", "--no-input")
-
-
-def two_handlers_of_a_queue() -> None:
-    @consumer("orders")
-    def charge(message: Message) -> None: ...
-
-    @consumer("orders")
-    def ship(message: Message) -> None: ...
-
-
-def async_and_transactional() -> None:
-    @consumer("orders", ack_policy="TRANSACTIONAL")
-    async def charge(message: Message) -> None: ...
-
-
-def a_parameter_that_nothing_fills() -> None:
-    @consumer("orders")
-    def charge(message: Message, order: Any) -> None: ...
-
-
-def no_parameter() -> None:
-    @consumer("orders")
-    def charge() -> None: ...
-
-
-def drain_without_a_handler() -> None:
-    drain("orders")
 
 
 def change_a_message() -> None:
@@ -213,11 +176,6 @@ MISTAKES = {
         PgQueueError,
         ["takes the dead letters of mails", "dead_letter_queue"],
     ),
-    "pgqueue_drop of a dead-letter queue in use": (
-        drop_it_by_command,
-        CommandError,
-        ["takes the dead letters of mails", "give these another dead_letter_queue first"],
-    ),
     "dead letters that go round": (
         dead_letters_in_a_circle,
         InvalidArgument,
@@ -242,56 +200,6 @@ MISTAKES = {
         lambda: AlterQueue("orders", max_delivery=5),
         InvalidArgument,
         ["no setting 'max_delivery'", "did you mean max_deliveries?"],
-    ),
-    "two handlers of a queue": (
-        two_handlers_of_a_queue,
-        InvalidArgument,
-        ["consumed by", "Give the second one its own queue"],
-    ),
-    "an async handler in a transaction": (
-        async_and_transactional,
-        InvalidArgument,
-        ["Django has no async transactions", "make it a plain function"],
-    ),
-    "a handler without a parameter": (
-        no_parameter,
-        InvalidArgument,
-        ["must take a message (or its body) first"],
-    ),
-    "a parameter that nothing fills in": (
-        a_parameter_that_nothing_fills,
-        InvalidArgument,
-        ["nothing can fill in order", "may be named message and context"],
-    ),
-    "a queue without a consumer": (
-        drain_without_a_handler,
-        InvalidArgument,
-        ["no @consumer('orders')", "queues that have one: none"],
-    ),
-    "a negative delay of a nack": (
-        lambda: Nack(-1),
-        InvalidArgument,
-        ["a delay must be seconds, zero or more, or None, not -1"],
-    ),
-    "a text as a delay": (
-        lambda: Retry("soon"),
-        InvalidArgument,
-        ["a delay must be seconds", "not 'soon'"],
-    ),
-    "a duration without a number": (
-        lambda: call("pgqueue_create", "mails", "--retention", "soon"),
-        CommandError,
-        ["'soon' is not a duration: write 30 or 30s, 10m, 2h, 7d or 1w"],
-    ),
-    "a body without quotes at a shell": (
-        lambda: call("pgqueue_send", "orders", "{order: 7}"),
-        CommandError,
-        ["The body is not JSON", "quotes"],
-    ),
-    "a command on a queue that does not exist": (
-        lambda: call("pgqueue_redrive", "ded"),
-        CommandError,
-        ["no queue 'ded'"],
     ),
 }
 

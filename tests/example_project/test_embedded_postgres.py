@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -380,44 +379,37 @@ def test_importing_settings_and_backend_starts_nothing(directory):
 
 
 def test_backend_starts_the_server_and_creates_the_database(directory):
-    code = django_settings(directory) + CURRENT_DATABASE
-    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
-
-    assert json.loads(output) == "inbox"
+    assert output_of(django_settings(directory) + CURRENT_DATABASE) == ["inbox"]
 
 
 def test_backend_works_with_djangos_pool(directory):
     pytest.importorskip("psycopg_pool")
-    code = django_settings(directory, OPTIONS={"pool": {"min_size": 1}}) + CURRENT_DATABASE
-    output = subprocess.check_output(
-        [sys.executable, "-c", code + "\nconnection.close_pool()"], cwd=ROOT, text=True
-    )
+    settings = django_settings(directory, OPTIONS={"pool": {"min_size": 1}})
 
-    assert json.loads(output) == "inbox"
+    assert output_of(f"{settings}{CURRENT_DATABASE}\nconnection.close_pool()") == ["inbox"]
 
 
 def test_backend_reconnects_to_a_server_that_was_killed(directory):
-    code = django_settings(directory) + "\n".join(
-        [
-            CURRENT_DATABASE,
-            "connection.close()",
-            "from example_project.embedded_postgres import base",
-            "[server] = base._servers.values()",
-            "server.kill()",
-            CURRENT_DATABASE,
-        ]
-    )
-    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    kill = """
+connection.close()
+from example_project.embedded_postgres import base
+[server] = base._servers.values()
+server.kill()
+"""
+    code = django_settings(directory) + CURRENT_DATABASE + kill + CURRENT_DATABASE
 
-    assert output.split() == ['"inbox"', '"inbox"']
+    assert output_of(code) == ["inbox", "inbox"]
+
+
+def output_of(code: str) -> list[str]:
+    return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
 
 
 CURRENT_DATABASE = """
-import json
 from django.db import connection
 with connection.cursor() as cursor:
     cursor.execute("SELECT current_database()")
-    print(json.dumps(cursor.fetchone()[0]))
+    print(cursor.fetchone()[0])
 """.strip()
 
 

@@ -44,6 +44,14 @@ def drive() -> None:
         time.sleep(wait)
 
 
+def driven(*bulk_actions: BulkAction) -> list[tuple[str, int, int]]:
+    """Drive everything; returns the state, and how many messages were done and passed over."""
+    drive()
+    for each in bulk_actions:
+        each.refresh_from_db()
+    return [(each.state, each.done, each.passed) for each in bulk_actions]
+
+
 @pytest.fixture
 def dead(orders: BoundQueue) -> list[int]:
     """The ids of 25 dead letters of orders."""
@@ -98,11 +106,8 @@ def test_discarding_leaves_messages_in_the_queue_alone(orders):
     live, done = orders.send_batch([1, 2])
     orders.archive(done)
 
-    bulk_action = begin("orders", Kind.DISCARD, [live, done])
-    drive()
+    assert driven(begin("orders", Kind.DISCARD, [live, done])) == [("done", 1, 1)]
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.done, bulk_action.passed) == (1, 1)
     assert list(Message.objects.values_list("pk", flat=True)) == [live]
 
 
@@ -112,16 +117,10 @@ def test_messages_in_flight_are_left_alone_unless_asked_for(orders, kind, size):
     ids = orders.send_batch(list(range(size + 2)))
     held = orders.read(qty=size, vt=60)
 
-    left = begin("orders", kind, ids)
-    drive()
-
-    left.refresh_from_db()
-    assert (left.done, left.passed) == (2, size)
+    assert driven(begin("orders", kind, ids)) == [("done", 2, size)]
     assert not orders.archive(held[:1]).lost
     asked = begin("orders", kind, [m.id for m in held], in_flight=True)
-    drive()
-    asked.refresh_from_db()
-    assert (asked.done, asked.passed) == (size - 1, 1)
+    assert driven(asked) == [("done", size - 1, 1)]
 
 
 def test_a_rate_is_kept(orders, dead, monkeypatch):
@@ -149,31 +148,22 @@ def test_a_bulk_action_is_stopped_and_resumed(orders, dead, small_parts):
     bulk_action.refresh_from_db()
     assert (bulk_action.done, bulk_action.left) == (10, 15)
     assert bulk_action.resume()
-    drive()
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("done", 25)
+    assert driven(bulk_action) == [("done", 25, 0)]
 
 
 def test_a_bulk_action_whose_target_is_gone_says_so(orders, dead):
     bulk_action = begin("dead", Kind.REDRIVE, dead, target="nowhere")
 
-    drive()
-
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("failed", 0)
+    assert driven(bulk_action) == [("failed", 0, 0)]
     assert "nowhere" in bulk_action.error
     assert queue("dead").metrics().length == 25
 
 
 def test_dead_letters_without_a_source_are_passed_over(orders, dead):
     stray = queue("dead").send("came by itself")
-    bulk_action = begin("dead", Kind.REDRIVE, [*dead, stray])
 
-    drive()
-
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.passed) == ("done", 25, 1)
+    assert driven(begin("dead", Kind.REDRIVE, [*dead, stray])) == [("done", 25, 1)]
 
 
 def test_the_end_is_told_once(orders, dead):
@@ -204,9 +194,8 @@ def test_a_step_that_is_cut_off_changes_nothing(committed_orders):
         transaction.set_rollback(True)
 
     assert committed_orders.metrics().length == 0
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.done, committed_orders.metrics().length) == (3, 3)
+    assert driven(bulk_action) == [("done", 3, 0)]
+    assert committed_orders.metrics().length == 3
 
 
 @pytest.mark.django_db(transaction=True)
@@ -226,10 +215,8 @@ def test_many_processes_touch_no_message_twice(committed_orders, small_parts):
         thread.start()
     for thread in threads:
         thread.join()
-    drive()
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("done", 200)
+    assert driven(bulk_action) == [("done", 200, 0)]
     assert committed_orders.metrics().length == 200
 
 
@@ -245,13 +232,11 @@ def test_a_step_waits_a_moment_only_for_messages_that_others_hold(committed_orde
     bulk_action.refresh_from_db()
     assert (wait, bulk_action.done, bulk_action.state) == (1.0, 0, "running")
     actor.do(rollback)
-    drive()
-    bulk_action.refresh_from_db()
-    assert bulk_action.done == 1
+    assert driven(bulk_action) == [("done", 1, 0)]
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("at_commit", [False, True])
+@pytest.mark.django_db(transaction=True)
 def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
     committed_orders, at_commit, caplog
 ):
@@ -263,14 +248,11 @@ def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
     broken = begin("orders", Kind.REPLAY, ids, target="audited")
     good = begin("orders", Kind.REPLAY, ids)
 
-    drive()
+    assert driven(broken, good) == [("failed", 0, 0), ("done", 3, 0)]
 
-    broken.refresh_from_db()
-    good.refresh_from_db()
-    assert (broken.state, broken.done, broken.left) == ("failed", 0, 3)
+    assert broken.left == 3
     assert "no 1 allowed" in broken.error
     assert broken.finished_at is not None
-    assert (good.state, good.done) == ("done", 3)
     told = "orders: bulk action %s (replay) failed after 0 of 3 messages: no 1 allowed"
     assert told % broken.pk in caplog.messages
 
@@ -281,16 +263,13 @@ def test_a_failed_bulk_action_is_resumed_where_it_failed(orders, small_parts):
     Message.objects.create_queue("audited")
     allow = hinder("audited", "IF NEW.body = '15' THEN RAISE EXCEPTION 'not 15'; END IF;")
     bulk_action = begin("orders", Kind.REPLAY, ids, target="audited")
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("failed", 10)
+    assert driven(bulk_action) == [("failed", 10, 0)]
     allow()
 
     assert bulk_action.resume()
-    drive()
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 25, "")
+    assert driven(bulk_action) == [("done", 25, 0)]
+    assert bulk_action.error == ""
     assert [m.body for m in queue("audited").read(qty=99)] == list(range(25))
 
 
@@ -305,10 +284,8 @@ def test_steps_become_smaller_until_the_statement_timeout_allows_them(committed_
         transaction.set_rollback(True)
 
     with statement_timeout((time.monotonic() - started) / 3):
-        drive()
+        assert driven(bulk_action) == [("done", 100, 0)]
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("done", 100)
     assert bulk_action.step_size < 100
     assert committed_orders.metrics().length == 100
 
@@ -323,14 +300,10 @@ def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(committed_ord
     other = begin("orders", Kind.REPLAY, ids)
 
     with statement_timeout(0.5):
-        drive()
+        assert driven(bulk_action, other) == [("failed", 13, 0), ("done", 20, 0)]
 
-    bulk_action.refresh_from_db()
-    other.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("failed", 13)
     assert f"message {ids[13]}" in bulk_action.error
     assert "statement timeout" in bulk_action.error
-    assert (other.state, other.done) == ("done", 20)
 
 
 def test_steps_grow_again(orders, dead):
@@ -364,9 +337,8 @@ def test_a_message_that_others_hold_delays_only_itself(committed_orders, actor):
     assert f"message {ids[-1]}" in bulk_action.error
     assert other.state == "done"
     actor.do(rollback)
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 12, "")
+    assert driven(bulk_action) == [("done", 12, 0)]
+    assert bulk_action.error == ""
 
 
 @pytest.mark.django_db(transaction=True)
@@ -383,9 +355,8 @@ def test_a_bulk_action_goes_on_after_a_lost_connection(committed_orders, small_p
     bulk_action.refresh_from_db()
     assert (bulk_action.state, bulk_action.done) == ("running", 10)
     assert "cut off" in bulk_action.error
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 25, "")
+    assert driven(bulk_action) == [("done", 25, 0)]
+    assert bulk_action.error == ""
     assert queue("audited").metrics().length == 25
 
 
