@@ -1,11 +1,9 @@
-"""Results as Markdown and JSON."""
+"""Results as Markdown."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime as dt
-import json
 import os
 import platform
 import statistics
@@ -104,20 +102,6 @@ def goals(outcomes: list[Outcome]) -> str:
     return table(["Scenario", "Goal", "Measured", ""], rows, text=2)
 
 
-def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outcome]) -> Path:
-    """Write ``<name>.md`` and ``<name>.json``; returns the path of the first."""
-    target = directory / f"{name}.md"
-    target.write_text(markdown(facts, outcomes), encoding="utf-8")
-    target.with_suffix(".json").write_text(as_json(facts, outcomes), encoding="utf-8")
-    return target
-
-
-def remove(directory: Path, name: str) -> None:
-    """Remove the results saved under a name, if any."""
-    for suffix in (".md", ".json"):
-        (directory / f"{name}{suffix}").unlink(missing_ok=True)
-
-
 def markdown(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
     parts = [
         "# Benchmarks",
@@ -151,22 +135,3 @@ def advice() -> str:
             kind = peers.worker_class(label)
             rows.append([label, kind.default, kind.tuned, kind.documentation])
     return table(head, rows, text=4)
-
-
-def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
-    results = [
-        {
-            "scenario": outcome.scenario.name,
-            "title": outcome.scenario.title,
-            "payload": outcome.payload.name,
-            "made of": outcome.made_of,
-            "samples": outcome.samples,
-            "failures": reasons(outcome),
-            "goals": [
-                {**dataclasses.asdict(goal), "measured": value, "met": met}
-                for goal, value, met in outcome.judged()
-            ],
-        }
-        for outcome in outcomes
-    ]
-    return json.dumps({**facts, "results": results}, indent=1) + "\n"

@@ -1,7 +1,7 @@
 """Run scenarios: every contestant in turn, on one server.
 
 Tables are printed, and saved in benchmarks/results. A run on a busy machine is marked, and saved
-beside the last quiet one.
+beside the last quiet one, not in its place, unless it has a name.
 """
 
 from __future__ import annotations
@@ -17,15 +17,11 @@ from benchmarks import database, payloads, peers, report
 from benchmarks.machine import Watch
 
 RESULTS = Path(__file__).parent / "results"
-#: The name of the results saved while a run is unfinished.
-UNFINISHED = "unfinished"
+UNFINISHED = RESULTS / "unfinished.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenarios", nargs="*", help="topics or names; all if none is given")
-    parser.add_argument(
-        "--force", action="store_true", help="save under that name on a busy machine too, marked"
-    )
 
 
 def print_scenarios(_options: argparse.Namespace) -> int:
@@ -67,7 +63,7 @@ def command(options: argparse.Namespace) -> int:
     watch.look()
     if disturbed := watch.machine.disturbances():
         print(f"The machine is busy, no figure will be a headline: {'; '.join(disturbed)}.")
-    report.remove(RESULTS, UNFINISHED)
+    UNFINISHED.unlink(missing_ok=True)
     with database.database():
         chosen = scenarios(options.scenarios)
         from django.core.management import call_command
@@ -80,40 +76,36 @@ def command(options: argparse.Namespace) -> int:
         about = report.about(options, sent)
         outcomes: list[Outcome] = []
 
-        def save(name: str) -> Path:
+        def save(path: Path) -> None:
             about["minutes"] = round((time.monotonic() - started) / 60, 1)
             about["machine"] |= report.of_machine(watch.machine)
             about["disturbed"] = watch.machine.disturbances()
-            return report.save(RESULTS, name, about, outcomes)
+            path.write_text(report.markdown(about, outcomes), encoding="utf-8")
 
         try:
             pairs = [(s, p) for s in chosen for p in sent if p.is_small or s.webhooks]
             for number, (scenario, payload) in enumerate(pairs, 1):
-                progress = Progress(f"[{number}/{len(pairs)}] {scenario.name}, {payload.name}")
-                bench = Bench(
-                    clients, payload, size=options.size, rounds=options.rounds, tell=progress
-                )
+                print(f"\n[{number}/{len(pairs)}] {scenario.title} ({payload.name})", flush=True)
+                bench = Bench(clients, payload, size=options.size, rounds=options.rounds, tell=tell)
                 outcomes.append(Outcome(scenario, payload))
                 try:
                     run(outcomes[-1], bench, watch)
                 finally:
-                    progress.done()
                     print(report.findings(outcomes[-1]), flush=True)
                     save(UNFINISHED)
         except KeyboardInterrupt:
-            print(f"\nInterrupted. What was measured is in {RESULTS / UNFINISHED}.md")
+            print(f"\nInterrupted. What was measured is in {UNFINISHED}")
             raise
         finally:
             clients.close()
-    name = options.name or usual_name(options)
-    if (disturbed := watch.machine.disturbances()) and not options.force:
-        name += "-busy"
-    where = save(name)
-    report.remove(RESULTS, UNFINISHED)
-    print(report.goals(outcomes))
-    if disturbed:
-        print(f"\nNot for a headline: {'; '.join(disturbed)}.")
-    print(f"\n{about['minutes']} minutes. Saved as {where}")
+    busy = "-busy" if watch.machine.disturbances() else ""
+    target = RESULTS / f"{options.name or usual_name(options) + busy}.md"
+    save(target)
+    UNFINISHED.unlink()
+    print(f"\n{report.goals(outcomes)}")
+    if busy:
+        print(f"\nNot for a headline: {'; '.join(watch.machine.disturbances())}.")
+    print(f"\n{about['minutes']} minutes. Saved as {target}")
     return 0
 
 
@@ -123,19 +115,5 @@ def usual_name(options: argparse.Namespace) -> str:
     return "-".join([*size, *(options.scenarios or ["latest"])])
 
 
-class Progress:
-    """Progress: one overwritten line in a terminal, and one line per scenario in a log."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.started = time.monotonic()
-        self.live = sys.stdout.isatty()
-
-    def __call__(self, doing: str) -> None:
-        if self.live:
-            print(f"\r\033[K{self.title}: {doing}", end="", flush=True)
-
-    def done(self) -> None:
-        seconds = time.monotonic() - self.started
-        clear = "\r\033[K" if self.live else "\n"
-        print(f"{clear}{self.title} ({seconds:.0f} s)")
+def tell(doing: str) -> None:
+    print(doing, file=sys.stderr, flush=True)
