@@ -18,7 +18,7 @@ __all__ = ["Machine", "Watch", "family", "spent"]
 
 #: The share of all processors that others may use while the benchmark waits.
 OTHERS = 0.15
-#: The share that the hypervisor may take over the run.
+#: The share of processor time that the hypervisor may take during the run.
 STEAL = 0.05
 #: The allowed ratio of the slowest to the fastest calibration, among the middle four fifths.
 SPREAD = 1.3
@@ -98,7 +98,7 @@ class Watch:
         if hasattr(now, "steal"):
             total = sum(now) - sum(self._began)
             self.machine.steal = (now.steal - self._began.steal) / total
-        # The median of five: one may have lost its processor meanwhile.
+        # The median of five, since another process may interrupt one.
         self.machine.calibrations.append(statistics.median(_arithmetic() for _ in range(5)))
 
 

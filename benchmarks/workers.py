@@ -1,4 +1,4 @@
-"""Consumer processes, controlled from outside: started together, held at a gate, stopped."""
+"""Starts consumer processes together, holds them at a gate, and stops them."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def cluster(*, synchronous: bool, whole: bool) -> Iterator[Cluster]:
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-        # Whatever is left: a server that was killed with its Patroni has children.
+        # Kills what is left, such as the children of a killed server.
         for left in psutil.process_iter(["cmdline"]):
             if str(folder) in " ".join(left.info["cmdline"] or []):
                 left.kill()

@@ -1,4 +1,4 @@
-"""A primary is killed under load: messages lost and repeated, and how soon all goes on.
+"""Kills a primary under load: counts lost and repeated messages, and times the recovery.
 
 Two senders and one consumer process have every server in their settings (``HOST = "a,b"``,
 ``target_session_attrs = "read-write"``), and nothing informs them of the failover.
@@ -28,7 +28,7 @@ for name in {queues}: queue(name).create(visibility_timeout=5)
 queue("fast").create(unlogged=True)
 queue("fast").send("before")
 """
-#: An unlogged queue from before the failover is empty and works.
+#: Asserts that an unlogged queue from before the failover is empty and works.
 UNLOGGED = """
 fast = queue("fast")
 assert fast.read() == []

@@ -145,7 +145,7 @@ def latencies(bench: Any, rate: int, seconds: int) -> dict[str, Measure]:
     bench.made_of = (
         f"{rate * seconds:,} messages at fixed moments over {seconds} s, from {SENDERS} connections"
     )
-    # Ours is tuned for delays as for rates.
+    # Ours has no separate tuning for delays.
     others = [label for label in ALL if not label.startswith("ours")]
     workers = bench.workers(*ALL) | labelled(bench.workers(*others, is_tuned=True))
     return {

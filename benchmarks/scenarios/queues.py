@@ -1,4 +1,4 @@
-"""A queue among many."""
+"""Operations on a queue in a database of many queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEW = 5
 
 
 @scenario(
-    "A queue among 1, 100 and 1,000 others (quick: 1 and 20, full: up to 10,000)",
+    "Operations in a database of 1, 100 and 1,000 queues (quick: 1 and 20, full: up to 10,000)",
     unit="ms, create",
     baseline=None,
     rounds=1,

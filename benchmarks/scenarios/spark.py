@@ -501,7 +501,7 @@ def print_peak(step: str, name: str, copies: str, lake: str) -> None:
 
 
 def held_now() -> dict[str, float]:
-    """The megabytes of this process's Python workers: of those that run tasks, and of the others.
+    """Megabytes held by this process's Python workers, by what the workers do.
 
     A proportional set size counts shared pages once.
     """

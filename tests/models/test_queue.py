@@ -93,7 +93,7 @@ def test_a_committed_queue_is_looked_up_once(committed_orders, django_assert_num
         committed_orders.peek()
 
 
-def test_what_is_remembered_is_asked_for_again_after_a_while(committed_orders, settings, actor):
+def test_a_cached_queue_is_looked_up_again_after_cache_seconds(committed_orders, settings, actor):
     settings.PGQUEUE = {"CACHE_SECONDS": 0}
     committed_orders.send(1)
     run_sql("UPDATE pgqueue_queue SET visibility_timeout = 99")

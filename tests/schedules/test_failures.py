@@ -198,7 +198,7 @@ def test_a_failure_is_logged_once_for_each_tick(mails, caplog, monkeypatch):
     assert record.schedule == "mails"
 
 
-def test_the_doctor_tells_of_it(mails):
+def test_the_doctor_reports_a_schedule_that_cannot_be_sent(mails):
     made("mails")
     refuse("mails")
     due()

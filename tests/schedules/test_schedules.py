@@ -213,7 +213,7 @@ def test_the_message_goes_with_the_tick(orders):
     assert not LiveMessage.objects.exists()
 
 
-def test_another_process_passes_by_what_is_being_sent(committed_orders, actor):
+def test_a_schedule_that_another_process_sends_is_skipped(committed_orders, actor):
     found = made(interval=DAY)
     actor.do(begin)
     actor.do(execute, f"SELECT 1 FROM pgqueue_schedule WHERE id = {found.pk} FOR UPDATE")
@@ -312,7 +312,7 @@ def test_a_missing_queue_is_logged_and_keeps_no_other_from_it(orders, declaratio
     assert "There is no queue 'missing'" in caplog.text
 
 
-def test_only_the_databases_of_the_process_are_looked_after(orders, declarations):
+def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, declarations):
     consumer("orders")(schedule(every=60)(report))
 
     assert schedules.synchronize(["other"]) == 0
@@ -405,7 +405,9 @@ def test_a_consumer_that_drains_sends_nothing(committed_orders, declarations):
     assert not Message.objects.exists()
 
 
-def test_an_error_of_the_database_is_told_and_passes(committed_orders, declarations, monkeypatch):
+def test_a_database_error_is_announced_and_the_ticker_goes_on(
+    committed_orders, declarations, monkeypatch
+):
     from django.db import OperationalError
 
     from django_pgqueue import signals

@@ -48,7 +48,7 @@ def test_every_attempt_is_kept_with_its_process(committed_orders, drain):
     assert all("refuse(message)" in a.traceback for a in kept)
 
 
-def test_a_message_that_succeeds_at_last_keeps_what_went_before(committed_orders, drain):
+def test_a_message_that_succeeds_keeps_its_earlier_attempts(committed_orders, drain):
     pk = committed_orders.send(7)
 
     def charge(message: Message) -> None:
@@ -61,7 +61,7 @@ def test_a_message_that_succeeds_at_last_keeps_what_went_before(committed_orders
     assert ArchivedMessage.objects.get(pk=pk).state == "COMPLETED"
 
 
-def test_the_cause_is_kept_of_what_a_handler_says_itself(committed_orders, drain):
+def test_the_cause_of_an_explicit_outcome_is_kept(committed_orders, drain):
     pk = committed_orders.send(7)
 
     def charge(message: Message) -> None:
@@ -121,7 +121,7 @@ def test_the_last_attempts_are_kept_only(orders, pgqueue):
     assert [n for n, _, _ in attempts(second)] == [1]
 
 
-def test_no_attempt_is_kept_where_none_is_wanted(orders, pgqueue):
+def test_with_attempts_kept_0_no_attempt_is_kept(orders, pgqueue):
     pgqueue(ATTEMPTS_KEPT=0)
     pk = orders.send(1)
 
@@ -203,7 +203,7 @@ def test_attempts_of_a_message_that_was_moved_stay(db):
     assert pruned("orders") == 1
 
 
-def test_pruning_leaves_out_what_is_newer_and_goes_on_page_by_page(orders, monkeypatch, sql):
+def test_pruning_deletes_old_attempts_page_by_page(orders, monkeypatch, sql):
     monkeypatch.setattr(prune_attempts, "BATCH", 2)
     old = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
     for message_id in range(10**12, 10**12 + 5):

@@ -20,7 +20,7 @@ from tests.worker.consuming import live, outcomes
 CANCELLED = "CANCELLED"
 
 
-def test_what_waits_goes_to_the_archive(orders):
+def test_waiting_messages_go_to_the_archive(orders):
     ready = orders.send(1)
     later = orders.send(2, delay=3600)
     first, behind = orders.send(3, group="g"), orders.send(4, group="g")
@@ -45,7 +45,7 @@ def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders):
     assert [m.id for m in orders.read()] == [second]
 
 
-def test_what_is_done_already_is_not_cancelled(orders):
+def test_a_finished_message_is_not_cancelled(orders):
     done = orders.send(1)
     orders.archive(done)
 
@@ -87,7 +87,7 @@ def test_a_cancelled_message_can_be_replayed(orders):
 
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
-def test_what_runs_is_told_and_a_transactional_handler_rolled_back(
+def test_a_running_handler_learns_of_its_cancellation_and_a_transactional_one_is_rolled_back(
     committed_orders, consume, policy
 ):
     begun, ended = threading.Event(), threading.Event()
@@ -171,7 +171,7 @@ def test_the_outcome_of_a_cancelled_run_changes_nothing(committed_orders, consum
         ("ACK_FIRST", False),
     ],
 )
-def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
+def test_a_cancellation_is_announced_once_and_is_no_lost_lease(
     committed_orders, consume, events, caplog, policy, told
 ):
     """Both the lease loop and the late outcome may notice the cancellation."""
@@ -210,7 +210,7 @@ def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
     assert not any("lost the lease" in line for line in caplog.messages)
 
 
-def test_the_line_behind_a_cancelled_message_goes_on(committed_orders, consume, held):
+def test_followers_of_a_cancelled_message_run(committed_orders, consume, held):
     first, *behind = committed_orders.send_batch([1, 2, 3], group="one")
     run = consume(held.work)
     held.until_begun()
@@ -225,7 +225,7 @@ def test_the_line_behind_a_cancelled_message_goes_on(committed_orders, consume, 
     assert run.subscription.counts.lost == 0
 
 
-def test_an_async_batch_is_cancelled_once_all_of_it_is(committed_orders, consume):
+def test_an_async_batch_is_cancelled_once_all_messages_are(committed_orders, consume):
     begun, cancelled = threading.Event(), threading.Event()
     seen: list[list[bool]] = []
 
@@ -267,7 +267,7 @@ def test_cancelling_waits_for_a_locked_handler(committed_orders, consume, held, 
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_a_lease_that_was_lost_otherwise_is_not_cancelled(committed_orders, consume, held, events):
+def test_a_lost_lease_is_no_cancellation(committed_orders, consume, held, events):
     pk = committed_orders.send(1)
     contexts: list[Any] = []
 
@@ -284,7 +284,9 @@ def test_a_lease_that_was_lost_otherwise_is_not_cancelled(committed_orders, cons
     held.let_go()
 
 
-def test_a_batch_is_told_once_all_of_it_is_cancelled(committed_orders, consume):
+def test_a_batch_learns_of_its_cancellation_once_all_messages_are_cancelled(
+    committed_orders, consume
+):
     begun = threading.Event()
     seen: list[list[bool]] = []
 

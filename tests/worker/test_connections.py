@@ -35,7 +35,7 @@ def wait_for_ever() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_block_that_goes_on_after_a_cut_is_cut_again():
+def test_a_block_that_goes_on_after_its_limit_is_cut_again():
     with limited():
         for _ in range(2):
             with pytest.raises(OperationalError):

@@ -85,7 +85,7 @@ def a_fetcher(allowance: Callable[[], int] | None = None) -> tuple[Fetcher, Subs
     return Fetcher([subscription], quarantine, allowance=allowance), subscription
 
 
-def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders):
+def test_a_message_taken_while_the_fetcher_finds_the_buffer_full_lets_it_fetch(orders):
     orders.send_batch(range(100))
     taken: list[Message] = []
 
@@ -103,7 +103,7 @@ def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders):
     assert wait == 0
 
 
-def test_one_worker_at_slow_work_calls_for_the_next_message(orders):
+def test_a_slow_worker_that_takes_its_last_message_triggers_a_fetch(orders):
     orders.send_batch(range(100))
     fetcher, subscription = a_fetcher()
     buffer = subscription.buffer
@@ -243,9 +243,7 @@ def test_a_drain_does_not_end_while_a_fetch_is_under_way(committed_orders, drain
     assert run.consumer.reason == "the queues are empty"
 
 
-def test_the_next_of_a_group_is_fetched_when_its_line_is_at_its_end(
-    committed_orders, consume, looks
-):
+def test_more_of_a_group_is_fetched_when_its_followers_have_run(committed_orders, consume, looks):
     """There is no wait in between: an idle consumer's next poll is a minute away."""
     committed_orders.send_batch(range(20), group="one")
 

@@ -111,7 +111,7 @@ def test_messages_behind_one_whose_lease_was_lost_are_not_run(committed_orders, 
     assert outcomes() == {}
 
 
-def test_a_long_line_keeps_no_other_group_out(committed_orders, consume, held):
+def test_a_long_group_delays_no_other_group(committed_orders, consume, held):
     committed_orders.send_batch(["first"] * 200, group="first")
     seen: list[str] = []
 
@@ -129,7 +129,7 @@ def test_a_long_line_keeps_no_other_group_out(committed_orders, consume, held):
     assert seen.count("first") == 1
 
 
-def test_a_line_goes_back_uncounted_when_the_process_stops(committed_orders, consume, held):
+def test_followers_are_released_uncounted_when_the_process_stops(committed_orders, consume, held):
     ids = committed_orders.send_batch(range(6), group="one")
 
     run = consume(held.work)
@@ -145,7 +145,7 @@ def test_a_line_goes_back_uncounted_when_the_process_stops(committed_orders, con
     assert [message.id for message in committed_orders.read_grouped(qty=9)] == ids[1:]
 
 
-def test_a_line_that_waits_for_half_its_lease_goes_back(committed_orders, consume, held):
+def test_followers_that_wait_for_half_their_lease_are_released(committed_orders, consume, held):
     ids = committed_orders.send_batch(range(4), group="one")
 
     run = consume(held.work, visibility_timeout=1)
@@ -159,7 +159,7 @@ def test_a_line_that_waits_for_half_its_lease_goes_back(committed_orders, consum
     assert deliveries() == [1] * 4
 
 
-def test_a_line_counts_for_max_messages(committed_orders, consume):
+def test_followers_count_for_max_messages(committed_orders, consume):
     committed_orders.send_batch(range(10), group="one")
     seen: list[int] = []
 
@@ -170,7 +170,7 @@ def test_a_line_counts_for_max_messages(committed_orders, consume):
     assert len(live()) == 7
 
 
-def test_a_suspect_in_a_line_waits_until_it_is_the_head(committed_orders, consume, held):
+def test_a_suspect_waits_until_it_is_the_head_of_its_group(committed_orders, consume, held):
     ids = committed_orders.send_batch([1, 2, 3], group="one")
     # Two deliveries without an outcome.
     run_sql("UPDATE pgqueue_waiting SET read_ct = 2 WHERE id = %s", ids[1:2])
@@ -187,7 +187,7 @@ def test_a_suspect_in_a_line_waits_until_it_is_the_head(committed_orders, consum
     assert deliveries() == [1, 3, 1]
 
 
-def test_the_line_of_a_dead_process_comes_back_at_once(committed_orders):
+def test_followers_held_by_a_dead_process_are_released_at_once(committed_orders):
     ids = committed_orders.send_batch(range(3), group="one")
     dead = Process.objects.register(["orders"], version="", using="default")
     orders = Queue.objects.get(name="orders")

@@ -80,7 +80,9 @@ def test_a_batch_handler_that_raises_raises_for_all(committed_orders, drain):
 
 
 @pytest.mark.parametrize("returned", [[None], [None] * 3, 7])
-def test_a_batch_handler_that_returns_something_else_is_told(committed_orders, drain, returned):
+def test_a_batch_handler_that_returns_anything_else_fails_with_a_type_error(
+    committed_orders, drain, returned
+):
     committed_orders.send_batch([1, 2])
 
     drain(lambda messages: returned, batch=True, batch_size=2, retry=NoRetry())
@@ -127,7 +129,7 @@ def test_a_misfit_leaves_its_batch_before_the_handler(committed_orders, drain):
 # Context and middleware
 
 
-def test_the_context_tells_about_the_run(committed_orders, drain, caplog):
+def test_the_context_describes_the_run(committed_orders, drain, caplog):
     contexts: list[Any] = []
 
     def look(message: Message, context: Any) -> None:

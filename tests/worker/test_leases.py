@@ -43,7 +43,9 @@ def test_a_lease_is_extended_while_its_handler_runs(
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_what_waits_for_half_its_lease_goes_back_uncounted(committed_orders, consume, held, events):
+def test_messages_that_wait_for_half_their_lease_are_released_uncounted(
+    committed_orders, consume, held, events
+):
     ids = committed_orders.send_batch(list(range(5)))
 
     consume(held.work, visibility_timeout=1, max_workers=1)
@@ -257,7 +259,7 @@ def test_a_suspect_runs_alone(committed_orders, drain):
     assert max(company.values()) > 1
 
 
-def test_what_one_killed_process_held_runs_among_others(committed_orders, drain):
+def test_messages_of_one_killed_process_run_among_others(committed_orders, drain):
     """A killed process makes no suspects: at most one of its messages killed it."""
     together = threading.Barrier(4)
     ids = committed_orders.send_batch(list(range(4)))
@@ -283,7 +285,7 @@ def test_what_one_killed_process_held_runs_among_others(committed_orders, drain)
         (10, 8, True),
     ],
 )
-def test_a_message_is_suspect_after_two_deliveries_without_a_word_or_one_before_its_last(
+def test_a_message_is_suspect_after_two_deliveries_without_an_outcome_or_one_before_its_last(
     deliveries, attempts, suspect
 ):
     message = Message(id=1)
@@ -339,7 +341,7 @@ def silence(process: Process, seconds: int) -> None:
         )
 
 
-def test_presence_tells_who_works_on_what(committed_orders, consume, held):
+def test_a_process_row_names_the_messages_it_works_on(committed_orders, consume, held):
     pk = committed_orders.send(1)
 
     run = consume(held.work, options={"heartbeat": 0.1})
@@ -352,7 +354,7 @@ def test_presence_tells_who_works_on_what(committed_orders, consume, held):
     assert not Process.objects.exists()
 
 
-def test_one_that_was_taken_for_dead_registers_again_and_goes_on(committed_orders, consume):
+def test_a_consumer_taken_for_dead_registers_again_and_goes_on(committed_orders, consume):
     run = consume(lambda message: None, options={"heartbeat": 0.05})
     until(lambda: Process.objects.exists())
     first = Process.objects.get().pk
@@ -396,7 +398,7 @@ def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounte
     assert [message.id for message in committed_orders.read()] == [pk]
 
 
-def test_what_runs_when_a_process_grew_too_large_keeps_its_delivery(
+def test_a_message_that_runs_while_its_process_grows_too_large_keeps_its_delivery(
     committed_orders, consume, held, monkeypatch
 ):
     """The message may be the reason, so max_deliveries must end it."""

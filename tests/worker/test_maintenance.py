@@ -90,7 +90,7 @@ def test_consumers_and_the_command_run_the_same_steps_in_the_same_order(
     until(lambda: ran[3:6] == in_order)
 
 
-def test_one_of_many_holds_the_lease_and_hands_it_over_when_it_stops(
+def test_one_of_many_consumers_holds_the_lease_and_releases_it_when_it_stops(
     committed_orders, consume, often
 ):
     consumers = [consume(nothing) for _ in range(3)]
@@ -103,9 +103,7 @@ def test_one_of_many_holds_the_lease_and_hands_it_over_when_it_stops(
     until(lambda: sum(map(holds_lease, consumers)) == 1)
 
 
-def test_the_lease_of_one_that_fell_silent_passes_on_when_it_runs_out(
-    committed_orders, consume, often
-):
+def test_the_lease_of_a_silent_consumer_passes_on_when_it_expires(committed_orders, consume, often):
     gone = uuid4()
     assert lease.hold(gone, 1.0, using="default")
 
@@ -116,7 +114,7 @@ def test_the_lease_of_one_that_fell_silent_passes_on_when_it_runs_out(
     assert not lease.hold(gone, 1.0, using="default")
 
 
-def test_consumers_that_are_not_to_maintain_do_not(committed_orders, consume):
+def test_without_maintenance_seconds_a_consumer_does_not_maintain(committed_orders, consume):
     with override_settings(PGQUEUE={"MAINTENANCE_SECONDS": None}):
         consumer = consume(nothing)
         orders = committed_orders.send(1)
@@ -128,7 +126,7 @@ def test_consumers_that_are_not_to_maintain_do_not(committed_orders, consume):
 
 
 @pytest.mark.parametrize("kind", [DatabaseError, OperationalError, ValueError])
-def test_a_failure_is_told_and_the_consumer_goes_on(
+def test_a_failure_is_announced_and_the_consumer_goes_on(
     committed_orders, consume, often, monkeypatch, caplog, kind
 ):
     failures: list[str] = []
@@ -154,7 +152,9 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
     assert f"orders: maintenance failed: {kind.__name__}: permission denied" in caplog.messages
 
 
-def test_one_that_fails_lets_another_try(committed_orders, consume, often, monkeypatch):
+def test_a_consumer_whose_maintenance_fails_lets_another_try(
+    committed_orders, consume, often, monkeypatch
+):
     unlucky: list[int] = []
     lucky: list[int] = []
 
@@ -214,7 +214,9 @@ def test_a_consumer_that_drains_takes_no_lease(committed_orders, consume, often)
     assert holders() == []
 
 
-def test_a_lost_connection_is_made_anew(committed_orders, consume, often, monkeypatch):
+def test_maintenance_reconnects_after_a_lost_connection(
+    committed_orders, consume, often, monkeypatch
+):
     pids: list[int] = []
 
     def do(work: Any) -> None:

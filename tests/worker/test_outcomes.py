@@ -210,7 +210,7 @@ def test_a_message_dies_whatever_its_headers_say_of_an_earlier_death(committed, 
 # Outcomes set by the handler
 
 
-def test_manual_does_as_the_handler_says(committed_orders, drain):
+def test_under_manual_the_handler_decides_the_outcome(committed_orders, drain):
     def say(message: Message) -> None:
         if message.body == "ack":
             message.ack()
@@ -229,7 +229,9 @@ def test_manual_does_as_the_handler_says(committed_orders, drain):
     assert errors() == ["bad"]
 
 
-def test_manual_without_a_word_asks_the_retry_strategy(committed_orders, drain):
+def test_under_manual_a_message_without_an_outcome_is_retried_by_the_strategy(
+    committed_orders, drain
+):
     committed_orders.send(1)
 
     drain(nothing, ack_policy="MANUAL", retry=Constant(seconds=0, max_attempts=2))
@@ -237,7 +239,7 @@ def test_manual_without_a_word_asks_the_retry_strategy(committed_orders, drain):
     assert errors() == ["the handler returned without ack(), nack() or reject()"]
 
 
-def test_the_first_word_counts(committed_orders, drain):
+def test_the_first_outcome_that_a_handler_sets_counts(committed_orders, drain):
     def contradict(message: Message) -> None:
         message.ack()
         message.reject("no")
@@ -269,7 +271,7 @@ def test_ack_first_archives_before_the_handler_runs_whatever_the_handler_says(
 
 
 @pytest.mark.parametrize("delay", [-1, "soon", float("nan"), True, 1e12])
-def test_a_delay_that_is_none_fails_that_handler_only(committed_orders, drain, delay):
+def test_an_invalid_delay_fails_that_handler_only(committed_orders, drain, delay):
     def wrong(message: Message) -> None:
         if message.body == "wrong":
             message.nack(delay=delay)
@@ -286,7 +288,9 @@ def test_a_delay_that_is_none_fails_that_handler_only(committed_orders, drain, d
     "text", ["a NUL \x00 in it", "a lone surrogate \ud800 in it", "much " * 10_000]
 )
 @pytest.mark.parametrize("error", [ValueError, Reject])
-def test_an_error_that_postgres_cannot_store_is_stored_nearly(committed_orders, drain, text, error):
+def test_an_error_that_postgres_cannot_store_is_stored_escaped_or_cut(
+    committed_orders, drain, text, error
+):
     def odd(message: Message) -> None:
         raise error(text)
 
@@ -435,7 +439,7 @@ def test_transactional_batch_gives_the_others_back_when_one_lease_was_lost(
     assert sorted(Order.objects.values_list("number", flat=True)) == [str(pk) for pk in others]
 
 
-def test_transactional_rolls_back_what_was_said_before_an_error(committed_orders, drain):
+def test_transactional_rolls_back_an_outcome_set_before_an_error(committed_orders, drain):
     def say_and_fail(message: Message) -> None:
         message.ack()
         raise ValueError("after all")
@@ -529,7 +533,7 @@ def test_a_pool_that_is_smaller_than_the_workers_is_warned_of(
 # Counts and log lines
 
 
-def test_what_was_delivered_as_often_as_allowed_counts_as_failed(committed_orders, drain, caplog):
+def test_a_message_delivered_max_deliveries_times_counts_as_failed(committed_orders, drain, caplog):
     pk = committed_orders.send(1)
 
     run = drain(fail, retry=Constant(seconds=0), max_deliveries=2)
@@ -571,7 +575,7 @@ def test_control_characters_of_an_error_are_escaped_in_the_log(committed_orders,
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_what_was_written_before_the_database_failed_is_not_written_again(orders, monkeypatch, at):
+def test_outcomes_written_before_the_database_failed_are_not_written_again(orders, monkeypatch, at):
     """One outcome cannot be stored, so each is written separately; then another kind fails."""
     orders.send_batch([1, 2, 3])
     subscription, settler = subscribed(), Settler(0)

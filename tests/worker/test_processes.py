@@ -78,7 +78,9 @@ def waiting(count: int, path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_run_what_runs_and_gives_back_the_rest(patient, start, tmp_path, number):
+def test_a_signal_lets_running_handlers_finish_and_releases_other_messages(
+    patient, start, tmp_path, number
+):
     patient.send_batch(waiting(12, tmp_path))
     command = start()
     until(lambda: begun(tmp_path) == 2)
@@ -146,7 +148,7 @@ def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
     assert outcomes("patient") == dict.fromkeys(ids, "COMPLETED")
 
 
-def test_a_cancelled_message_is_no_lost_lease_in_the_last_words(patient, start, tmp_path):
+def test_the_final_report_counts_a_cancelled_message_and_no_lost_lease(patient, start, tmp_path):
     [pk] = patient.send_batch(waiting(1, tmp_path))
     command = start()
     until(lambda: begun(tmp_path) == 1)
@@ -164,7 +166,7 @@ def test_a_cancelled_message_is_no_lost_lease_in_the_last_words(patient, start, 
 # Limits
 
 
-def test_drain_ends_when_all_is_done_and_what_is_to_be_retried_too(patient, start):
+def test_drain_ends_when_all_messages_are_done_retries_included(patient, start):
     bodies = [{"op": n, "before": "raise" if n % 10 == 0 else None} for n in range(50)]
     patient.send_batch(bodies)
 
@@ -197,7 +199,7 @@ def test_max_messages_is_exact_for_locked_handlers_too(committed, start, tmp_pat
     assert len(outcomes("locked")) == 7
 
 
-def test_max_runtime_and_max_memory_end_it(patient, start):
+def test_max_runtime_and_max_memory_end_the_process(patient, start):
     long, large = start("--max-runtime", 0.5), start("--max-memory", "1M")
 
     assert (long.wait(), large.wait()) == (0, 0)
@@ -290,7 +292,7 @@ def test_a_supervisor_ends_when_its_children_have_drained(patient, start):
 # First words
 
 
-def test_it_says_at_the_start_what_it_consumes(patient, start):
+def test_the_first_lines_name_the_queues_and_their_workers(patient, start):
     command = start("--drain")
 
     assert command.wait() == 0

@@ -54,7 +54,7 @@ def test_the_result_is_kept(committed_orders, drain, handler, options):
     assert [committed_orders.result(pk) for pk in ids] == [{"doubled": n} for n in (2, 4, 6)]
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(committed_orders, drain):
+def test_no_result_is_kept_without_keep_result(committed_orders, drain):
     pk = committed_orders.send(1)
 
     drain(double)
@@ -138,7 +138,7 @@ def test_a_failed_message_says_why(committed, drain, dead_letter_queue):
     assert "Traceback" in raised.value.error
 
 
-def test_an_unknown_message_is_told_from_one_that_waits(orders):
+def test_an_unknown_message_is_distinguished_from_one_that_waits(orders):
     with pytest.raises(MessageNotFound, match="has no message 77"):
         orders.result(77)
 

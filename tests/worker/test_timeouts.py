@@ -54,7 +54,7 @@ def test_the_interrupted_thread_goes_on_with_the_next_message(committed_orders, 
     assert len(set(threads)) == 1
 
 
-def test_a_handler_may_clean_up_and_take_its_time_is_over_for_an_answer(committed_orders, drain):
+def test_a_handler_may_clean_up_after_its_timeout_and_complete(committed_orders, drain):
     def clean_up(message: Message) -> None:
         try:
             spin(message)
@@ -68,7 +68,7 @@ def test_a_handler_may_clean_up_and_take_its_time_is_over_for_an_answer(committe
     assert (Order.objects.count(), outcomes()) == (1, {pk: "COMPLETED"})
 
 
-def test_a_handler_in_a_system_call_is_given_up_and_its_place_taken(committed_orders, consume):
+def test_a_handler_in_a_system_call_is_abandoned_and_its_worker_replaced(committed_orders, consume):
     let_go = threading.Event()
 
     def hang(message: Message) -> None:
@@ -88,7 +88,7 @@ def test_a_handler_in_a_system_call_is_given_up_and_its_place_taken(committed_or
         let_go.set()
 
 
-def test_an_ack_in_a_transaction_that_is_given_up_is_none(committed_orders, consume):
+def test_an_ack_in_an_abandoned_transaction_does_not_count(committed_orders, consume):
     let_go = threading.Event()
 
     def say_and_hang(message: Message) -> None:
@@ -108,7 +108,7 @@ def test_an_ack_in_a_transaction_that_is_given_up_is_none(committed_orders, cons
     until(lambda: not Order.objects.exists())
 
 
-def test_a_query_that_hangs_is_given_up_and_rolled_back(committed_orders, drain):
+def test_a_query_that_hangs_is_abandoned_and_rolled_back(committed_orders, drain):
     def hang(message: Message) -> None:
         Order.objects.create(number=str(message.read_ct))
         if message.read_ct == 1:
@@ -147,7 +147,7 @@ def test_an_async_handler_is_cancelled(committed_orders, drain):
     assert (cancelled, errors()) == ([True], [TIMED_OUT])
 
 
-def test_an_async_handler_that_will_not_be_cancelled_is_asked_again(committed_orders, drain):
+def test_an_async_handler_that_ignores_its_cancellation_is_cancelled_again(committed_orders, drain):
     asked: list[bool] = []
 
     async def stubborn(message: Message) -> None:

@@ -88,7 +88,7 @@ def followed() -> Iterator[Way]:
 
 @pytest.fixture
 def way(committed_orders: BoundQueue, consume: Callable[..., InThread]) -> Way:
-    """The way of the second message: at the first one the threads still settle in."""
+    """The way of the second message: during the first one, threads still start."""
     run = consume(lambda message: None, max_workers=1, max_fetch_interval=30)
     committed_orders.send(1)
     until(lambda: run.subscription.counts.completed == 1)

@@ -1,4 +1,4 @@
-// As note_delay of benchmarks/notes.py: hrtime is the machine's monotonic clock, which Python has too.
+// Does what note_delay in benchmarks/notes.py does. Python has the same monotonic clock.
 const { appendFileSync } = require("fs");
 
 module.exports = async ({ sent }) => {
