@@ -98,10 +98,9 @@ class Execution:
                 {m.receipt: o for m, o in outcomes},
                 process_id=self._subscription.process_id,
             )
-            # A delivery that was settled before took effect then.
-            if late := [*settled.lost, *settled.before]:
-                lost.extend(late)
-                raise LeaseLost(late[0])
+            if settled.lost:
+                lost.extend(settled.lost)
+                raise LeaseLost(settled.lost[0])
 
         with limited() as limit:
             returned, error = self._run_in_transaction(running, limit, settle)

@@ -605,20 +605,14 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
 
 def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_keys, "BATCH", 2)
-    for name in ("logged", "unlogged"):
-        found = plain(name, retention=None, unlogged=name == "unlogged")
-        for number in range(5):
-            queue(name).send(1, dedup_key=f"k{number}")
-        run_sql(
-            f"UPDATE {found.tables['dedup']} SET until = now() - interval '1 s' "
-            "WHERE queue_id = %s AND dedup_key <> 'k3'",
-            [found.pk],
-        )
+    plain(retention=None)
+    for number in range(5):
+        queue("plain").send(1, dedup_key=f"k{number}")
+    run_sql("UPDATE pgqueue_dedup SET until = now() - interval '1 s' WHERE dedup_key <> 'k3'")
 
-        assert Message.objects.maintain(name).keys == 4
+    assert Message.objects.maintain("plain").keys == 4
 
-        left = f"SELECT dedup_key FROM {found.tables['dedup']} WHERE queue_id = %s"
-        assert run_sql(left, [found.pk]) == [("k3",)]
+    assert run_sql("SELECT dedup_key FROM pgqueue_dedup") == [("k3",)]
 
 
 def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back() -> None:

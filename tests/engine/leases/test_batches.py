@@ -116,7 +116,7 @@ def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(
 
     assert backlog.archive(most) == ids(most)
     assert leases() == [ids(rest)]
-    assert backlog.archive(most).before == [m.receipt for m in most]
+    assert backlog.archive(most).lost == [m.receipt for m in most]
     assert backlog.archive(rest) == ids(rest)
     assert leases() == []
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
@@ -451,17 +451,6 @@ def test_a_leaf_with_a_leased_batch_is_not_dropped(committed: None) -> None:
 
     assert Message.objects.archive(queue, held) == ids(held)
     assert Message.objects.filter(id__in=ids(held)).count() == QTY
-
-
-def test_an_unlogged_queue_has_leases_of_its_own(committed: None) -> None:
-    queue = Message.objects.create_queue("quick", unlogged=True)
-    Message.objects.send_batch(queue, range(3 * QTY))
-    Message.objects.read(queue, qty=QTY)
-
-    batch = Message.objects.read(queue, qty=QTY)
-
-    assert (leases(), leases("pgqueue_lease_unlogged")) == ([], [ids(batch)])
-    assert Message.objects.archive(queue, batch) == ids(batch)
 
 
 # Which reads lease a batch

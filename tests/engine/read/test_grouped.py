@@ -38,12 +38,9 @@ def wait_out(sql: Sql) -> None:
     sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
 
 
-@pytest.mark.parametrize("unlogged", [False, True])
 def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
-    db: None, unlogged: bool
+    orders: BoundQueue,
 ) -> None:
-    Message.objects.create_queue("orders", unlogged=unlogged)
-    orders = BoundQueue("orders")
     send_line(orders, "a")
     orders.send_batch(["x", "y"])
     send_line(orders, "b")
@@ -54,12 +51,7 @@ def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
     assert orders.read(qty=None) == []
 
 
-@pytest.mark.parametrize("unlogged", [False, True])
-def test_a_group_comes_in_its_order_and_leaves_nothing_behind(
-    db: None, sql: Sql, unlogged: bool
-) -> None:
-    Message.objects.create_queue("orders", unlogged=unlogged)
-    orders = BoundQueue("orders")
+def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders: BoundQueue, sql: Sql) -> None:
     send_line(orders, "a", 5)
     seen = []
 
