@@ -47,7 +47,7 @@ def test_the_last_attempt_rejects():
     assert outcome("NACK_ON_ERROR", ERROR, attempt=3).reason == "ValueError: bad"
 
 
-def test_manual_without_a_word_is_no_ack():
+def test_manual_without_an_outcome_is_no_ack():
     assert isinstance(outcome("MANUAL"), Nack)
     assert isinstance(outcome("MANUAL", strategy=NoRetry()), Reject)
 
@@ -91,7 +91,7 @@ def test_a_delay_may_be_a_timedelta():
 
 
 @pytest.mark.parametrize("make", [Nack, Retry])
-def test_the_words_for_an_outcome_are_its_reason(make):
+def test_an_outcome_keeps_its_reason(make):
     assert make(5, reason="the bank is closed").reason == "the bank is closed"
     assert Reject(reason="no such order").reason == "no such order"
 

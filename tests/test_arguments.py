@@ -226,7 +226,7 @@ def sending(orders: BoundQueue, count: int, **options: Any) -> Callable[[], Any]
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 63])
-def test_a_queue_name_is_taken_as_it_is(name):
+def test_a_queue_name_is_used_unchanged(name):
     assert arguments.queue_name(name) == name
 
 
@@ -261,7 +261,7 @@ def test_a_quantity_is_zero_or_more_or_none(value):
     assert arguments.quantity(value) == value
 
 
-def test_targets_are_told_apart_and_kept_in_order_once_each():
+def test_targets_are_sorted_by_type_and_kept_in_order_without_duplicates():
     mixed = [3, Receipt(2, 1), 1, 3, Receipt(2, 1), Receipt(2, 2)]
 
     assert arguments.targets(mixed) == ([Receipt(2, 1), Receipt(2, 2)], [3, 1])

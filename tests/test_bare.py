@@ -126,7 +126,7 @@ def test_a_batch_is_leased_and_archived_as_one(plain):
     assert bare.archive(orders, found) == [delivery.id for delivery in found]
 
 
-def test_a_read_says_which_messages_it_failed(committed_orders, plain):
+def test_a_read_returns_the_messages_that_it_failed(committed_orders, plain):
     Queue.objects.filter(name="orders").update(max_deliveries=1)
     orders = bare.open_queue(plain, "orders")
     bare.send(orders, 1)

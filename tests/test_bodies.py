@@ -145,7 +145,7 @@ def test_a_typed_dict_is_checked():
         ({"article": 5}, "body.article should be of type str, not 5"),
     ],
 )
-def test_nothing_is_converted_but_what_json_lacks(body, reason):
+def test_only_types_that_json_lacks_are_converted(body, reason):
     with pytest.raises(Reject, match=reason):
         convert(Line, body)
 

@@ -79,7 +79,7 @@ def consumers_module(
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_nothing_is_said_of_a_sound_configuration():
+def test_a_sound_configuration_has_no_message():
     Message.objects.create_queue("github")
 
     assert found(databases=["default", "other"]) == []

@@ -81,7 +81,7 @@ def test_backwards_drops_the_queue_and_its_messages(state):
     backwards(operation, state)
 
 
-def test_backwards_drops_what_was_begun_with_the_queue_too(state):
+def test_backwards_drops_groups_keys_and_bounds_of_the_queue_too(state):
     operation = CreateQueue("orders")
     forwards(operation, state)
     for number in range(3):

@@ -66,7 +66,7 @@ def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(co
     connection.close()
 
 
-def test_the_same_comes_of_it_prepared(committed_orders):
+def test_prepared_statements_give_the_same_results(committed_orders):
     for number in range(OFTEN * 2):
         pk = committed_orders.send({"number": number}, headers={"h": 1}, priority=1)
         [message] = committed_orders.read(vt=60)
@@ -134,7 +134,7 @@ def test_a_pooler_answers_with_another_process_id(db):
 
 
 @pytest.mark.parametrize("how", ["the setting", "server-side cursors", "a threshold of its own"])
-def test_a_project_can_turn_preparing_off(committed_orders, how, monkeypatch, settings):
+def test_a_project_can_turn_off_prepared_statements(committed_orders, how, monkeypatch, settings):
     if how == "the setting":
         settings.PGQUEUE = {"PREPARE_STATEMENTS": False}
     elif how == "server-side cursors":
@@ -179,7 +179,7 @@ def test_in_a_transaction_too_and_its_end_is_the_applications(committed_orders):
     assert len(committed_orders.read(qty=100)) == OFTEN
 
 
-def test_statements_are_seen_by_those_who_watch(committed_orders):
+def test_execute_wrappers_see_our_statements(committed_orders):
     seen: list[str] = []
 
     def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:

@@ -143,7 +143,7 @@ def test_a_planned_retry_waits(orders):
 
 
 @pytest.mark.parametrize("again", ["reject", "raise", "return"])
-def test_the_first_word_counts_as_in_a_consumer(orders, again):
+def test_the_first_outcome_counts_as_in_a_consumer(orders, again):
     def contradict(message: Message) -> Any:
         message.ack()
         if again == "reject":

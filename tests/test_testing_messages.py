@@ -23,7 +23,7 @@ from tests.tasks.framework import needs_tasks
 HOUR = dt.timedelta(hours=1)
 
 
-def test_a_message_is_found_by_what_it_is(orders):
+def test_a_message_is_found_by_its_attributes(orders):
     pk = orders.send({"order": 7, "total": 3}, headers={"a": 1, "b": 2}, priority=5, group="g")
     orders.send({"order": 8})
 
@@ -62,7 +62,7 @@ def test_delayed_and_leased_messages_are_in_the_queue_and_archived_ones_are_not(
     assert [m.body for m in assert_enqueued("orders")] == [1, 2]
 
 
-def test_a_failure_shows_what_there_is(orders):
+def test_a_failed_assertion_shows_the_messages_in_the_queue(orders):
     with pytest.raises(AssertionError, match=r"found 0\. It is empty"):
         assert_enqueued("orders")
 

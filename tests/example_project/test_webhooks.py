@@ -23,7 +23,7 @@ def error_of(response: Any) -> tuple[int, str]:
     return response.status_code, response.json()["error"]
 
 
-def test_a_signed_webhook_is_noted_and_queued(post, github):
+def test_a_signed_webhook_is_stored_and_queued(post, github):
     guid = str(uuid.uuid4())
     payload = {"action": "created", "repository": {"full_name": "acme/rocket"}}
 
@@ -150,7 +150,7 @@ def test_a_delivery_is_published_under_its_event_and_action(post, github, event,
     assert message.headers["x-routing-key"] == key
 
 
-def test_a_queue_that_is_bound_too_gets_a_copy_of_what_it_wants(post, github):
+def test_another_bound_queue_gets_a_copy_of_matching_webhooks(post, github):
     Message.objects.create_queue("announcements")
     Message.objects.bind("github.release.*", "announcements")
 

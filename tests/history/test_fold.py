@@ -37,7 +37,7 @@ def keep() -> None:
     Message.objects.maintain_all()
 
 
-def test_a_look_notes_what_queues_hold_and_what_came(committed_orders):
+def test_a_sample_stores_depth_and_sends_of_each_queue(committed_orders):
     queue("idle").create()
     keep()
     committed_orders.send_batch([1, 2, 3])

@@ -75,7 +75,9 @@ def test_each_write_replaces_the_one_before(committed_orders, consume):
     assert History.objects.count() <= 2
 
 
-def test_a_failure_is_told_once_and_made_up_for(committed_orders, consume, events, monkeypatch):
+def test_a_failure_is_announced_once_and_its_counts_are_written_later(
+    committed_orders, consume, events, monkeypatch
+):
     tries = []
 
     def fail(*args: object) -> None:
@@ -130,7 +132,7 @@ def test_history_can_be_turned_off(committed_orders, drain):
     assert not History.objects.exists()
 
 
-def test_one_consumer_also_tells_what_every_queue_holds(committed_orders, consume):
+def test_one_consumer_also_samples_every_queue(committed_orders, consume):
     Message.objects.create_queue("mails")
     queue("mails").send_batch([1, 2])
 

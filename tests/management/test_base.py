@@ -35,7 +35,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "arguments"), COMMANDS)
-def test_a_queue_that_does_not_exist_is_said(db, command, arguments):
+def test_a_queue_that_does_not_exist_is_named_by_each_command(db, command, arguments):
     with pytest.raises(CommandError, match="There is no queue 'nothing' in database 'default'"):
         call(command, *arguments)
 
@@ -62,7 +62,7 @@ def test_a_database_that_does_not_exist_is_refused_with_those_that_do(db, comman
 
 
 @pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health"])
-def test_missing_tables_are_said_with_the_way_to_make_them(db, command):
+def test_missing_tables_are_named_with_the_command_that_creates_them(db, command):
     with connections["default"].cursor() as cursor:
         cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
 
@@ -71,7 +71,7 @@ def test_missing_tables_are_said_with_the_way_to_make_them(db, command):
 
 
 @pytest.mark.parametrize("error", [OperationalError, psycopg.OperationalError])
-def test_a_database_that_does_not_answer_is_said(db, monkeypatch, error):
+def test_a_database_that_does_not_answer_is_one_line_with_advice(db, monkeypatch, error):
     """A job uses connections that are not Django's."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_duration_is_seconds_or_has_a_unit(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1y", "1 h 5", "9" * 400 + "w", "٣"])
-def test_what_is_no_duration_is_refused(text):
+def test_an_invalid_duration_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a duration: write 30"):
         base.duration(text)
 
@@ -154,7 +154,7 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch):
         ("pgqueue_doctor", "--old-snapshot"),
     ],
 )
-def test_a_time_has_a_unit_where_it_is_given_one(command, option):
+def test_options_of_time_accept_units(command, option):
     parser = load_command_class("django_pgqueue", command).create_parser("manage.py", command)
 
     options = vars(parser.parse_args([option, "1.5m"]))

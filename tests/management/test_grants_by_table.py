@@ -161,7 +161,7 @@ def test_a_role_of_all_queues_sees_the_rows_of_all_and_of_later_ones(role, one_o
         assert Attempt.objects.count() == Schedule.objects.count() == 3
 
 
-def test_a_consumer_sends_what_is_due_to_its_own_queue_and_leaves_the_rest(role, one_of_each):
+def test_a_consumer_sends_due_schedules_of_its_own_queue_only(role, one_of_each):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
     Schedule.objects.update(next_run_at=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
 

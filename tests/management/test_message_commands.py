@@ -31,7 +31,7 @@ def bodies(queue: BoundQueue) -> list[Any]:
 # Send
 
 
-def test_a_body_is_sent_with_what_it_is_told(orders):
+def test_a_body_is_sent_with_its_options(orders):
     sent = call_json(
         "pgqueue_send",
         "orders",
@@ -151,7 +151,7 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return times
 
 
-def test_ctrl_c_lets_a_batch_end_and_tells_where_to_go_on(orders, monkeypatch, press):
+def test_ctrl_c_lets_a_batch_finish_and_names_the_line_to_continue_from(orders, monkeypatch, press):
     type_in(monkeypatch, "1\n2\n3\n4\n")
     press(1)
 
@@ -163,7 +163,9 @@ def test_ctrl_c_lets_a_batch_end_and_tells_where_to_go_on(orders, monkeypatch, p
     assert bodies(orders) == [1, 2]
 
 
-def test_a_second_ctrl_c_ends_it_at_once_and_says_what_is_unsure(orders, monkeypatch, press):
+def test_a_second_ctrl_c_ends_the_send_at_once_and_names_the_uncertain_lines(
+    orders, monkeypatch, press
+):
     type_in(monkeypatch, "1\n2\n3\n4\n")
     press(2)
     before = signal.getsignal(signal.SIGINT)  # a shell's background job ignores SIGINT
@@ -270,7 +272,7 @@ def test_peek_can_be_narrowed(orders):
     assert [message["body"]["customer"] for message in found] == [1, 1]
 
 
-def test_peek_at_nothing_says_so(orders):
+def test_peek_at_an_empty_queue_prints_one_line(orders):
     assert call("pgqueue_peek", "orders").out == (
         "A read of queue 'orders' would find nothing now.\n"
     )
@@ -324,7 +326,7 @@ def test_some_dead_letters_go_to_another_queue(dead):
     assert bodies(BoundQueue("repairs")) == [{"order": 2}]
 
 
-def test_what_cannot_go_back_is_said(dead):
+def test_redrive_counts_the_messages_that_stay(dead):
     dead.send({"order": 4})
 
     said = call("pgqueue_redrive", "dead")
@@ -335,7 +337,7 @@ def test_what_cannot_go_back_is_said(dead):
     ]
 
 
-def test_a_source_that_is_gone_is_said_with_what_went(dead):
+def test_a_dropped_source_is_named_with_the_number_redriven(dead):
     Message.objects.create_queue("mails", dead_letter_queue="dead")
     BoundQueue("mails").send(1)
     Message.objects.fail("mails", {BoundQueue("mails").read()[0].receipt: "no"})

@@ -223,7 +223,7 @@ def test_a_database_without_tables_is_one_line(sql):
         doctor()
 
 
-def test_a_connection_that_breaks_ends_it_with_one_line(orders, monkeypatch):
+def test_a_connection_that_breaks_ends_the_doctor_with_one_line(orders, monkeypatch):
     def end(alias: str, limits: Limits) -> Any:
         diagnosis._rows(alias, "SELECT pg_terminate_backend(pg_backend_pid())")
         yield Finding("clock", "never")

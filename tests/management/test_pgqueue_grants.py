@@ -311,7 +311,7 @@ def test_policies_on_the_parent_do_not_reach_our_statements(role, queues):
 # The command
 
 
-def test_it_prints_sql_that_can_be_run_by_hand(role, queues):
+def test_the_command_prints_sql_that_can_be_run_by_hand(role, queues):
     for statement in call("pgqueue_grants", "--role", role, "--for", "sender").out.splitlines():
         assert statement.startswith("GRANT ")
         assert statement.endswith(f" TO {role};")
@@ -348,6 +348,6 @@ def test_json_has_the_statements(role, queues):
         (["--role", ROLE, "--for", "king"], "invalid choice: 'king'"),
     ],
 )
-def test_what_does_not_exist_is_named(role, queues, arguments, words):
+def test_an_unknown_role_queue_or_kind_is_named(role, queues, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_grants", *arguments)

@@ -45,7 +45,7 @@ def test_a_live_consumer_makes_it_healthy(orders):
 @pytest.mark.parametrize(
     "change", ["heartbeat_at = now() - interval '1 minute'", "stopping = true", "queues = '[]'"]
 )
-def test_one_that_is_dead_or_leaving_or_elsewhere_is_none(orders, change):
+def test_a_consumer_that_is_dead_or_stopping_or_of_another_queue_does_not_count(orders, change):
     orders.send(1)
     Process.objects.register(["orders"], version="1", using="default")
     with connection.cursor() as cursor:

@@ -19,7 +19,7 @@ from tests.management.calling import call, call_json
 pytestmark = pytest.mark.django_db
 
 
-def test_each_queue_is_a_line_with_what_was_done(orders):
+def test_each_queue_is_a_line_with_the_work_done(orders):
     found = daily()
     partition(found, 9)
     done(found, sent(found, 3, 9), 8)
@@ -47,7 +47,7 @@ def test_the_same_can_be_had_as_json_for_some_queues(orders):
     assert dt.datetime.fromisoformat(said["before"]).tzinfo is not None
 
 
-def test_what_was_in_the_way_is_said(actor):
+def test_a_lock_in_the_way_is_named(actor):
     found = daily()
     partition(found, 9)
     actor.do(begin)
@@ -59,7 +59,7 @@ def test_what_was_in_the_way_is_said(actor):
     actor.do(commit)
 
 
-def test_a_lake_of_another_server_is_said_with_what_to_do(orders):
+def test_a_lake_of_another_server_is_named_with_advice(orders):
     found = plain()
     done(found, sent(found, 2, 9), 8)
     Lake.objects.create(path="/old", holds_retention=True, exported_below=2**40, system="7000")
@@ -74,7 +74,7 @@ def test_a_lake_of_another_server_is_said_with_what_to_do(orders):
     assert ArchivedMessage.objects.count() == 2
 
 
-def test_a_queue_that_fails_lets_the_others_have_their_turn(orders):
+def test_a_queue_that_fails_does_not_stop_maintenance_of_the_others(orders):
     first, last = plain("a"), plain("z")
     for found in (first, last):
         done(found, sent(found, 2, 9), 8)
@@ -107,7 +107,7 @@ def test_waits_that_mean_nothing_are_refused(orders, wrong):
         call("pgqueue_maintain", *wrong)
 
 
-def test_an_interrupt_says_what_went(monkeypatch):
+def test_an_interrupt_says_how_many_messages_were_removed(monkeypatch):
     monkeypatch.setattr(prune_messages, "BATCH", 2)
     found = plain()
     done(found, sent(found, 6, 9), 8)

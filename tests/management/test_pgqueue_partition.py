@@ -74,14 +74,14 @@ def test_partitions_are_for_good(committed):
         (["nowhere", "--cancel"], "There is no queue 'nowhere'"),
     ],
 )
-def test_what_cannot_be_done_is_refused(committed_orders, arguments, words):
+def test_an_invalid_conversion_is_refused(committed_orders, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_partition", *arguments)
 
     assert interval() is None
 
 
-def test_after_ctrl_c_it_says_how_to_go_on_or_to_clear_away(committed_orders, monkeypatch):
+def test_ctrl_c_during_a_conversion_says_how_to_continue_or_cancel(committed_orders, monkeypatch):
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 

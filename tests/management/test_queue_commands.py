@@ -61,7 +61,7 @@ def test_every_queue_is_a_line_with_its_counts_and_ages(orders):
 @pytest.mark.parametrize(
     ("column", "options"), [("ready", {}), ("delayed", {"delay": 60}), ("waiting", {"group": "g"})]
 )
-def test_what_is_an_estimate_is_marked(orders, settings, column, options):
+def test_an_estimate_is_marked(orders, settings, column, options):
     settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 5}
     orders.send_batch(range(20), **options)
 
@@ -200,7 +200,7 @@ def test_without_options_it_has_the_defaults(db):
     assert (queue.visibility_timeout, queue.notify, queue.unlogged) == (30, True, False)
 
 
-def test_one_that_exists_stays_and_what_differs_is_said(orders):
+def test_an_existing_queue_stays_and_the_differing_settings_are_named(orders):
     out = call("pgqueue_create", "Orders", "--max-deliveries", "5", "--visibility-timeout", "30")
 
     assert out.out.splitlines() == [
@@ -220,7 +220,7 @@ def test_one_that_exists_stays_and_what_differs_is_said(orders):
         (["orders", "--unlogged"], "exists with unlogged=False, not True"),
     ],
 )
-def test_what_cannot_be_made_is_refused(orders, arguments, words):
+def test_an_invalid_queue_is_not_created(orders, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_create", *arguments)
 

@@ -79,7 +79,7 @@ def test_a_bulk_action_goes_in_steps_and_counts(orders, dead, small_parts):
     assert not bulk_action.parts.exists()
 
 
-def test_each_kind_does_what_it_says(orders):
+def test_each_kind_of_bulk_action_changes_its_messages(orders):
     ids = orders.send_batch(list(range(4)), delay=60)
     other = orders.send_batch([8, 9])
     [failed] = orders.read()
@@ -152,7 +152,7 @@ def test_a_bulk_action_is_stopped_and_resumed(orders, dead, small_parts):
     assert driven(bulk_action) == [("done", 25, 0)]
 
 
-def test_a_bulk_action_whose_target_is_gone_says_so(orders, dead):
+def test_a_bulk_action_whose_target_was_dropped_fails_and_names_it(orders, dead):
     bulk_action = begin("dead", Kind.REDRIVE, dead, target="nowhere")
 
     assert driven(bulk_action) == [("failed", 0, 0)]
@@ -166,7 +166,7 @@ def test_dead_letters_without_a_source_are_passed_over(orders, dead):
     assert driven(begin("dead", Kind.REDRIVE, [*dead, stray])) == [("done", 25, 1)]
 
 
-def test_the_end_is_told_once(orders, dead):
+def test_the_end_of_a_bulk_action_is_signalled_once(orders, dead):
     told = []
 
     def listen(bulk_action: BulkAction, **kwargs: Any) -> None:

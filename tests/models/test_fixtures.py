@@ -105,7 +105,7 @@ def test_loading_twice_changes_nothing(dump):
     assert (LiveMessage.objects.count(), ArchivedMessage.objects.count()) == before
 
 
-def test_loading_what_is_there_leaves_it_readable(dump):
+def test_loading_existing_messages_leaves_them_readable(dump):
     load(dump)
 
     bodies = [message.body for message in queue("orders").read(qty=100)]

@@ -171,7 +171,7 @@ def plain(result: Any, highest: int) -> Any:
     return result
 
 
-def test_a_bound_queue_follows_the_stored_settings_whatever_it_was_made_of(committed):
+def test_a_bound_queue_follows_the_stored_settings_however_it_was_bound(committed):
     orders = BoundQueue(Message.objects.create_queue("orders", visibility_timeout=30))
     orders.send(1)
     Queue.objects.update(visibility_timeout=600)

@@ -362,6 +362,6 @@ def test_a_purge_starts_no_ids_anew(orders):
     assert orders.send(2) > before
 
 
-def test_purging_an_unknown_queue_says_so(db):
+def test_purging_an_unknown_queue_raises_queue_not_found(db):
     with pytest.raises(QueueNotFound):
         Message.objects.purge("nowhere")

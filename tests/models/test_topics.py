@@ -111,7 +111,7 @@ def test_a_change_by_another_process_counts_at_the_next_publish(committed, actor
     assert list(objects.publish("a.b", 1)) == ["builds"]
 
 
-def test_a_change_of_a_queues_settings_counts_for_what_is_published(committed, settings):
+def test_a_change_of_a_queues_settings_applies_to_published_messages(committed, settings):
     settings.PGQUEUE = {"CACHE_SECONDS": 0}
     queue = objects.create_queue("builds")
     objects.bind("#", "builds")

@@ -78,7 +78,7 @@ def test_a_running_consumer_is_scraped(committed, consume, connected, held):
     assert found["pgqueue_leases_lost_total"] == 0
 
 
-def test_the_view_tells_what_the_queues_hold(orders):
+def test_the_view_has_metrics_of_queues(orders):
     Queue.objects.filter(name="orders").update(age_limit=dt.timedelta(hours=2))
     orders.send_batch([1, 2, 3])
     orders.send(4, delay=60)
@@ -104,7 +104,7 @@ def test_the_view_tells_what_the_queues_hold(orders):
     assert views.metrics(RequestFactory().post("/")).status_code == 405
 
 
-def test_the_view_tells_of_schedules(orders):
+def test_the_view_has_metrics_of_schedules(orders):
     target, hour = Queue.objects.get(), dt.timedelta(hours=1)
     for each in ("good", "late", "paused"):
         Schedule.objects.create(name=each, queue=target, interval=hour, paused=each == "paused")
@@ -120,7 +120,7 @@ def test_the_view_tells_of_schedules(orders):
     assert samples(text, schedule="paused")["pgqueue_schedule_late_seconds"] == 0
 
 
-def test_a_database_that_takes_too_long_is_told_of(orders, monkeypatch):
+def test_a_database_that_takes_too_long_is_reported_as_down(orders, monkeypatch):
     def slow() -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")

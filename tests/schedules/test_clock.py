@@ -106,7 +106,7 @@ def test_a_process_without_cronsim_mends_intervals_only(orders, monkeypatch):
     assert mend(NOON) == []
 
 
-def test_the_doctor_finds_it_and_the_ticker_mends_it(orders, caplog, monkeypatch):
+def test_the_doctor_finds_a_schedule_far_ahead_and_the_ticker_mends_it(orders, caplog, monkeypatch):
     monkeypatch.setattr(schedules, "_declared", {})
     made(tick=dt.datetime.now(UTC) + YEAR, interval=DAY)
 
@@ -122,7 +122,7 @@ def test_the_doctor_finds_it_and_the_ticker_mends_it(orders, caplog, monkeypatch
     assert not found()[0].is_problem
 
 
-def test_the_doctor_finds_it_without_time_zones(orders, settings):
+def test_the_doctor_finds_a_schedule_far_ahead_without_time_zones(orders, settings):
     settings.USE_TZ = False
     made(tick=dt.datetime.now(UTC) + YEAR, interval=DAY)
     Schedule.objects.update(last_run_at=dt.datetime.now(UTC) - DAY)

@@ -141,7 +141,7 @@ def test_a_declaration_that_comes_back_goes_on_from_now(orders):
     assert not Message.objects.exists()
 
 
-def test_a_process_takes_back_what_ended_while_it_was_silent(orders):
+def test_a_process_resumes_schedules_that_ended_while_it_was_silent(orders):
     silent = Running("orders", declares=["nightly"])
     Process.objects.all().delete()
     other = Running("orders", declares=["nightly_report"])
@@ -175,7 +175,7 @@ def test_the_end_is_logged_once(orders, caplog):
     assert record.schedule == "nightly"
 
 
-def test_the_doctor_tells_which_declaration_no_consumer_has(orders):
+def test_the_doctor_names_declarations_that_no_consumer_has(orders):
     queue("mails").create()
     Running("orders", declares=["nightly"]).stop()
     assert [each.is_problem for each in found()] == [False]
@@ -197,7 +197,7 @@ def test_the_doctor_counts_schedules_that_ended(orders):
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_consumer_processes_end_what_none_of_them_declares(committed):
+def test_consumer_processes_end_schedules_that_none_of_them_declares(committed):
     for name in ("patient", "lease"):
         queue(name).create()
 

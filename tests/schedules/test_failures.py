@@ -263,7 +263,7 @@ def test_each_of_two_roles_sends_the_schedules_of_its_queue(two_roles):
     assert [name for name, _ in sent()] == ["orders", "mails"]
 
 
-def test_the_ticker_of_each_role_declares_and_sends_what_it_may(
+def test_the_ticker_of_each_role_declares_and_sends_its_permitted_schedules(
     two_roles, own_handlers, monkeypatch
 ):
     monkeypatch.setattr(schedules, "_declared", {})

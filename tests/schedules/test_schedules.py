@@ -124,7 +124,7 @@ def test_a_paused_schedule_sends_nothing_and_goes_on_from_now(orders):
     assert sent() == []
 
 
-def test_saving_what_was_read_before_a_tick_does_not_bring_it_back(orders):
+def test_saving_a_schedule_read_before_a_tick_does_not_repeat_the_tick(orders):
     old = made(interval=DAY)
     due(NOON)
 
@@ -377,7 +377,7 @@ class TestTasks:
 # In a consumer.
 
 
-def test_a_consumer_sends_and_handles_what_is_scheduled(
+def test_a_consumer_sends_and_handles_scheduled_messages(
     committed_orders, declarations, monkeypatch
 ):
     monkeypatch.setattr(schedules, "_LONGEST", 0.05)

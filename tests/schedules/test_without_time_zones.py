@@ -113,7 +113,7 @@ def test_the_doctor_looks_at_clock_and_schedules(orders):
     assert "schedule nightly was due" in found()[1].text
 
 
-def test_time_that_passes_at_once_sends_what_is_due(orders):
+def test_travel_sends_due_schedules(orders):
     made(interval=DAY)
 
     assert travel(DAY) == 1
@@ -126,7 +126,7 @@ def test_the_admin_shows_and_pauses_schedules(orders, admin_client):
 
 
 @pytest.mark.acceptance
-def test_a_consumer_process_sends_what_is_due(committed):
+def test_a_consumer_process_sends_due_schedules(committed):
     Message.objects.create_queue("patient")
     Schedule.objects.create(
         name="often",

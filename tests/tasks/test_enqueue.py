@@ -193,7 +193,7 @@ def test_no_queues_in_settings_are_any_that_exists(db, configure):
     assert to_any.enqueue().id
 
 
-def test_a_queue_that_was_not_made_says_so(db, configure):
+def test_a_missing_queue_names_the_command_that_creates_it(db, configure):
     configure()
 
     with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
@@ -202,7 +202,7 @@ def test_a_queue_that_was_not_made_says_so(db, configure):
         default_task_backend.enqueue_many(sample.noop, [[], []])
 
 
-def test_tables_that_were_not_made_say_so(db, configure):
+def test_missing_tables_name_the_command_that_creates_them(db, configure):
     configure()
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
@@ -219,7 +219,7 @@ def test_the_command_names_another_database(configure):
         sample.noop.enqueue()
 
 
-def test_a_consumer_without_its_queue_says_so(db, configure):
+def test_a_consumer_without_its_queue_names_the_command_that_creates_it(db, configure):
     configure()
     running.register()
 

@@ -81,9 +81,7 @@ def test_a_task_succeeds(committed_backend, work, each):
     assert result.return_value == 3
 
 
-def test_async_tasks_run_on_an_event_loop_where_they_are_told_to(
-    committed_backend, configure, work
-):
+def test_async_queues_run_their_tasks_on_an_event_loop(committed_backend, configure, work):
     configure(async_queues=["emails"])
     to_emails = [t.using(queue_name="emails") for t in (sample.add_async, sample.add)]
     results = [each.enqueue(1) for each in to_emails] + [sample.add_async.enqueue(2)]
@@ -288,7 +286,7 @@ def test_a_retry_is_no_end(committed_backend, configure, work, heard):
     assert [name for name, *_ in heard] == ["started", "started", "finished"]
 
 
-def test_the_end_is_signalled_once_it_is_written(committed_backend, work):
+def test_the_end_is_signalled_after_it_is_written(committed_backend, work):
     result = sample.add.enqueue(1)
     seen: list[Any] = []
 
@@ -306,7 +304,7 @@ def test_the_end_is_signalled_once_it_is_written(committed_backend, work):
     assert result.id
 
 
-def test_djangos_own_log_tells_of_it(committed_backend, work, caplog):
+def test_djangos_own_log_has_start_and_end_of_a_task(committed_backend, work, caplog):
     with caplog.at_level(logging.INFO, NAME):
         good, bad = sample.add.enqueue(1), sample.fail.enqueue()
         work(workers=1)
@@ -361,7 +359,7 @@ def test_a_task_that_kills_its_process_comes_to_an_end(committed, configure, wor
     assert [e.exception_class for e in result.errors] == [PgQueueError]
 
 
-def test_what_is_no_task_is_rejected(committed_backend, work):
+def test_a_message_that_is_no_task_is_rejected(committed_backend, work):
     pk = queue("default").send({"order": 7})
 
     work()

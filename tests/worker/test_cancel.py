@@ -59,7 +59,7 @@ def test_a_finished_message_is_not_cancelled(orders):
 @pytest.mark.parametrize(
     ("reason", "said"), [("", r"\.$"), ("the customer withdrew", r": the customer withdrew\.$")]
 )
-def test_a_cancelled_message_has_no_result_and_tells_why(orders, reason, said):
+def test_a_cancelled_message_has_no_result_but_a_reason(orders, reason, said):
     pk = orders.send(1)
     orders.cancel(pk, reason=reason)
 

@@ -124,7 +124,7 @@ def test_messages_are_fetched_where_they_can_be(both, down, events):
 
 
 @pytest.mark.usefixtures("both")
-def test_a_consumer_that_stops_gives_back_where_it_can(down):
+def test_a_consumer_that_stops_releases_messages_where_it_can(down):
     work = [Handler("orders", lambda message: None, using=alias) for alias in ("other", "default")]
     consumer = Consumer(work, Options())
     for subscription in consumer.subscriptions:

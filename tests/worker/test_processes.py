@@ -326,7 +326,7 @@ def test_a_database_without_tables_is_one_line(start):
         assert "Make the tables first: manage.py migrate" in command.output
 
 
-def test_behind_a_transaction_pooler_it_polls_and_says_so_once(patient, pgbouncer, start):
+def test_behind_a_transaction_pooler_a_consumer_polls_and_logs_that_once(patient, pgbouncer, start):
     address = f"{pgbouncer['HOST']}:{pgbouncer['PORT']}/{pgbouncer['NAME']}"
     known = f"postgresql://{pgbouncer['USER']}@{address}"
     settings = json.dumps({"DISABLE_SERVER_SIDE_CURSORS": True})
@@ -362,7 +362,7 @@ def test_the_health_port_answers(patient, start, tmp_path):
 
 
 @pytest.mark.parametrize(("option", "address"), [((), "127.0.0.1"), (("0.0.0.0",), "0.0.0.0")])
-def test_the_health_port_is_local_unless_told(patient, option, address):
+def test_the_health_port_is_local_by_default(patient, option, address):
     found = Options(health_port=0, **({"health_host": option[0]} if option else {}))
     consumer = Consumer([Handler("patient", lambda message: None)], found)
     addresses: list[Any] = []

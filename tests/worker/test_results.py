@@ -123,7 +123,7 @@ def test_a_live_message_has_no_result_yet(orders):
 
 
 @pytest.mark.parametrize("dead_letter_queue", [None, "dead"])
-def test_a_failed_message_says_why(committed, drain, dead_letter_queue):
+def test_the_result_of_a_failed_message_raises_its_error(committed, drain, dead_letter_queue):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue=dead_letter_queue)
     pk = queue("orders").send(1)
