@@ -11,7 +11,6 @@ from django_pgqueue.models import Message
 
 GROUPS = 10_000
 LENGTH = 5
-HOUR = 3600
 CHUNK = 50_000
 
 

@@ -179,7 +179,7 @@ class Execution:
         receipts = [message.receipt for message in messages]
         try:
             with limited():
-                settled = Message.objects.complete(self._subscription.queue, receipts)
+                settled = bound_to(self._subscription.queue).complete(receipts)
         except Error as error:
             # The acks may have been written: running the handler now could be a second run.
             connections.close_all()

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from django_pgqueue.engine.read import reading
-from django_pgqueue.models import Message
+from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Receipt
 from tests.conftest import run_sql
 
@@ -586,7 +586,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(numbers=some, how=st.sampled_from(["archive", "complete", "delete"]))
     def ack(self, numbers: list[int], how: str) -> None:
         queue, receipts = self.chosen(numbers)
-        done = getattr(Message.objects, how)(self.names[queue], receipts)
+        done = getattr(BoundQueue(self.names[queue]), how)(receipts)
         entries = self.held(queue, receipts, done)
         self.model.leave(entries)
         for entry in entries:
@@ -599,7 +599,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=picks, later=st.booleans())
     def nack(self, number: int, later: bool) -> None:
         queue, [receipt] = self.chosen([number])
-        done = Message.objects.retry(self.names[queue], {receipt: LONG if later else 0})
+        done = BoundQueue(self.names[queue]).retry({receipt: LONG if later else 0})
         for entry in self.held(queue, [receipt], done, leased=True):
             entry.due, entry.leased = not later, False
             entry.attempts += 1
@@ -608,7 +608,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=picks)
     def release(self, number: int) -> None:
         queue, [receipt] = self.chosen([number])
-        done = Message.objects.release(self.names[queue], [receipt])
+        done = BoundQueue(self.names[queue]).release([receipt])
         for entry in self.held(queue, [receipt], done, leased=True):
             entry.due, entry.leased = True, False
             entry.read_ct -= 1
@@ -625,7 +625,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(numbers=some)
     def fail(self, numbers: list[int]) -> None:
         queue, receipts = self.chosen(numbers)
-        done = Message.objects.fail(self.names[queue], dict.fromkeys(receipts, "as told"))
+        done = BoundQueue(self.names[queue]).fail(dict.fromkeys(receipts, "as told"))
         self.model.die(self.held(queue, receipts, done))
 
     # In any state
@@ -686,7 +686,7 @@ class QueueMachine(RuleBasedStateMachine):
             for entry in self.model.within("dead")
             if entry.source == "main" and not (entry.leased and not entry.due)
         ]
-        assert Message.objects.redrive(self.names["dead"]) == len(back)
+        assert BoundQueue(self.names["dead"]).redrive() == len(back)
         self.model.leave(back)
         for entry in back:
             self.model.arrive(entry.copy_to("main"))

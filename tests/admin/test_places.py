@@ -75,7 +75,7 @@ def check(operator: Client) -> Callable[[dict[int, Place]], None]:
         assert found["leases"].get("leases", 0) == number[IN_FLIGHT]
 
         # Messages
-        assert {message.id for message in Message.objects.peek("orders", qty=None)} == readable
+        assert {message.id for message in BoundQueue("orders").peek(qty=None)} == readable
         assert {each["id"] for each in call_json("pgqueue_peek", "orders", "--qty", 50)} == readable
         later = RawSQL("vt > statement_timestamp()", [])
         live = LiveMessage.objects.annotate(later=later)

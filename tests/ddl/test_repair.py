@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, transaction
 
+from django_pgqueue import queue
 from django_pgqueue.models import BoundQueue, Message
 from tests.conftest import run_sql
 
@@ -79,7 +80,7 @@ def test_maintenance_makes_a_lost_sequence_anew(committed_orders: BoundQueue) ->
     wake = names(committed_orders)["wake"]
     run_sql(f"DROP SEQUENCE {wake}")
 
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     assert run_sql("SELECT to_regclass(%s) IS NOT NULL", [wake]) == [(True,)]
 

@@ -299,7 +299,7 @@ def dead(db: None) -> BoundQueue:
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = BoundQueue("orders")
     orders.send_batch([{"order": 1}, {"order": 2}, {"order": 3}])
-    Message.objects.fail("orders", {message.receipt: "no" for message in orders.read(qty=3)})
+    BoundQueue("orders").fail({message.receipt: "no" for message in orders.read(qty=3)})
     return BoundQueue("dead")
 
 
@@ -340,7 +340,7 @@ def test_redrive_counts_the_messages_that_stay(dead):
 def test_a_dropped_source_is_named_with_the_number_redriven(dead):
     Message.objects.create_queue("mails", dead_letter_queue="dead")
     BoundQueue("mails").send(1)
-    Message.objects.fail("mails", {BoundQueue("mails").read()[0].receipt: "no"})
+    BoundQueue("mails").fail({BoundQueue("mails").read()[0].receipt: "no"})
     Message.objects.drop_queue("mails")
 
     with pytest.raises(CommandError, match=r"no queue 'mails'.* 3 messages redriven"):
@@ -365,7 +365,7 @@ def archived(orders: BoundQueue) -> BoundQueue:
     orders.send_batch([{"order": 1}, {"order": 2}, {"order": 3}])
     one, two, three = orders.read(qty=3)
     orders.archive([one, two])
-    Message.objects.fail("orders", {three.receipt: "no"})
+    BoundQueue("orders").fail({three.receipt: "no"})
     return orders
 
 

@@ -427,9 +427,7 @@ def test_of_two_receipts_of_one_message_the_old_one_is_lost(
         "fail": {old.receipt: "", new.receipt: ""},
     }
 
-    done = getattr(Message.objects, operation)(
-        "orders", values.get(operation, [old.receipt, new.receipt])
-    )
+    done = getattr(orders, operation)(values.get(operation, [old.receipt, new.receipt]))
 
     assert (done, done.lost) == ([new.id], [old.receipt])
     assert orders.metrics().delayed == 0
