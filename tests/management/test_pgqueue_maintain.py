@@ -96,11 +96,6 @@ def test_a_queue_that_fails_does_not_stop_maintenance_of_the_others(orders):
     assert "z" in raised.value.said.out  # type: ignore[attr-defined]
 
 
-def test_a_queue_that_does_not_exist_is_named(orders):
-    with pytest.raises(CommandError, match="no queue 'mails'"):
-        call("pgqueue_maintain", "orders", "mails")
-
-
 @pytest.mark.parametrize("wrong", [("--stall", "0"), ("--patience", "-1"), ("--stall", "soon")])
 def test_waits_that_mean_nothing_are_refused(orders, wrong):
     with pytest.raises(CommandError, match=r"stall|patience|not a duration"):

@@ -187,23 +187,22 @@ def test_another_mistake_in_a_tasks_module_stays(backend, monkeypatch):
         running.register()
 
 
-def test_the_check_finds_unknown_options(db, configure):
-    configure(retries=3)
+@pytest.mark.parametrize(
+    ("options", "check_id", "says", "hint"),
+    [
+        ({"retries": 3}, "E006", "retries", "retry"),
+        ({"max_workers": 0}, "E007", "max_workers must be a whole number", ""),
+    ],
+)
+def test_the_check_finds_bad_options(db, configure, options, check_id, says, hint):
+    configure(**options)
 
     [found] = default_task_backend.check()
 
     assert isinstance(found, Error)
-    assert (found.id, "retries" in found.msg) == ("django_pgqueue.E006", True)
-    assert "retry" in (found.hint or "")
-
-
-def test_the_check_finds_options_that_cannot_be_used(db, configure):
-    configure(max_workers=0)
-
-    [found] = default_task_backend.check()
-
-    assert found.id == "django_pgqueue.E007"
-    assert "max_workers must be a whole number" in found.msg
+    assert found.id == f"django_pgqueue.{check_id}"
+    assert says in found.msg
+    assert hint in (found.hint or "")
 
 
 def test_a_good_configuration_passes(db, configure):

@@ -117,28 +117,24 @@ def test_a_task_that_raises_fails(committed_backend, work, each, error, text):
     assert result.last_attempted_at <= result.finished_at
 
 
-def test_an_exception_that_holds_another(committed_backend, done):
-    result = done(sample.fail_in_two)
-
-    assert result.errors[0].exception_class is ValueError
-    assert "ValueError(ValueError('This task failed'))" in result.errors[0].traceback or (
-        "ValueError(ValueError" in result.errors[0].traceback
-    )
-
-
-def test_a_return_value_that_is_not_json_fails_the_task(committed_backend, done):
-    result = done(sample.give_an_object)
-
-    assert result.status == FAILED
-    assert result.errors[0].exception_class is TypeError
-    assert "Unsupported type" in result.errors[0].traceback
-
-
-def test_a_list_cannot_be_the_key_that_a_tuple_was(committed_backend, done):
-    result = done(sample.double_keys, (1, 2, 3))
+@pytest.mark.parametrize(
+    ("each", "arguments", "error", "text"),
+    [
+        (sample.fail_in_two, [], ValueError, "ValueError(ValueError"),
+        # Its return value is not JSON.
+        (sample.give_an_object, [], TypeError, "Unsupported type"),
+        # The tuple arrives as a list, which cannot be a key.
+        (sample.double_keys, [(1, 2, 3)], TypeError, "unhashable type: 'list'"),
+    ],
+)
+def test_an_error_has_its_class_and_traceback(
+    committed_backend, done, each, arguments, error, text
+):
+    result = done(each, *arguments)
 
     assert result.status == FAILED
-    assert "unhashable type: 'list'" in result.errors[0].traceback
+    assert result.errors[0].exception_class is error
+    assert text in result.errors[0].traceback
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1, None]}, "ü", (1, 2)])
