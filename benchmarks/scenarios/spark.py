@@ -1,9 +1,8 @@
 """The Spark pipeline: reading into Spark, exporting a lake, writing from Spark.
 
-DuckDB is measured too where it is
-installed. Spark's own JDBC reader is measured if its driver is installed (Debian's
-libpostgresql-jdbc-java) and the server listens on TCP, which the benchmark's own server does not:
-set DATABASE_URL.
+DuckDB is measured too where it is installed. Spark's own JDBC reader needs its driver (Debian's
+libpostgresql-jdbc-java) and a server that listens on TCP, which the benchmark's own server does
+not: set DATABASE_URL.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
@@ -276,7 +275,7 @@ def run(*arguments: str, **environment: str) -> str:
     """The output of a Python process."""
     variables = {**os.environ, **environment}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
     return done.stdout
 
 
@@ -316,8 +315,7 @@ def spark_rollup(bench: Any) -> dict[str, Measure]:
     return {"ours": ours, "plain SQL": lambda: seconds(lambda: bench.sql(plain))}
 
 
-#: The number of queues, and all rows as a multiple of the normal number. The last shape is for
-#: --full.
+#: The number of queues, and all rows as a multiple of the normal number. The last: --size full only.
 SHAPES = {
     "1 queue": (1, 1),
     "1 queue, a tenth of the rows": (1, 0.1),
@@ -485,18 +483,23 @@ def print_peak(step: str, name: str, copies: str, lake: str) -> None:
     written = bodies.write.format("pgqueue").mode("append").options(url=url(), queue=copies)
     actions: dict[str, Callable[[], Any]] = {
         "read": bodies.write.format("noop").mode("overwrite").save,
-        "export": lambda: export(spark, url(), lake, queues=[name]),
+        "export": lambda: export(spark, url(), lake),
         "roll up": lambda: rollup(spark, url(), every=True, lake=lake),
         "write": written.save,
     }
     most: dict[str, float] = {}
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(actions[step])
-        while not running.done():
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
             for unit, size in held_now().items():
                 most[unit] = max(most.get(unit, 0), size)
-            time.sleep(0.05)
-        running.result()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    actions[step]()  # here, since Spark has no session in another thread
+    ended.set()
+    watching.join()
     print(json.dumps(most))
 
 
