@@ -315,7 +315,7 @@ def spark_rollup(bench: Any) -> dict[str, Measure]:
     return {"ours": ours, "plain SQL": lambda: seconds(lambda: bench.sql(plain))}
 
 
-#: The number of queues, and all rows as a multiple of the normal number. The last: --size full only.
+#: The number of queues, and all rows as a multiple of the normal number. --size full has the last.
 SHAPES = {
     "1 queue": (1, 1),
     "1 queue, a tenth of the rows": (1, 0.1),
