@@ -1,4 +1,4 @@
-"""The app: connects signal receivers when Django starts."""
+"""The app's configuration: connects signal receivers when Django starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations on a queue for programs without Django, on a connection of psycopg.
+"""Operations on a queue without Django, on a psycopg connection.
 
 ::
 
@@ -72,9 +72,10 @@ _COLUMNS = (
 
 
 class BareRunner:
-    """A connection of psycopg, for one thread at a time.
+    """Runs statements on a psycopg connection, in one thread at a time.
 
-    Statements are prepared as its ``prepare_threshold`` says: set that to None behind a pooler.
+    psycopg prepares them as the connection's ``prepare_threshold`` says: set that to None behind a
+    pooler.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class BareRunner:
         self.session = connection
         self.settings = SimpleNamespace(**{**DEFAULTS, **_checked(settings or {})})
         self._cursor = connection.cursor(row_factory=tuple_row)
-        # Bodies come as text.
+        # The engine decodes bodies itself.
         self._cursor.adapters.register_loader("jsonb", TextLoader)
 
     @property
@@ -121,25 +122,24 @@ def open_queue(
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> OpenQueue:
-    """A queue on a connection of psycopg, with the settings that it has now.
+    """Open a queue on a psycopg connection, with its present settings.
 
-    Each statement is a transaction of its own where the connection is in autocommit mode, which
-    reads demand; or a part of the connection's transaction.
+    In autocommit mode each statement is a transaction of its own; reads demand that mode. Otherwise
+    statements are a part of the connection's transaction.
 
     Arguments:
-        settings: keys of ``PGQUEUE`` (:mod:`django_pgqueue.conf`) with other values than their
+        settings: values for keys of ``PGQUEUE`` (:mod:`django_pgqueue.conf`), in place of the
             defaults.
 
     >>> orders = open_queue(psycopg.connect("dbname=shop", autocommit=True), "orders")
 
-    Raises InvalidQueueName, QueueNotFound, TablesMissing, and InvalidArgument for a mistake in the
-    settings.
+    Raises InvalidQueueName, QueueNotFound, TablesMissing, and InvalidArgument for invalid settings.
     """
     return _find(BareRunner(connection, settings), name)
 
 
 def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> list[OpenQueue]:
-    """The queues of which a condition is true, by name. Raises TablesMissing."""
+    """The queues for which an SQL condition is true, by name. Raises TablesMissing."""
     text = f"SELECT {', '.join(_COLUMNS)} FROM pgqueue_queue WHERE {where} ORDER BY name"
     try:
         rows = runner.run(text, params)

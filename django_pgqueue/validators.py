@@ -1,4 +1,4 @@
-"""Validators of model and form fields, with the same checks as the operations."""
+"""Validators of model and form fields, which check as the operations do."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _SHOWN = ("d", "h", "min", "s")
 
 
 def amount(number: int, *, exact: bool = True) -> str:
-    """A count, with the mark ≈ if it is an estimate.
+    """A number with thousands separators; an estimate is marked with ≈.
 
     >>> amount(1234567), amount(20000, exact=False)
     ('1,234,567', '≈ 20,000')
