@@ -62,8 +62,8 @@ class Buffer:
         self.groups = Groups()
         #: Whether the workers should end.
         self.stopping = False
-        #: The number of notifications so far, for workers that read by themselves.
-        self.notices = 0
+        #: Wake the workers that read by themselves.
+        self.readers: list[threading.Event] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
         #: A handler's seconds per message, exponentially weighted.
@@ -155,15 +155,8 @@ class Buffer:
 
     def notice(self) -> None:
         """Wake the workers that read by themselves: the queue may have new messages."""
-        with self._filled:
-            self.notices += 1
-            self._filled.notify_all()
-
-    def wait_for_notice(self, seen: int, seconds: float) -> None:
-        """Wait, unless there was a notification after the number ``seen``."""
-        with self._filled:
-            if self.notices == seen and not self.stopping:
-                self._filled.wait(seconds)
+        for reader in self.readers:
+            reader.set()
 
     def adapt(self, seconds: float) -> None:
         """Set the target by the pace of the handler, which took ``seconds`` for one message."""
@@ -175,6 +168,7 @@ class Buffer:
         """End the workers as soon as they ask for a message."""
         self.stopping = True
         self._wake()
+        self.notice()
 
     def _wake(self) -> None:
         with self._filled:

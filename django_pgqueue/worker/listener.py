@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import psycopg
@@ -11,11 +10,11 @@ from django_pgqueue import signals
 from django_pgqueue.wake import CHANNEL
 from django_pgqueue.worker.connections import limited, parameters
 from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.loop import Loop
 
 #: Seconds between two tests of a quiet connection.
 _PROBE = 10.0
 _PATIENCE = 0.5
-_LONGEST_BACKOFF = 5.0
 #: How often a pooler is tested for transaction mode.
 _LOOKS = 3
 
@@ -24,7 +23,7 @@ class Refused(Exception):
     """LISTEN does not work on this database."""
 
 
-class Listener(threading.Thread):
+class Listener(Loop):
     """LISTENs to one database, and passes the name of each queue with new messages to the fetcher.
 
     After each new connection it tells the fetcher that any queue may have new messages: without a
@@ -33,32 +32,24 @@ class Listener(threading.Thread):
     """
 
     def __init__(self, alias: str, fetcher: Fetcher, probe: float = _PROBE) -> None:
-        super().__init__(name=f"pgqueue-listen-{alias}", daemon=True)
+        super().__init__(f"listen-{alias}")
+        self.operation = "listen"
         self._alias = alias
         self._fetcher = fetcher
         self._probe = min(probe, _PROBE)
-        self._stopping = threading.Event()
 
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def run(self) -> None:
-        backoff = 0.0
-        while not self._stopping.wait(backoff):
-            try:
-                with _connect(self._alias) as connection:
-                    backoff = 0.0
-                    self._listen(connection)
-            except Refused as reason:
-                signals.listening_stopped.send_robust(self._alias, reason=str(reason))
-                return
-            except Exception as error:
-                backoff = min(max(backoff * 2, 0.1), _LONGEST_BACKOFF)
-                signals.database_failed.send_robust(
-                    self.name, operation="listen", error=error, wait=backoff
-                )
-            finally:
-                self._fetcher.set_listening(self._alias, False)
+    def tick(self) -> float:
+        """Listen until the connection is lost or the loop is stopped."""
+        try:
+            with _connect(self._alias) as connection:
+                self._failures = 0
+                self._listen(connection)
+        except Refused as reason:
+            signals.listening_stopped.send_robust(self._alias, reason=str(reason))
+            self.stop()
+        finally:
+            self._fetcher.set_listening(self._alias, False)
+        return 0.0
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         with limited(connection):
@@ -73,7 +64,7 @@ class Listener(threading.Thread):
         self._fetcher.set_listening(self._alias, True)
         self._fetcher.notified(None)
         quiet = 0.0
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             quiet += _PATIENCE
             for notice in connection.notifies(timeout=_PATIENCE, stop_after=1):
                 quiet = 0.0

@@ -32,7 +32,11 @@ class Loop(threading.Thread):
     ) -> None:
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self.stopping = threading.Event()
+        #: The operation that ``database_failed`` names.
+        self.operation = self.name
         self._awake = awake or threading.Event()
+        #: Whether the last wait was ended by ``awake``.
+        self._woken = False
         self._limited = limited
         self._failures = 0
         self._pooled = uses_pools()
@@ -67,7 +71,7 @@ class Loop(threading.Thread):
                     wait = self._after(error)
                 if self._pooled:
                     return_pooled()
-                self._awake.wait(wait)
+                self._woken = self._awake.wait(wait)
                 self._awake.clear()
         finally:
             connections.close_all()
@@ -76,7 +80,9 @@ class Loop(threading.Thread):
         """Announce an error. Returns the seconds until the next try."""
         self._failures += 1
         wait = after_failures(self._failures)
-        signals.database_failed.send_robust(self.name, operation=self.name, error=error, wait=wait)
+        signals.database_failed.send_robust(
+            self.name, operation=self.operation, error=error, wait=wait
+        )
         if isinstance(error, (DatabaseError, InterfaceError)):
             connections.close_all()
         return wait

@@ -12,7 +12,6 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
 
-from django_pgqueue import signals
 from django_pgqueue.acks import Outcome
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
@@ -20,7 +19,7 @@ from django_pgqueue.worker.buffer import AsyncBuffer
 from django_pgqueue.worker.connections import close_old, limited, return_pooled, uses_pools
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution
-from django_pgqueue.worker.loop import after_failures
+from django_pgqueue.worker.loop import Loop, after_failures
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
@@ -101,7 +100,7 @@ class Worker(threading.Thread):
         self._connections = connections.all()
 
 
-class LockedWorker(threading.Thread):
+class LockedWorker(Loop):
     """Reads, handles and settles each message in one transaction, which locks its row.
 
     No lease can expire, and after a crash the message is readable at once. The price: a transaction
@@ -115,36 +114,29 @@ class LockedWorker(threading.Thread):
         execution: Execution,
         reserve: Callable[[Subscription], bool],
     ) -> None:
-        super().__init__(name=f"pgqueue-locked-{subscription.name}", daemon=True)
+        super().__init__(f"locked-{subscription.name}")
+        self.operation = "locked"
         self._subscription = subscription
         self._execution = execution
         self._reserve = reserve
+        self._wait = 0.0
+        subscription.buffer.readers.append(self._awake)
 
-    def run(self) -> None:
-        buffer = self._subscription.buffer
-        wait, heard = 0.0, buffer.notices
+    def tick(self) -> float:
+        if self._subscription.buffer.stopping:
+            self.stop()
+            return 0.0
+        if self._woken:
+            # Notifications are throttled, so more messages may follow: short waits again.
+            self._wait = 0.0
         try:
-            while not buffer.stopping:
-                seen = buffer.notices
-                if seen != heard:
-                    # Notifications are throttled, so more messages may follow: short waits again.
-                    wait, heard = 0.0, seen
-                try:
-                    found = self._handle_one()
-                    longest = self._subscription.handler.max_fetch_interval
-                    wait = 0.0 if found else longer(wait, longest)
-                    due = wait if found else self._next_due()
-                except Exception as error:
-                    found, wait, due = False, 1.0, 1.0
-                    signals.database_failed.send_robust(
-                        self.name, operation="locked", error=error, wait=wait
-                    )
-                    connections.close_all()
-                close_old()
-                if not found:
-                    buffer.wait_for_notice(seen, min(wait, due))
+            if self._handle_one():
+                self._wait = 0.0
+                return 0.0
+            self._wait = longer(self._wait, self._subscription.handler.max_fetch_interval)
+            return min(self._wait, self._next_due())
         finally:
-            connections.close_all()
+            close_old()
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
