@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,19 +11,30 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, AckPolicy, Nack, Outcome
-from django_pgqueue.errors import HandlerTimeout, LeaseLost
+from django_pgqueue.acks import (
+    Ack,
+    AckPolicy,
+    Discard,
+    Failure,
+    Nack,
+    Outcome,
+    Reject,
+    decide,
+    describe,
+)
+from django_pgqueue.errors import HandlerTimeout, InvalidArgument, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
-from django_pgqueue.worker.decisions import outcome_of, outcomes_of
 from django_pgqueue.worker.endings import Ending, Lost, Release, announce
 from django_pgqueue.worker.running import Result, Running, Stage, canceller, guarded
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
+#: What a handler, or a batch handler in its list, may return to set an outcome.
+_EXPLICIT = (Ack, Nack, BaseException)
 #: How often a transactional handler runs before a conflict with another transaction is its error.
 _TRIES = 5
 
@@ -73,7 +84,7 @@ class Execution:
             # Calls like message.ack() were rolled back with the handler's work.
             running.explicit.clear()
         self._conclude(running, Result(returned, error, settled=True))
-        return outcomes_of(self._subscription, running, error, returned)
+        return self._outcomes_of(running, error, returned)
 
     def _run_and_settle(self, running: Running) -> Result:
         """Run the handler and write its acks in one transaction.
@@ -95,7 +106,7 @@ class Execution:
         lost: list[Any] = []
 
         def settle(returned: Any) -> None:
-            outcomes.extend(outcomes_of(self._subscription, running, None, returned))
+            outcomes.extend(self._outcomes_of(running, None, returned))
             settled = bound_to(self._subscription.queue).settle(
                 {m.receipt: o for m, o in outcomes},
                 process_id=self._subscription.process_id,
@@ -241,11 +252,64 @@ class Execution:
                 # Calls like message.ack() were rolled back with the handler's work.
                 running.explicit.clear()
             try:
-                outcomes = outcomes_of(self._subscription, running, result.error, result.returned)
+                outcomes = self._outcomes_of(running, result.error, result.returned)
             except Exception as bad_return:
-                outcomes = outcomes_of(self._subscription, running, bad_return, None)
+                outcomes = self._outcomes_of(running, bad_return, None)
             for message, outcome in outcomes:
                 self._settler.put(self._subscription, message, outcome)
+
+    def _outcomes_of(
+        self, running: Running, error: BaseException | None, returned: Any
+    ) -> list[tuple[Message, Outcome]]:
+        """The outcome of each message that the handler has not settled itself.
+
+        Raises TypeError when a batch handler returned neither None nor an answer for each message.
+        """
+        handler = self._handler
+        answers = _answers(returned, len(running.messages)) if handler.batch else [returned]
+        outcomes = []
+        for message, answer in zip(running.messages, answers, strict=False):
+            explicit = running.explicit.get(message.id)
+            if explicit is not None and running.on_explicit is not None:
+                continue
+            given = answer if isinstance(answer, _EXPLICIT) else None
+            outcome = self._outcome_of(running, message, error, explicit or given)
+            is_result = explicit is error is given is None
+            if handler.keep_result and is_result and isinstance(outcome, Ack):
+                try:
+                    outcome = Ack(handler.result_of(answer))
+                except InvalidArgument as unfit:  # a result that is not JSON
+                    outcome = self._outcome_of(running, message, unfit)
+            if outcome is not None:
+                outcomes.append((message, outcome))
+        return outcomes
+
+    def _outcome_of(
+        self,
+        running: Running,
+        message: Message,
+        error: BaseException | None,
+        explicit: Outcome | BaseException | None = None,
+    ) -> Outcome | None:
+        """The outcome of one message; None if it was settled before the handler ran."""
+        if isinstance(explicit, BaseException) and not isinstance(explicit, (Reject, Discard)):
+            explicit, error = None, explicit
+        # From the first delivery to the start of this lease, which is its end less its length. With
+        # datetimes this would take a tenth of a process's time.
+        before = message.leased_for - self._subscription.vt
+        try:
+            return decide(
+                self._policy,
+                self._handler.retry_of(message),
+                error=error,
+                attempt=message.attempts + 1,
+                elapsed=max(0.0, before) + time.monotonic() - running.started,
+                explicit=explicit,
+            )
+        except Exception as broken:
+            # The project's retry strategy raised an error: retry after the visibility timeout.
+            failure = Failure.of(broken, message.attempts + 1)
+            return Nack(self._subscription.vt, describe(broken), broken, failure)
 
     def _put(self, endings: Iterable[tuple[Message, Ending]]) -> None:
         for message, ending in endings:
@@ -253,7 +317,7 @@ class Execution:
 
     def _settle_explicit(self, running: Running, message: Message, outcome: Outcome) -> None:
         """Settle a message as soon as the handler has set its outcome."""
-        decided = outcome_of(self._subscription, running, message, None, outcome)
+        decided = self._outcome_of(running, message, None, outcome)
         if decided is not None and self._policy is not AckPolicy.ACK_FIRST:
             self._settler.put(self._subscription, message, decided)
 
@@ -291,9 +355,22 @@ class Execution:
                 seconds=time.monotonic() - running.started,
                 error=error,
             )
-        self._put(outcomes_of(self._subscription, running, error, None))
+        self._put(self._outcomes_of(running, error, None))
 
 
 def _is_conflict(error: BaseException | None) -> bool:
     """Whether the server rolled the transaction back because of another transaction."""
     return error is not None and sqlstate(error) in (DEADLOCK, SERIALIZATION_FAILURE)
+
+
+def _answers(returned: Any, count: int) -> Sequence[Any]:
+    """A batch handler's answer for each message."""
+    if returned is None:
+        return [None] * count
+    answers = list(returned)
+    if len(answers) != count:
+        raise TypeError(
+            f"a batch handler must return None or one outcome for each message: "
+            f"it returned {len(answers)} for {count}"
+        )
+    return answers

@@ -55,7 +55,12 @@ class Presence(Loop):
 
     def _beat(self, alias: str) -> None:
         process, subscriptions = self._processes[alias], self._subscriptions[alias]
-        if not Process.objects.beat(process, _working_on(subscriptions), self.leaving):
+        working_on = {
+            s.name: [m.id for run in list(s.running.values()) for m in run.messages][:_NAMED]
+            for s in subscriptions
+            if s.running
+        }
+        if not Process.objects.beat(process, working_on, self.leaving):
             # This process was silent for so long that another one rescued its leases. Its running
             # handlers cannot settle any more: their receipts are old.
             self._register(alias)
@@ -74,11 +79,3 @@ class Presence(Loop):
         process = self._processes[alias]
         self._recorders[alias].write(process.pk, now=True)
         Process.objects.using(alias).filter(pk=process.pk).delete()
-
-
-def _working_on(subscriptions: list[Subscription]) -> dict[str, list[int]]:
-    return {
-        s.name: [m.id for running in list(s.running.values()) for m in running.messages][:_NAMED]
-        for s in subscriptions
-        if s.running
-    }

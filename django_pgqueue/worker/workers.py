@@ -33,8 +33,10 @@ _LONGEST_PAUSE = 1.0
 class Worker(threading.Thread):
     """Takes messages of one subscription and runs its handler on them."""
 
+    kind = "work"
+
     def __init__(self, subscription: Subscription, execution: Execution) -> None:
-        super().__init__(name=f"pgqueue-work-{subscription.name}", daemon=True)
+        super().__init__(name=f"pgqueue-{self.kind}-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
         self._housekept = time.monotonic()
@@ -169,32 +171,23 @@ class LockedWorker(Loop):
         return due if due > NOW else float("inf")
 
 
-class AsyncWorkers(threading.Thread):
+class AsyncWorkers(Worker):
     """An event loop on which the async handlers of one subscription run, many at once."""
 
-    def __init__(self, subscription: Subscription, execution: Execution) -> None:
-        super().__init__(name=f"pgqueue-async-{subscription.name}", daemon=True)
-        self._subscription = subscription
-        self._execution = execution
+    kind = "async"
 
     def run(self) -> None:
         asyncio.run(self._work_together())
 
     async def _work_together(self) -> None:
         theirs = await sync_to_async(connections.all)()
-        housekeeping = asyncio.create_task(self._look_after_connections())
+        housekeeping = asyncio.create_task(_close_old_connections())
         try:
             await asyncio.gather(*(self._work(theirs) for _ in range(self._subscription.workers)))
         finally:
             housekeeping.cancel()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(sync_to_async(connections.close_all)(), 1.0)
-
-    async def _look_after_connections(self) -> None:
-        """Close old connections, in the thread that runs async code's queries."""
-        while True:
-            await asyncio.sleep(_HOUSEKEEPING)
-            await sync_to_async(close_old_connections)()
 
     async def _work(self, theirs: Sequence[Any]) -> None:
         buffer, size = self._subscription.buffer, self._subscription.handler.run_size
@@ -212,3 +205,10 @@ class AsyncWorkers(threading.Thread):
                 # that runs async code's queries may be waiting for an answer that never comes.
                 with limited(*(theirs if running.overdue else [None])):
                     await sync_to_async(close_old_connections)()
+
+
+async def _close_old_connections() -> None:
+    """Close old connections repeatedly, in the thread that runs async code's queries."""
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING)
+        await sync_to_async(close_old_connections)()
