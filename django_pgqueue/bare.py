@@ -60,14 +60,8 @@ __all__ = [
 ]
 
 _COLUMNS = (
-    "id",
-    "name",
-    "unlogged",
-    "visibility_timeout",
-    "max_deliveries",
-    "dead_letter_queue_id",
-    "dedup_window",
-    "created_at",
+    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, dedup_window, "
+    "created_at"
 )
 
 
@@ -140,14 +134,14 @@ def open_queue(
 
 def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> list[OpenQueue]:
     """The queues for which an SQL condition is true, by name. Raises TablesMissing."""
-    text = f"SELECT {', '.join(_COLUMNS)} FROM pgqueue_queue WHERE {where} ORDER BY name"
+    text = f"SELECT {_COLUMNS} FROM pgqueue_queue WHERE {where} ORDER BY name"
     try:
         rows = runner.run(text, params)
     except psycopg.Error as error:
         if error.sqlstate == UNDEFINED_TABLE:
             raise TablesMissing(error) from error
         raise
-    columns = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    columns = [dict(zip(_COLUMNS.split(", "), row, strict=True)) for row in rows]
     if any(each["unlogged"] for each in columns):
         clear_lost(runner)
     return [OpenQueue(**each, runner=runner, find=partial(_find, runner)) for each in columns]

@@ -18,7 +18,7 @@ import uuid
 from collections import abc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Union
 
 from django.utils import dateparse
@@ -28,20 +28,13 @@ from django_pgqueue.errors import InvalidArgument
 
 # Python 3.14 evaluates annotations lazily. One with a name that is imported only for type checking
 # must not make the others unreadable.
-_LAZILY: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
-    import annotationlib
+    from annotationlib import Format
 
-    _LAZILY["annotation_format"] = annotationlib.Format.FORWARDREF
-
-    def _annotations(function: Any) -> dict[str, Any]:
-        return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
-
+    _signature = partial(inspect.signature, annotation_format=Format.FORWARDREF)
+    _annotations = partial(inspect.get_annotations, format=Format.FORWARDREF)
 else:
-
-    def _annotations(function: Any) -> dict[str, Any]:
-        return getattr(function, "__annotations__", {})
-
+    _signature, _annotations = inspect.signature, inspect.get_annotations
 
 _FILLED_IN = ("message", "context")
 
@@ -126,7 +119,7 @@ class Call:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = [
         parameter
-        for parameter in inspect.signature(function, **_LAZILY).parameters.values()
+        for parameter in _signature(function).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
@@ -274,7 +267,7 @@ def _record_maker(hint: Any, known: dict[Any, Make]) -> Make:
     if typing.is_typeddict(hint):
         names, required, build = list(hints), set(hint.__required_keys__), dict
     else:
-        parameters = inspect.signature(hint, **_LAZILY).parameters.values()
+        parameters = _signature(hint).parameters.values()
         names, build = [parameter.name for parameter in parameters], hint
         required = {each.name for each in parameters if each.default is each.empty}
     makers = {

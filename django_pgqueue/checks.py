@@ -1,27 +1,7 @@
 """System checks: find mistakes in the configuration before they cause failures.
 
-======================  ========================================================================
-django_pgqueue.E001     ``PGQUEUE`` has an unknown key
-django_pgqueue.E002     the queues' database is not PostgreSQL
-django_pgqueue.E003     the queues' server is older than PostgreSQL 15 (asks the database)
-django_pgqueue.E004     ``PGQUEUE["DATABASE"]`` is no alias of ``DATABASES``
-django_pgqueue.E005     the tables were made without the migrations (asks the database)
-django_pgqueue.E006     ``PGQUEUE`` is not a dict, or has a value of a wrong type
-django_pgqueue.E007     a ``consumers.py`` has a handler that cannot be used
-django_pgqueue.E008     two handlers consume one queue
-django_pgqueue.E009     a trigger or function is missing or altered (asks the database)
-django_pgqueue.E010     a queue's own table is missing, detached or altered (asks the database)
-django_pgqueue.E011     a function has @schedule, and neither @consumer nor @task
-django_pgqueue.W001     the routers send the models elsewhere than ``PGQUEUE["DATABASE"]``
-django_pgqueue.W002     a handler's queue does not exist (asks the database)
-django_pgqueue.W003     a queue's ``max_deliveries`` is below its handler's ``max_attempts``, or
-                        the attempts have no limit (asks the database)
-django_pgqueue.W004     a pooler in transaction mode makes consumers poll (asks the database)
-django_pgqueue.W005     a database's pool has fewer connections than its handlers have workers
-======================  ========================================================================
-
-The checks that ask the database run with ``manage.py check --database default`` and ``migrate``.
-They pass if the database cannot be reached: that is no mistake in the configuration.
+docs/settings.md lists them. Those that ask the database run with ``manage.py check --database
+default`` and ``migrate``, and pass if it cannot be reached: that is no mistake of configuration.
 """
 
 from __future__ import annotations

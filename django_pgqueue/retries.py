@@ -73,6 +73,9 @@ class _Limited:
             _check_number(self, "max_total_delay", 0, "or None for no limit")
         for name in ("retry_on", "reject_on"):
             object.__setattr__(self, name, _exception_types(getattr(self, name), name))
+        for name in ("seconds", "first", "step", "factor", "longest"):
+            if hasattr(self, name):
+                _check_number(self, name, 1 if name == "factor" else 0)
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
         if self.max_attempts is not None and attempt >= self.max_attempts:
@@ -96,10 +99,6 @@ class Constant(_Limited):
 
     seconds: float = 10.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_number(self, "seconds", 0)
-
     def wait(self, attempt: int) -> float:
         return self.seconds
 
@@ -116,11 +115,6 @@ class Linear(_Limited):
     _: KW_ONLY
     step: float = 1.0
     longest: float = 3600.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("first", "step", "longest"):
-            _check_number(self, name, 0)
 
     def wait(self, attempt: int) -> float:
         return min(self.first + self.step * (attempt - 1), self.longest)
@@ -142,11 +136,6 @@ class Exponential(_Limited):
     factor: float = 2.0
     longest: float = 3600.0
     jitter: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in (("first", 0), ("factor", 1), ("longest", 0)):
-            _check_number(self, name, least)
 
     def wait(self, attempt: int) -> float:
         try:
