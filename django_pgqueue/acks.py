@@ -237,7 +237,7 @@ def _printable(text: str) -> str:
 
 
 def _seconds(delay: object) -> float | None:
-    """Convert a delay to seconds. Raises InvalidArgument: in the handler that makes the outcome."""
+    """Convert a delay to seconds. Raises InvalidArgument."""
     if isinstance(delay, dt.timedelta):
         delay = delay.total_seconds()
     if delay is None:

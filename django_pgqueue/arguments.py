@@ -290,7 +290,7 @@ def newest(given: Sequence[Receipt]) -> list[Receipt]:
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """The parameters for the deliveries of these receipts, in the order of a statement's arrays.
+    """The parameters ``ids``, ``read_cts`` and ``read_ats``, arrays that name these deliveries.
 
     >>> fence([Receipt(7, 1, 5), Receipt(8, 2, 9)])
     {'ids': '{7,8}', 'read_cts': '{1,2}', 'read_ats': '{5,9}'}

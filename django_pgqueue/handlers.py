@@ -141,7 +141,7 @@ class Handler:
         return self.retry
 
     def set_tasks(self, messages: Sequence[Any]) -> None:
-        """Set ``task`` on messages that run different functions, as those of a task backend."""
+        """Set each message's ``task``. Handlers of task backends override this."""
 
     def result_of(self, returned: Any) -> str | None:
         """The return value as JSON text for the archive, or None without ``keep_result``.

@@ -198,10 +198,11 @@ class Ticker(Loop):
         super().__init__("schedules")
         self._queues = queues
         self._process_id = process_id
-        # By database: when the declarations were compared with the rows, the names that were saved,
-        # and since when no process has declared other names.
+        #: When the declarations were last saved, by database.
         self._declared_at: dict[str, float] = {}
+        #: The names of the declarations that were saved, by database.
         self._saved: dict[str, list[str]] = {}
+        #: Since when no process has declared a schedule, by database and name.
         self._undeclared: dict[str, dict[str, float]] = {}
 
     def tick(self) -> float:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
 
     class DjangoTask:
-        """Django's Task at run time, where it takes no type parameters."""
+        """Stands for Task at run time: Django's class takes no type parameters."""
 
         def __class_getitem__(cls, parameters):
             return Task

@@ -119,7 +119,7 @@ def _handle_all(queue: str | None, alias: str) -> None:
 
 
 def _place(queue: Any, using: str | None) -> tuple[str, str, str | None]:
-    """The alias and the name of a queue, or those of a task's queue and the task's path."""
+    """The alias, the queue's name and the task's path, for a queue's name or a task."""
     if isinstance(queue, str):
         return Queue.objects.database(using), queue, None
     backend = getattr(queue.get_backend(), "database", None)

@@ -62,7 +62,7 @@ class Buffer:
         self.groups = Groups()
         #: Whether the workers should end.
         self.stopping = False
-        #: Wake the workers that read by themselves.
+        #: The events that wake workers which read by themselves.
         self.readers: list[threading.Event] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
@@ -159,7 +159,7 @@ class Buffer:
             reader.set()
 
     def adapt(self, seconds: float) -> None:
-        """Set the target by the pace of the handler, which took ``seconds`` for one message."""
+        """Set the target by the handler's pace. It took ``seconds`` for its last message."""
         self._pace = seconds if self._pace is None else self._pace * 0.9 + seconds * 0.1
         startable = self._workers + int(self._workers * HORIZON / max(self._pace, 1e-6))
         self.target = min(self.capacity, startable)

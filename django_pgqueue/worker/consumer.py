@@ -285,7 +285,7 @@ class Consumer:
             try:
                 subscription.release(buffered)
             except Error:
-                # For the next try: no handler starts on them any more.
+                # Keep them for the next try. No handler starts on them: the buffer is closed.
                 subscription.counts.add(fetched=len(buffered))
                 subscription.buffer.messages.extend(buffered)
                 raise

@@ -110,7 +110,7 @@ def why_gone(
 def announce_gone(
     subscription: Subscription, gone: Sequence[tuple[Message, Lost | Cancelled]]
 ) -> None:
-    """Signal that leases are gone, once for each message: several threads may find out."""
+    """Signal that leases are gone. Once for each message, though several threads find out."""
     gone = [(message, ending) for message, ending in gone if not message.lease_gone]
     for message, _ in gone:
         message.lease_gone = True

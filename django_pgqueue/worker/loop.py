@@ -1,4 +1,4 @@
-"""A task that a thread of its own repeats."""
+"""A thread that repeats a task."""
 
 from __future__ import annotations
 

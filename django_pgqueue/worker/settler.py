@@ -34,7 +34,7 @@ class Settlement:
     ran: bool
 
 
-#: The settlements that one statement can write.
+#: Settlements by kind. One statement writes all of one kind.
 Together = dict[tuple[Subscription, bool, type[Ending]], list[Settlement]]
 
 
@@ -114,7 +114,7 @@ class Settler(Loop):
             raise raised
 
     def _gather(self, unwritten: int) -> Together:
-        """Take the next outcomes, by kind: if one statement fails, the others are not repeated."""
+        """Take the next outcomes, by kind. After a failed statement only its kind is repeated."""
         together: Together = {}
         number = min(len(self._pending), _MOST)
         self._under_way = unwritten + number
