@@ -1,7 +1,7 @@
 """System checks: find mistakes in the configuration before they cause failures.
 
-docs/settings.md lists them. Those that ask the database run with ``manage.py check --database
-default`` and ``migrate``, and pass if it cannot be reached: that is no mistake of configuration.
+Checks that ask the database run with ``manage.py check --database default`` and ``migrate``. They
+pass if the database cannot be reached: that is no mistake in the configuration.
 """
 
 from __future__ import annotations
