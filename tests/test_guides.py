@@ -368,5 +368,5 @@ def test_doctor(orders: BoundQueue) -> None:
     table = re.findall(r"^\| `([a-z ]+)` \|", page, re.MULTILINE)
 
     assert [check for check, _ in shown] == table == list(diagnosis.CHECKS)
-    [found] = diagnosis.CHECKS["objects"]("default", diagnosis.Limits())
+    found = next(diagnosis.examine("default", diagnosis.Limits()))
     assert dict(shown)["objects"] == found.text

@@ -16,7 +16,7 @@ Nothing here imports a model; the models offer these functions as operations.
 
 from __future__ import annotations
 
-from django_pgqueue.maintenance.conversion import Progress, repartition
+from django_pgqueue.maintenance.conversion import repartition
 from django_pgqueue.maintenance.round import keep_history, maintain, maintain_or_tell
 
-__all__ = ["Progress", "keep_history", "maintain", "maintain_or_tell", "repartition"]
+__all__ = ["keep_history", "maintain", "maintain_or_tell", "repartition"]

@@ -44,11 +44,9 @@ from django_pgqueue.maintenance.partitions import (
 from django_pgqueue.maintenance.queues import StoredQueue
 from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
-__all__ = ["Progress", "repartition"]
+__all__ = ["repartition"]
 
 R = TypeVar("R")
-#: Called with the step ("check"), the rows that it has done, and of how many.
-Progress = Callable[[str, int, int], None]
 
 #: Per try: seconds to wait for the locks, while other sessions queue behind it, and seconds to
 #: pause after it, so that they can go on. All further tries use the last pair.
@@ -67,14 +65,14 @@ def repartition(
     queue: StoredQueue,
     partition_interval: dt.timedelta | float | None,
     *,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> bool:
     """Partition a queue by time, or change the interval of its partitions.
 
     Returns False if the queue has this interval already. ``partition_interval`` is a timedelta or
     seconds, at least one second. None removes the remains of an interrupted call from a queue that
-    has no partitions yet. ``progress`` is called with ``"check"``, the number of rows checked, and
-    an estimate of all rows.
+    has no partitions yet. ``progress`` is called with the number of rows checked, and an estimate
+    of all rows.
 
     The queue can be used meanwhile. The switch itself locks its tables for some milliseconds. A try
     waits at most a tenth of a second for the locks and is then repeated, for ``LOCK_SECONDS`` in
@@ -93,7 +91,7 @@ def repartition(
     with _only_converter(queue):
         fresh = queue.reread()
         try:
-            changed = _change(fresh, interval, progress or (lambda step, done, total: None))
+            changed = _change(fresh, interval, progress or (lambda done, total: None))
         except DatabaseError as error:
             if sqlstate(error) == UNDEFINED_TABLE:
                 fresh.reread()  # says so when the queue was dropped meanwhile
@@ -124,7 +122,9 @@ def _only_converter(queue: StoredQueue) -> Iterator[None]:
         connection.close()
 
 
-def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progress) -> bool:
+def _change(
+    queue: StoredQueue, interval: dt.timedelta | None, progress: Callable[[int, int], None]
+) -> bool:
     partitioned = _do(queue, is_partitioned)
     if interval is None:
         if partitioned:
@@ -145,7 +145,9 @@ def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progres
     return True
 
 
-def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> None:
+def _into_partitions(
+    queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
+) -> None:
     """Bound, build and switch. Starts over if the bound has passed before the switch."""
     while True:
         until = _bound(queue, interval, progress)
@@ -170,7 +172,9 @@ def _switch_in_time(cursor: Any, queue_id: int, until: dt.datetime, interval: dt
 # Step 1: the bound
 
 
-def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt.datetime:
+def _bound(
+    queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
+) -> dt.datetime:
     """Make sure that all rows lie before a moment ahead, and return it.
 
     Adding a bound locks the queue's tables for the moment of a catalog change. Validating it reads
@@ -182,14 +186,14 @@ def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt
     done, total = 0, sum(rows.values())
     # Messages first: an outcome has its message's time, so its table must not refuse that time.
     for parent in PARENTS:
-        progress("check", done, total)
+        progress(done, total)
         if parent not in found:
             add = partial(bounds.add_bound, queue_id=queue.pk, parent=parent, until=until)
             _briefly(queue, lock_own, add)
         if parent not in found or not found[parent].validated:
             _validate(queue, parent, until)
         done += rows[parent]
-    progress("check", total, total)
+    progress(total, total)
     return until
 
 

@@ -20,7 +20,6 @@ from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
-from django_pgqueue.maintenance import Progress
 from django_pgqueue.models import announcing, attempt, maintaining, queues, results
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.queue import Queue, explained, reopened
@@ -526,7 +525,10 @@ class BoundQueue:
 
     @documented(maintaining.repartition)
     def repartition(
-        self, partition_interval: dt.timedelta | float | None, *, progress: Progress | None = None
+        self,
+        partition_interval: dt.timedelta | float | None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
     ) -> bool:
         """Partition a queue by time, or change the interval of its partitions."""
         return self._run(maintaining.repartition, partition_interval, progress=progress)

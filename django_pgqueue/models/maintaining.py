@@ -81,7 +81,7 @@ def repartition(
     queue: OpenQueue,
     partition_interval: dt.timedelta | float | None,
     *,
-    progress: maintenance.Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> bool:
     return maintenance.repartition(queue.source, partition_interval, progress=progress)
 

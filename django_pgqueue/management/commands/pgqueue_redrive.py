@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand, counted, json_value
+from django_pgqueue.management.base import QueueCommand, add_conditional, counted
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 
@@ -19,12 +19,7 @@ class Command(QueueCommand):
         parser.add_argument("queue", help="the dead-letter queue")
         parser.add_argument("--to", metavar="QUEUE", help="send all of them to this queue instead")
         parser.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
-        parser.add_argument(
-            "--conditional",
-            type=json_value,
-            metavar="JSON",
-            help='only messages whose body contains it, as {"customer": 7}',
-        )
+        add_conditional(parser)
         parser.add_argument(
             "--rate", type=float, metavar="N", help="messages a second (default: no limit)"
         )
@@ -34,12 +29,8 @@ class Command(QueueCommand):
         chosen = {key: options[key] for key in ("ids", "conditional")}
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).length
-        with self.progress("sent back", total) as progress:
-
-            def show(done: int) -> None:
-                self.so_far = f"{counted(done)} redriven; run it again for the rest."
-                progress.show(done)
-
+        so_far = "{} redriven; run it again for the rest."
+        with self.counting("sent back", total, so_far) as show:
             went = bound_to(queue).redrive(
                 to=options["to"], rate=options["rate"], progress=show, **chosen
             )
