@@ -326,7 +326,7 @@ def test_triage(
 def test_prometheus(
     play: Play, orders: BoundQueue, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_pgqueue.prometheus import process
+    from django_pgqueue.prometheus import counters
 
     names = play("prometheus.md")
     apps = [app for each in names["settings"] for app in each]
@@ -335,7 +335,7 @@ def test_prometheus(
     answer = Client().get("/metrics/queues")
 
     assert [AppConfig.create(app).name for app in apps] == apps
-    scraped = answer.content + process.page()[1]
+    scraped = answer.content + counters.page()[1]
     found = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(scraped.decode())

@@ -24,7 +24,7 @@ ALWAYS = dict.fromkeys(
         "bare.py",
         "handlers.py",
         "models/__init__.py",
-        "prometheus/process.py",
+        "prometheus/counters.py",
         "tracing/spans.py",
         "worker/__init__.py",
         "engine/__init__.py",
@@ -173,7 +173,7 @@ def test_linter_accepts_a_made_up_package_that_keeps_the_order(tmp_path: Path) -
             id="migration-on-models",
         ),
         pytest.param(
-            {"prometheus/process.py": "from django_pgqueue import handlers"},
+            {"prometheus/counters.py": "from django_pgqueue import handlers"},
             id="handlers-in-metrics",
         ),
     ],
