@@ -8,7 +8,7 @@ from django_pgqueue.models.bound import BoundQueue, queue
 from django_pgqueue.models.bulk import BulkAction, BulkActionPart
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.history import History
-from django_pgqueue.models.live import Deferred, LiveMessage, Ready
+from django_pgqueue.models.live import LiveMessage
 from django_pgqueue.models.maintenance import MaintenanceLease
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
@@ -24,7 +24,6 @@ __all__ = [
     "BoundQueue",
     "BulkAction",
     "BulkActionPart",
-    "Deferred",
     "ExportRun",
     "History",
     "Lake",
@@ -35,7 +34,6 @@ __all__ = [
     "Process",
     "PurgeMark",
     "Queue",
-    "Ready",
     "Rollup",
     "RollupRun",
     "Schedule",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import ClassVar
 
 from django.db import models
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.queue import OpenQueue
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["Attempt", "attempts"]
@@ -44,21 +43,21 @@ class Attempt(models.Model):
     ['requests.exceptions.ConnectTimeout', 'shop.errors.CardRefused']
     """
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    message_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    message_id: columns.BigInteger = models.BigIntegerField()
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="attempts"
     )
-    attempt: models.IntegerField[int, int] = models.IntegerField(
+    attempt: columns.Integer = models.IntegerField(
         help_text="Which run of the handler it was, from 1."
     )
-    at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
-    process_id: models.IntegerField[int | None, int | None] = models.IntegerField(
+    at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    process_id: columns.IntegerOrNull = models.IntegerField(
         null=True, help_text="The consumer process, if one ran it."
     )
-    error_class: models.TextField[str, str] = models.TextField()
-    message: models.TextField[str, str] = models.TextField()
-    traceback: models.TextField[str, str] = models.TextField()
+    error_class: columns.Text = models.TextField()
+    message: columns.Text = models.TextField()
+    traceback: columns.Text = models.TextField()
 
     objects: ClassVar[AttemptManager] = AttemptManager()
 

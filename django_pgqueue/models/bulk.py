@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.db import DatabaseError, Error, connections, models, transaction
 from django.utils.timezone import now
@@ -29,8 +28,8 @@ from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.maintenance.round import is_lost
+from django_pgqueue.models import columns
 from django_pgqueue.models.archive import ArchivedMessage
-from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
@@ -135,7 +134,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         known = self.using(using).filter(queue_id=queue.pk)
         BulkActionPart.objects.using(using).filter(bulk_action__in=known).delete()
         known.filter(state__in=(BulkAction.RUNNING, BulkAction.STOPPED)).update(
-            state=BulkAction.FAILED, error="The queue was dropped.", finished_at=NOW
+            state=BulkAction.FAILED, error="The queue was dropped.", finished_at=columns.NOW
         )
 
     def _step(self, pk: int, using: str) -> float | None:
@@ -180,61 +179,51 @@ class BulkAction(models.Model):
 
     RUNNING, STOPPED, DONE, FAILED = "running", "stopped", "done", "failed"
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, related_name="bulk_actions"
     )
-    kind: models.TextField[str, str] = models.TextField(choices=Kind.choices)
-    target: models.TextField[str, str] = models.TextField(
+    kind: columns.Text = models.TextField(choices=Kind.choices)
+    target: columns.Text = models.TextField(
         default="", help_text="The queue to send them to, if not their own."
     )
-    rate: models.FloatField[float | None, float | None] = models.FloatField(
+    rate: columns.FloatOrNull = models.FloatField(
         null=True, help_text="The most messages a second."
     )
-    in_flight: models.BooleanField[bool, bool] = models.BooleanField(
+    in_flight: columns.Boolean = models.BooleanField(
         default=False, help_text="Also those that a consumer holds."
     )
-    question: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
+    question: columns.UUIDOrNull = models.UUIDField(
         null=True, help_text="The question that was answered; it is answered once."
     )
-    filter: models.JSONField[Any, Any] = models.JSONField(
+    filter: columns.JSON = models.JSONField(
         default=dict, help_text="The list that it was asked for."
     )
-    user_id: models.TextField[str, str] = models.TextField(
+    user_id: columns.Text = models.TextField(
         default="", help_text="The key of the user who asked for it."
     )
-    username: models.TextField[str, str] = models.TextField(default="")
-    queue_name: models.TextField[str, str] = models.TextField(
+    username: columns.Text = models.TextField(default="")
+    queue_name: columns.Text = models.TextField(
         default="", help_text="Stays when the queue is dropped."
     )
-    highest_id: models.BigIntegerField[int, int] = models.BigIntegerField()
-    count: models.IntegerField[int, int] = models.IntegerField()
-    done: models.IntegerField[int, int] = models.IntegerField(default=0)
-    passed: models.IntegerField[int, int] = models.IntegerField(
+    highest_id: columns.BigInteger = models.BigIntegerField()
+    count: columns.Integer = models.IntegerField()
+    done: columns.Integer = models.IntegerField(default=0)
+    passed: columns.Integer = models.IntegerField(
         default=0, help_text="Left alone: gone meanwhile, or in flight."
     )
-    state: models.TextField[str, str] = models.TextField(
+    state: columns.Text = models.TextField(
         default=RUNNING, choices=[(s, s) for s in (RUNNING, STOPPED, DONE, FAILED)]
     )
-    error: models.TextField[str, str] = models.TextField(
-        default="", help_text="Why it failed, or waits."
-    )
-    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
-    stepped_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
-        null=True
-    )
-    finished_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
-    step_size: models.IntegerField[int, int] = models.IntegerField(
+    error: columns.Text = models.TextField(default="", help_text="Why it failed, or waits.")
+    created_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    stepped_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    finished_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    step_size: columns.Integer = models.IntegerField(
         default=PART, help_text="The most messages of the next step."
     )
     #: With a rate: when the next messages may be sent.
-    paced_until: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
+    paced_until: columns.TimeOrNull = models.DateTimeField(null=True)
 
     objects: ClassVar[BulkActionManager] = BulkActionManager()
 
@@ -369,11 +358,11 @@ class BulkAction(models.Model):
 class BulkActionPart(models.Model):
     """The message ids of one step. Deleted when the step is done."""
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     bulk_action: models.ForeignKey[BulkAction, BulkAction] = models.ForeignKey(
         BulkAction, models.CASCADE, related_name="parts"
     )
-    ids: models.JSONField[Any, Any] = models.JSONField()
+    ids: columns.JSON = models.JSONField()
 
     class Meta:
         default_permissions: ClassVar[tuple[str, ...]] = ()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
 
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["History"]
@@ -25,45 +25,39 @@ class History(models.Model):
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="history"
     )
-    bucket: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        help_text="When the span begins."
-    )
-    seconds: models.IntegerField[int, int] = models.IntegerField(
-        help_text="How long the span is: 60 or 3600."
-    )
-    process_id: models.IntegerField[int, int] = models.IntegerField(default=0)
-    completed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    retried: models.BigIntegerField[int, int] = models.BigIntegerField(
+    bucket: columns.Time = models.DateTimeField(help_text="When the span begins.")
+    seconds: columns.Integer = models.IntegerField(help_text="How long the span is: 60 or 3600.")
+    process_id: columns.Integer = models.IntegerField(default=0)
+    completed: columns.BigInteger = models.BigIntegerField(default=0)
+    retried: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="Failed attempts, to be tried again."
     )
-    failed: models.BigIntegerField[int, int] = models.BigIntegerField(
+    failed: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="To the archive, as FAILED."
     )
-    dead_lettered: models.BigIntegerField[int, int] = models.BigIntegerField(
+    dead_lettered: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="To the dead-letter queue."
     )
-    lost: models.BigIntegerField[int, int] = models.BigIntegerField(
+    lost: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="Leases that ran out in a consumer's hands."
     )
-    busy: models.FloatField[float, float] = models.FloatField(
-        default=0, help_text="Run times of handlers, added up."
-    )
-    waits: models.JSONField[Any, Any] = models.JSONField(
+    busy: columns.Float = models.FloatField(default=0, help_text="Run times of handlers, added up.")
+    waits: columns.JSON = models.JSONField(
         default=dict, help_text="From when a message could be read to its first delivery."
     )
-    runs: models.JSONField[Any, Any] = models.JSONField(
+    runs: columns.JSON = models.JSONField(
         default=dict, help_text="Run times of handlers, by message."
     )
-    sent: models.BigIntegerField[int, int] = models.BigIntegerField(
+    sent: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="Messages that came since the last look."
     )
-    depth: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+    depth: columns.BigIntegerOrNull = models.BigIntegerField(
         null=True, help_text="The most messages found in the queue."
     )
-    oldest: models.FloatField[float | None, float | None] = models.FloatField(
+    oldest: columns.FloatOrNull = models.FloatField(
         null=True, help_text="The longest wait found of a message in it."
     )
-    total: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+    total: columns.BigIntegerOrNull = models.BigIntegerField(
         null=True, help_text="All messages that ever came, at the look."
     )
 

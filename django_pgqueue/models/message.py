@@ -21,9 +21,9 @@ from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
+from django_pgqueue.models import columns
 from django_pgqueue.models.announcing import announce_exhausted
 from django_pgqueue.models.bound import BoundQueue
-from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
@@ -44,33 +44,21 @@ class Message(models.Model):
 
     # The database's key is (id, queue_id, enqueued_at), as partitions require. The admin and
     # foreign keys need a single column; id alone is unique.
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW,
-        editable=False,
-    )
-    scheduled_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True, blank=True)
-    )
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    enqueued_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
+    scheduled_at: columns.TimeOrNull = models.DateTimeField(null=True, blank=True)
     # The id of the sending transaction: lets a reader follow the table as a log without gaps.
-    enqueued_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
-        db_default=models.Func(
-            template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
-        ),
-        editable=False,
+    enqueued_xid: columns.BigInteger = models.BigIntegerField(
+        db_default=columns.XID, editable=False
     )
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="messages"
     )
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0)
-    group_key: models.TextField[str | None, str | None] = models.TextField(null=True, blank=True)  # noqa: DJ001
-    dedup_key: models.TextField[str | None, str | None] = models.TextField(null=True, blank=True)  # noqa: DJ001
-    headers: models.JSONField[Any, Any] = models.JSONField(
-        null=True, blank=True, encoder=DjangoJSONEncoder
-    )
-    body: models.JSONField[Any, Any] = models.JSONField(
-        null=True, blank=True, encoder=DjangoJSONEncoder
-    )
+    priority: columns.SmallInteger = models.SmallIntegerField(default=0)
+    group_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
+    dedup_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
+    headers: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+    body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
 
     objects: ClassVar[MessageManager] = MessageManager()
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.ddl.locks import set_locally
 from django_pgqueue.engine.leases.batches import rescue
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["GONE_KEPT", "Process", "ago"]
@@ -38,7 +38,7 @@ GONE_KEPT = dt.timedelta(days=1)
 
 def ago(time: dt.timedelta) -> models.ExpressionWrapper[Any]:
     """The moment that long ago, by the database's clock."""
-    return models.ExpressionWrapper(NOW - time, output_field=models.DateTimeField())
+    return models.ExpressionWrapper(columns.NOW - time, output_field=models.DateTimeField())
 
 
 class ProcessManager(models.Manager["Process"]):
@@ -59,7 +59,7 @@ class ProcessManager(models.Manager["Process"]):
         return bool(
             self.using(process._state.db)
             .filter(UNFLUSHED, pk=process.pk)
-            .update(heartbeat_at=NOW, working_on=working_on, stopping=stopping)
+            .update(heartbeat_at=columns.NOW, working_on=working_on, stopping=stopping)
         )
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
@@ -93,7 +93,7 @@ class ProcessManager(models.Manager["Process"]):
             for process in dead:
                 rescued[process.pk] = self._give_back(process, using)
                 self.using(using).filter(pk=process.pk).update(
-                    gone_at=NOW, working_on={}, given_back=rescued[process.pk]
+                    gone_at=columns.NOW, working_on={}, given_back=rescued[process.pk]
                 )
             if dead:
                 self.model.every.using(using).filter(gone_at__lt=ago(GONE_KEPT)).delete()
@@ -109,26 +109,22 @@ class ProcessManager(models.Manager["Process"]):
 class Process(models.Model):
     """One consumer process. The row is deleted when it stops, and a day after it died."""
 
-    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
-    host: models.TextField[str, str] = models.TextField()
-    pid: models.IntegerField[int, int] = models.IntegerField()
-    version: models.TextField[str, str] = models.TextField()
-    queues: models.JSONField[Any, Any] = models.JSONField(default=list)
-    working_on: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    schedules: models.JSONField[Any, Any] = models.JSONField(
+    id: columns.AutoKey = models.AutoField(primary_key=True)
+    host: columns.Text = models.TextField()
+    pid: columns.Integer = models.IntegerField()
+    version: columns.Text = models.TextField()
+    queues: columns.JSON = models.JSONField(default=list)
+    working_on: columns.JSON = models.JSONField(default=dict)
+    schedules: columns.JSON = models.JSONField(
         default=list, help_text="Names of the schedules that its code declares."
     )
-    stopping: models.BooleanField[bool, bool] = models.BooleanField(default=False)
-    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
-    heartbeat_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
-    gone_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
+    stopping: columns.Boolean = models.BooleanField(default=False)
+    started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    heartbeat_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    gone_at: columns.TimeOrNull = models.DateTimeField(
         null=True, help_text="When it was found dead: it had sent no heartbeat, and no goodbye."
     )
-    given_back: models.IntegerField[int, int] = models.IntegerField(
+    given_back: columns.Integer = models.IntegerField(
         default=0, help_text="How many messages it held when it died."
     )
 

@@ -29,7 +29,7 @@ from django_pgqueue.ddl.names import own_tables
 from django_pgqueue.engine.queue import OpenQueue, clear_lost
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.runner import database_key, runner
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate_queue_name
@@ -165,17 +165,16 @@ class Queue(models.Model):
     the caller's transaction.
     """
 
-    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
-    name: models.CharField[str, str] = models.CharField(
+    id: columns.AutoKey = models.AutoField(primary_key=True)
+    name: columns.Char = models.CharField(
         max_length=63,
         validators=[validate_queue_name],
         help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
     )
-    visibility_timeout: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
-        default=30,
-        help_text="Seconds a message stays hidden from others once it is read.",
+    visibility_timeout: columns.PositiveInteger = models.PositiveIntegerField(
+        default=30, help_text="Seconds a message stays hidden from others once it is read."
     )
-    max_deliveries: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
+    max_deliveries: columns.PositiveInteger = models.PositiveIntegerField(
         default=20,
         validators=[MinValueValidator(1)],
         help_text="How often a message is delivered before it is dead-lettered.",
@@ -190,51 +189,33 @@ class Queue(models.Model):
             "Where messages go whose deliveries ran out; empty: the archive, as FAILED."
         ),
     )
-    retention: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            help_text="How long archived messages are kept; empty: for ever.",
-        )
+    retention: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="How long archived messages are kept; empty: for ever."
     )
-    partition_interval: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            editable=False,
-            help_text="The time in one partition; empty: one partition for all.",
-        )
-    )
-    dedup_window: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            help_text="How long a dedup key counts; empty: five minutes.",
-        )
-    )
-    age_limit: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            help_text="For how long a message may be readable without an alert; "
-            "empty: five minutes.",
-        )
-    )
-    unlogged: models.BooleanField[bool, bool] = models.BooleanField(
-        default=False,
+    partition_interval: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
         editable=False,
-        help_text="Faster, and empty after a crash of the server.",
+        help_text="The time in one partition; empty: one partition for all.",
     )
-    paused: models.BooleanField[bool, bool] = models.BooleanField(
+    dedup_window: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
+    )
+    age_limit: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
+        help_text="For how long a message may be readable without an alert; empty: five minutes.",
+    )
+    unlogged: columns.Boolean = models.BooleanField(
+        default=False, editable=False, help_text="Faster, and empty after a crash of the server."
+    )
+    paused: columns.Boolean = models.BooleanField(
         default=False, help_text="Consumers leave it alone."
     )
-    notify: models.BooleanField[bool, bool] = models.BooleanField(
+    notify: columns.Boolean = models.BooleanField(
         default=True, help_text="A send wakes waiting consumers."
     )
-    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW,
-        editable=False,
-    )
+    created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
     objects: ClassVar[QueueManager] = QueueManager()
 

@@ -19,8 +19,8 @@ from django_pgqueue import arguments, cron, ddl, signals
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
+from django_pgqueue.models import columns
 from django_pgqueue.models.bound import queue
-from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
@@ -147,7 +147,7 @@ class ScheduleManager(models.Manager["Schedule"]):
 
         A tick that failed does not count: it is tried again whenever others are sent.
         """
-        waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=NOW)
+        waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=columns.NOW)
         soonest = waiting.aggregate(soonest=models.Min("tick"))["soonest"]
         return None if soonest is None else (ddl.moment(soonest) - _now(using)).total_seconds()
 
@@ -246,55 +246,41 @@ class Schedule(models.Model):
     Raises InvalidArgument when it is saved with times that make no sense.
     """
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    name: models.TextField[str, str] = models.TextField(unique=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    name: columns.Text = models.TextField(unique=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, related_name="schedules"
     )
-    cron: models.TextField[str, str] = models.TextField(
+    cron: columns.Text = models.TextField(
         blank=True,
         default="",
         help_text="Minute, hour, day of month, month, day of week, as 0 4 * * *.",
     )
-    interval: models.DurationField[dt.timedelta | None, dt.timedelta | None] = models.DurationField(
-        null=True,
-        blank=True,
-        help_text="In place of cron: the time between two messages.",
+    interval: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="In place of cron: the time between two messages."
     )
-    time_zone: models.TextField[str, str] = models.TextField(
-        default="UTC", help_text="Of the cron expression."
-    )
-    missed: models.TextField[str, str] = models.TextField(
-        choices=Missed.choices, default=Missed.ONCE
-    )
-    paused: models.BooleanField[bool, bool] = models.BooleanField(
+    time_zone: columns.Text = models.TextField(default="UTC", help_text="Of the cron expression.")
+    missed: columns.Text = models.TextField(choices=Missed.choices, default=Missed.ONCE)
+    paused: columns.Boolean = models.BooleanField(
         default=False, help_text="Nothing is sent meanwhile."
     )
-    body: models.JSONField[Any, Any] = models.JSONField(
-        null=True, blank=True, encoder=DjangoJSONEncoder
-    )
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(
+    body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+    priority: columns.SmallInteger = models.SmallIntegerField(
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
     )
-    declared: models.JSONField[Any, Any] = models.JSONField(
+    declared: columns.JSON = models.JSONField(
         null=True, editable=False, help_text="What the code says, if it does."
     )
-    ended_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
+    ended_at: columns.TimeOrNull = models.DateTimeField(
         null=True,
         editable=False,
         help_text="Since then no running consumer declares it, and it sends nothing.",
     )
-    next_run_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        editable=False
+    next_run_at: columns.Time = models.DateTimeField(editable=False)
+    last_run_at: columns.TimeOrNull = models.DateTimeField(
+        null=True, editable=False, help_text="The last tick that a message was sent for."
     )
-    last_run_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(
-            null=True,
-            editable=False,
-            help_text="The last tick that a message was sent for.",
-        )
-    )
-    error: models.TextField[str, str] = models.TextField(blank=True, default="", editable=False)
+    error: columns.Text = models.TextField(blank=True, default="", editable=False)
 
     #: Of a row of ``objects.timed()``.
     tick: int

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import ClassVar
 
 from django.db import models
 
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.validators import validate_topic_pattern
 
@@ -17,8 +16,8 @@ __all__ = ["Binding"]
 class Binding(models.Model):
     """A topic pattern bound to a queue, which gets the messages published with a matching key."""
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    pattern: models.CharField[str, str] = models.CharField(
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    pattern: columns.Char = models.CharField(
         max_length=255,
         validators=[validate_topic_pattern],
         help_text="Words joined by dots; * stands for one word, # for any number of them.",
@@ -26,10 +25,7 @@ class Binding(models.Model):
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, related_name="bindings"
     )
-    bound_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW,
-        editable=False,
-    )
+    bound_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
     class Meta:
         default_permissions: ClassVar[tuple[str, ...]] = ()
