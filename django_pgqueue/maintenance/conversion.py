@@ -41,7 +41,7 @@ from django_pgqueue.maintenance.partitions import (
     missing_ranges,
     time_ranges,
 )
-from django_pgqueue.maintenance.queues import StoredQueue
+from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
 __all__ = ["repartition"]

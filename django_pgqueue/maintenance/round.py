@@ -21,8 +21,8 @@ from django_pgqueue.maintenance.find_expired import find_expired
 from django_pgqueue.maintenance.make_partitions import make_partitions
 from django_pgqueue.maintenance.prune_attempts import prune_attempts
 from django_pgqueue.maintenance.prune_messages import prune_messages
-from django_pgqueue.maintenance.queues import StoredQueue
 from django_pgqueue.maintenance.repair_wake import repair_wake
+from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.maintenance.sweep_keys import sweep_keys
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.types import Maintained

@@ -15,7 +15,7 @@ from django_pgqueue.ddl.locks import briefly, milliseconds, settings_for
 from django_pgqueue.engine.statements import load
 from django_pgqueue.errors import QueueBusy
 from django_pgqueue.maintenance.partitions import Partition, find_partitions
-from django_pgqueue.maintenance.queues import StoredQueue
+from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 from django_pgqueue.types import Maintained
 

@@ -6,22 +6,10 @@ from typing import ClassVar
 
 from django.db import models
 
-from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["Attempt", "attempts"]
-
-
-def attempts(queue: OpenQueue, message_id: int) -> list[Attempt]:
-    """The stored failed attempts of a message, the oldest first.
-
-    >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
-    ['builtins.ConnectionError']
-    """
-    [pk] = arguments.ids([message_id])
-    return Attempt.objects.of(pk, using=queue.alias)
+__all__ = ["Attempt"]
 
 
 class AttemptManager(models.Manager["Attempt"]):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from django.db import ProgrammingError, models
 
 from django_pgqueue.engine.settle.settling import Target
-from django_pgqueue.models import maintaining, queues, topics
+from django_pgqueue.models import binding, queues
+from django_pgqueue.models.binding import Binding
 from django_pgqueue.models.bound import BoundQueue, bound_to
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue, explained
-from django_pgqueue.models.topic import Binding
+from django_pgqueue.models.queues import maintain_all
 from django_pgqueue.models.twins import documented, twin_of
 from django_pgqueue.types import Delay, Maintained, Metrics, Settled
 
@@ -87,7 +88,7 @@ class MessageManager(models.Manager["Message"]):
         """The metrics of every queue, by name."""
         return self._run(queues.metrics_all)
 
-    @documented(maintaining.maintain_all)
+    @documented(maintain_all)
     def maintain_all(
         self,
         queues: Iterable[str | Queue] | None = None,
@@ -97,31 +98,29 @@ class MessageManager(models.Manager["Message"]):
         progress: Callable[[int], None] | None = None,
     ) -> list[Maintained]:
         """Run ``maintain`` for every queue, by name, or for the given queues."""
-        return self._run(
-            maintaining.maintain_all, queues, patience=patience, stall=stall, progress=progress
-        )
+        return self._run(maintain_all, queues, patience=patience, stall=stall, progress=progress)
 
-    @documented(topics.bind)
+    @documented(binding.bind)
     def bind(self, pattern: str, queue: str | Queue) -> bool:
         """Bind a pattern to a queue, which gets a copy of each message with a matching key."""
-        return self._run(topics.bind, pattern, queue)
+        return self._run(binding.bind, pattern, queue)
 
-    @documented(topics.unbind)
+    @documented(binding.unbind)
     def unbind(self, pattern: str, queue: str | Queue) -> bool:
         """Remove a binding. Returns False if there is none."""
-        return self._run(topics.unbind, pattern, queue)
+        return self._run(binding.unbind, pattern, queue)
 
-    @documented(topics.list_bindings)
+    @documented(binding.list_bindings)
     def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
         """All bindings, or those of one queue, ordered by pattern."""
-        return self._run(topics.list_bindings, queue)
+        return self._run(binding.list_bindings, queue)
 
-    @documented(topics.test_routing)
+    @documented(binding.test_routing)
     def test_routing(self, key: str) -> dict[str, list[str]]:
         """The names of the queues that would get a key, each with the matching patterns."""
-        return self._run(topics.test_routing, key)
+        return self._run(binding.test_routing, key)
 
-    @documented(topics.publish)
+    @documented(binding.publish)
     def publish(
         self,
         key: str,
@@ -135,7 +134,7 @@ class MessageManager(models.Manager["Message"]):
     ) -> dict[str, int]:
         """Send one copy to each queue that is bound to the key. Returns the ids by queue name."""
         return self._run(
-            topics.publish,
+            binding.publish,
             key,
             body,
             headers=headers,
@@ -148,7 +147,7 @@ class MessageManager(models.Manager["Message"]):
     @twin_of(publish)
     def apublish(self) -> None: ...
 
-    @documented(topics.publish_batch)
+    @documented(binding.publish_batch)
     def publish_batch(
         self,
         key: str,
@@ -162,7 +161,7 @@ class MessageManager(models.Manager["Message"]):
     ) -> dict[str, list[int]]:
         """Publish several messages with one key. Returns lists of ids by queue name."""
         return self._run(
-            topics.publish_batch,
+            binding.publish_batch,
             key,
             bodies,
             headers=headers,

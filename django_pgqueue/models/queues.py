@@ -1,17 +1,22 @@
-"""The operations on queues: create, list, drop, and the metrics of all."""
+"""The operations on a database's queues: create, list, drop, measure and maintain them."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, maintenance, signals
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.errors import InvalidArgument, QueueInUse, QueueMismatch
+from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.runner import runner
-from django_pgqueue.types import Metrics
+from django_pgqueue.types import Maintained, Metrics
 
-__all__ = ["create_queue", "drop_queue", "list_queues", "metrics_all"]
+__all__ = ["create_queue", "drop_queue", "list_queues", "maintain_all", "metrics_all"]
+
+#: A consumer without a heartbeat for this long is dead, even if its own settings allow more.
+DEAD_AFTER = dt.timedelta(minutes=10)
 
 
 def create_queue(
@@ -124,3 +129,53 @@ def metrics_all(alias: str) -> list[Metrics]:
     ['mails', 'orders']
     """
     return measuring.metrics_of_all(runner(alias))
+
+
+def maintain_all(
+    alias: str,
+    queues: Iterable[str | Queue] | None = None,
+    *,
+    patience: float = 1.0,
+    stall: float = 0.1,
+    progress: Callable[[int], None] | None = None,
+) -> list[Maintained]:
+    """Run ``maintain`` for every queue, by name, or for the given queues.
+
+    Also gives back the messages of consumers without a heartbeat for ten minutes. For all queues
+    it also maintains their history (``PGQUEUE["HISTORY_SECONDS"]``). If a queue fails, its
+    ``error`` says why, and the other queues are still maintained.
+
+    Arguments:
+        queues: names or queues; None: all of the database.
+        patience: seconds that a step tries for a lock before it is left to the next round.
+        stall: seconds that other sessions may have to wait behind one try.
+        progress: called with the number of messages removed so far.
+
+    >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
+    ['mails', 'orders']
+
+    Raises QueueNotFound, before anything is done, InvalidArgument, and RuntimeError inside a
+    transaction.
+    """
+    chosen = (
+        list(Queue.objects.using(alias).order_by("name"))
+        if queues is None
+        else [Queue.objects.resolve(queue, alias) for queue in queues]
+    )
+    for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
+        signals.leases_rescued.send_robust("maintain", count=count, worker=process)
+    done: list[Maintained] = []
+
+    def show(removed: int) -> None:
+        if progress is not None:
+            progress(sum(each.removed for each in done) + removed)
+
+    for queue in chosen:
+        maintained = maintenance.maintain_or_tell(
+            queue, patience=patience, stall=stall, progress=show
+        )
+        if maintained is not None:
+            done.append(maintained)
+    if queues is None:
+        maintenance.keep_history(alias)
+    return done

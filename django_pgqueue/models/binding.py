@@ -1,23 +1,24 @@
-"""Topics: messages are published with a key, and bound queues get copies."""
+"""Topic bindings: messages are published with a key, and bound queues get copies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django.db import connections, models, transaction
 
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models import announcing
+from django_pgqueue.models import announcing, columns
 from django_pgqueue.models.queue import Queue
-from django_pgqueue.models.topic import Binding
 from django_pgqueue.runner import database_key
 from django_pgqueue.topics import Router, routing_key, topic_pattern
 from django_pgqueue.types import Delay
+from django_pgqueue.validators import validate_topic_pattern
 
 __all__ = [
     "ROUTING_KEY",
+    "Binding",
     "bind",
     "list_bindings",
     "publish",
@@ -30,6 +31,34 @@ __all__ = [
 ROUTING_KEY = "x-routing-key"
 
 R = TypeVar("R")
+
+
+class Binding(models.Model):
+    """A topic pattern bound to a queue, which gets the messages published with a matching key."""
+
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    pattern: columns.Char = models.CharField(
+        max_length=255,
+        validators=[validate_topic_pattern],
+        help_text="Words joined by dots; * stands for one word, # for any number of them.",
+    )
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
+        Queue, models.CASCADE, related_name="bindings"
+    )
+    bound_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
+
+    class Meta:
+        default_permissions: ClassVar[tuple[str, ...]] = ()
+        db_table = "pgqueue_binding"
+        ordering: ClassVar[tuple[str, ...]] = ("pattern", "queue")
+        required_db_vendor = "postgresql"
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            models.UniqueConstraint(fields=("pattern", "queue"), name="pgqueue_binding_unique"),
+        )
+
+    def __str__(self) -> str:
+        return self.pattern
+
 
 # A cache of bindings by database: their fingerprint, the router, and the queues by pattern.
 _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
