@@ -42,15 +42,13 @@ class ArchivedMessage(models.Model):
     error: columns.TextOrNull = models.TextField(null=True)  # noqa: DJ001
     result: columns.JSON = models.JSONField(null=True)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("archived message")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("archived messages")
-        default_permissions: ClassVar[tuple[str, ...]] = ()
         permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("replay_archivedmessage", "Can send archived messages again"),
         )
         db_table = "pgqueue_archive"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"archived message {self.pk}"

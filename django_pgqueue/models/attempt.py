@@ -49,11 +49,8 @@ class Attempt(models.Model):
 
     objects: ClassVar[AttemptManager] = AttemptManager()
 
-    class Meta:
+    class Meta(columns.Meta):
         db_table = "pgqueue_attempt"
-        required_db_vendor = "postgresql"
-        # Attempts have no admin page of their own.
-        default_permissions: ClassVar[tuple[str, ...]] = ()
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["message_id"], name="pgqueue_attempt_message"),
             models.Index(fields=["queue", "at", "id"], name="pgqueue_attempt_at"),

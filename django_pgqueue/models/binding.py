@@ -47,11 +47,9 @@ class Binding(models.Model):
     )
     bound_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_binding"
         ordering: ClassVar[tuple[str, ...]] = ("pattern", "queue")
-        required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(fields=("pattern", "queue"), name="pgqueue_binding_unique"),
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, ProgrammingError
+from django.db import DatabaseError
 
 from django_pgqueue import arguments, maintenance
 from django_pgqueue.acks import Failure, Outcome
@@ -22,7 +22,7 @@ from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
 from django_pgqueue.models import announcing, queues, results
 from django_pgqueue.models.attempt import Attempt
-from django_pgqueue.models.queue import Queue, explained, reopened
+from django_pgqueue.models.queue import Queue, reopened
 from django_pgqueue.models.twins import documented, twin_of
 from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
 
@@ -85,8 +85,7 @@ class BoundQueue:
         notify: bool = True,
     ) -> Queue:
         """Make a queue. If it exists, return it unchanged."""
-        return self._on_database(
-            queues.create_queue,
+        return self.model.objects.using(self.using).create_queue(
             self.name,
             unlogged=unlogged,
             partition_interval=partition_interval,
@@ -102,7 +101,7 @@ class BoundQueue:
     @documented(queues.drop_queue)
     def drop(self) -> bool:
         """Drop a queue with its messages and its archive. Returns False if there is none."""
-        return self._on_database(queues.drop_queue, self.name)
+        return self.model.objects.using(self.using).drop_queue(self.name)
 
     @documented(sending.send)
     def send(
@@ -577,15 +576,6 @@ class BoundQueue:
             opened = reopened(opened, error)
             found = act(opened, *args, **kwargs)
         return self.model.from_deliveries(opened, found)
-
-    def _on_database(
-        self, act: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        alias = Queue.objects.database(self.using)
-        try:
-            return act(alias, *args, **kwargs)
-        except ProgrammingError as error:
-            raise explained(error, alias) from error.__cause__
 
 
 def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:

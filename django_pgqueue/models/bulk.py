@@ -227,13 +227,12 @@ class BulkAction(models.Model):
 
     objects: ClassVar[BulkActionManager] = BulkActionManager()
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("bulk action")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("bulk actions")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_bulk_action"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
-        required_db_vendor = "postgresql"
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(
                 fields=["id"],
@@ -336,7 +335,34 @@ class BulkAction(models.Model):
 
     def act(self, queue: OpenQueue, ids: Sequence[int]) -> int:
         """Perform the action on these messages. Returns how many were changed."""
-        return _ACTS[Kind(self.kind)](self, queue, ids)
+        match Kind(self.kind):
+            case Kind.REDRIVE:
+                return self._send(redriving.redrive, queue, ids)
+            case Kind.REPLAY:
+                return self._send(redriving.replay, queue, ids)
+            case Kind.READABLE:
+                return len(settling.set_vt(queue, ids, 0, in_flight=self.in_flight))
+            case Kind.ARCHIVE:
+                by = f", by {self.username}" if self.username else ""
+                reason = f"archived by hand{by}"
+                return len(settling.cancel(queue, ids, reason=reason, in_flight=self.in_flight))
+            case Kind.DELETE | Kind.PURGE:
+                return len(settling.delete(queue, ids, in_flight=self.in_flight))
+            case Kind.DISCARD:
+                # Only archived messages: settling.erase() would also delete messages in the queue.
+                archive = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id)
+                archived = archive.filter(pk__in=ids).values_list("pk", flat=True)
+                return len(settling.erase(queue, list(archived)))
+
+    def _send(self, send: Callable[..., int], queue: OpenQueue, ids: Sequence[int]) -> int:
+        """Redrive or replay. Returns the number sent, also if a source queue no longer exists."""
+        sent = [0]
+        try:
+            send(queue, to=self.target or None, ids=ids, progress=partial(sent.__setitem__, 0))
+        except QueueNotFound:
+            if self.target:
+                raise
+        return sent[0]
 
     def _allowed(self, at: dt.datetime) -> int:
         """How many messages the rate allows in this step. Sets ``paced_until``."""
@@ -364,65 +390,8 @@ class BulkActionPart(models.Model):
     )
     ids: columns.JSON = models.JSONField()
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_bulk_action_part"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"part of bulk action {self.bulk_action_id}"
-
-
-def _readable(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.set_vt(queue, ids, 0, in_flight=bulk_action.in_flight))
-
-
-def _redriven(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return _counted(redriving.redrive, bulk_action, queue, ids)
-
-
-def _archived(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    by = (
-        f"archived by hand, by {bulk_action.username}"
-        if bulk_action.username
-        else "archived by hand"
-    )
-    return len(settling.cancel(queue, ids, reason=by, in_flight=bulk_action.in_flight))
-
-
-def _deleted(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.delete(queue, ids, in_flight=bulk_action.in_flight))
-
-
-def _sent_again(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return _counted(redriving.replay, bulk_action, queue, ids)
-
-
-def _discarded(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    # Only archived messages: settling.erase() would also delete messages in the queue.
-    archived = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id, pk__in=ids)
-    return len(settling.erase(queue, list(archived.values_list("pk", flat=True))))
-
-
-def _counted(
-    act: Callable[..., int], bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]
-) -> int:
-    """The number of messages sent, even if a source queue no longer exists."""
-    went = [0]
-    try:
-        act(queue, to=bulk_action.target or None, ids=ids, progress=partial(went.__setitem__, 0))
-    except QueueNotFound:
-        if bulk_action.target:
-            raise
-    return went[0]
-
-
-_ACTS: dict[Kind, Callable[[BulkAction, OpenQueue, Sequence[int]], int]] = {
-    Kind.READABLE: _readable,
-    Kind.REDRIVE: _redriven,
-    Kind.ARCHIVE: _archived,
-    Kind.DELETE: _deleted,
-    Kind.PURGE: _deleted,
-    Kind.REPLAY: _sent_again,
-    Kind.DISCARD: _discarded,
-}

@@ -1,12 +1,12 @@
-"""The types of columns, for annotations of models: the value to assign and the value to read.
+"""What all models share: the types of their columns, defaults of the server, and options.
 
-``NOW`` and ``XID`` are the defaults that the server computes.
+The types are for annotations. They say which Python type a column takes, and which one it returns.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from uuid import UUID
 
 from django.db import models
@@ -35,3 +35,10 @@ NOW = models.Func(function="statement_timestamp", output_field=models.DateTimeFi
 XID = models.Func(
     template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
 )
+
+
+class Meta:
+    """The options of most models: no permissions, on PostgreSQL only."""
+
+    default_permissions: ClassVar[tuple[str, ...]] = ()
+    required_db_vendor = "postgresql"

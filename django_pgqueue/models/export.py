@@ -35,13 +35,12 @@ class Lake(models.Model):
     )
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("lake")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("lakes")
         default_permissions: ClassVar[tuple[str, ...]] = ("view", "change")
         db_table = "pgqueue_lake"
         ordering: ClassVar[tuple[str, ...]] = ("path",)
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return self.path
@@ -78,13 +77,12 @@ class ExportRun(models.Model):
     started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     finished_at: columns.TimeOrNull = models.DateTimeField(null=True)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("export run")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("export runs")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_export_run"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
-        required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("lake",),
@@ -113,10 +111,8 @@ class PurgeMark(models.Model):
     )
     purged_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_purge_mark"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"{self.queue_id}: below {self.below_xid}"

@@ -61,10 +61,8 @@ class History(models.Model):
         null=True, help_text="All messages that ever came, at the look."
     )
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_history"
-        required_db_vendor = "postgresql"
         verbose_name_plural: ClassVar[Any] = "history"
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),

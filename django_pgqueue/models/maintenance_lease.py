@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import ClassVar
 
 from django.db import models
 
@@ -25,10 +24,8 @@ class MaintenanceLease(models.Model):
     since: columns.Time = models.DateTimeField(db_default=columns.NOW)
     until: columns.Time = models.DateTimeField()
 
-    class Meta:
+    class Meta(columns.Meta):
         db_table = "pgqueue_maintenance"
-        default_permissions: ClassVar[tuple[str, ...]] = ()
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return self.process

@@ -86,7 +86,7 @@ class Message(models.Model):
     #: Called by :meth:`extend` during the run: extends the lease; False if it was lost.
     on_extend: Callable[[Message, float], bool] | None = None
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("message")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("messages")
         default_permissions: ClassVar[tuple[str, ...]] = ("view", "delete")
@@ -96,7 +96,6 @@ class Message(models.Model):
             ("redrive_message", "Can redrive dead letters"),
         )
         db_table = "pgqueue_message"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return gettext("message %s") % self.pk

@@ -132,7 +132,7 @@ class Process(models.Model):
     #: Dead processes too.
     every: ClassVar[models.Manager[Process]] = models.Manager()
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("consumer process")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("consumer processes")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
@@ -140,7 +140,6 @@ class Process(models.Model):
             ("view_health", "Can view the health of the database"),
         )
         db_table = "pgqueue_process"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

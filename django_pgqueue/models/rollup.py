@@ -58,12 +58,11 @@ class Rollup(models.Model):
     top_errors: columns.JSON = models.JSONField(default=list)
     computed_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("roll-up")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("roll-ups")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_rollup"
-        required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
@@ -101,13 +100,12 @@ class RollupRun(models.Model):
     started_at: columns.Time = models.DateTimeField()
     finished_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("roll-up run")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("roll-up runs")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_rollup_run"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return gettext("roll-up %s") % self.pk
