@@ -95,7 +95,7 @@ class Migration(migrations.Migration):
                 (
                     "gone_at",
                     models.DateTimeField(
-                        help_text="When it was found dead: it had sent no heartbeat, and no goodbye.",
+                        help_text="When it was found dead: its heartbeats ended without a stop.",
                         null=True,
                     ),
                 ),
@@ -174,7 +174,7 @@ class Migration(migrations.Migration):
                 (
                     "lost",
                     models.BigIntegerField(
-                        default=0, help_text="Leases that ran out in a consumer's hands."
+                        default=0, help_text="Leases that ran out while a consumer held them."
                     ),
                 ),
                 (
@@ -185,35 +185,37 @@ class Migration(migrations.Migration):
                     "waits",
                     models.JSONField(
                         default=dict,
-                        help_text="From when a message could be read to its first delivery.",
+                        help_text="Times from readable to the first delivery, as a histogram.",
                     ),
                 ),
                 (
                     "runs",
-                    models.JSONField(default=dict, help_text="Run times of handlers, by message."),
+                    models.JSONField(
+                        default=dict, help_text="Run times of handlers, as a histogram."
+                    ),
                 ),
                 (
                     "sent",
                     models.BigIntegerField(
-                        default=0, help_text="Messages that came since the last look."
+                        default=0, help_text="Messages sent, from sample to sample."
                     ),
                 ),
                 (
                     "depth",
                     models.BigIntegerField(
-                        help_text="The most messages found in the queue.", null=True
+                        help_text="The largest number of messages in a sample.", null=True
                     ),
                 ),
                 (
                     "oldest",
                     models.FloatField(
-                        help_text="The longest wait found of a message in it.", null=True
+                        help_text="The largest age of a message in a sample, in seconds.", null=True
                     ),
                 ),
                 (
                     "total",
                     models.BigIntegerField(
-                        help_text="All messages that ever came, at the look.", null=True
+                        help_text="All messages ever sent, at the last sample.", null=True
                     ),
                 ),
                 (

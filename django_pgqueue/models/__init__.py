@@ -1,4 +1,4 @@
-"""The models: queues, messages, live rows, the archive and the rest."""
+"""The models of the tables, and ``queue()``, whose methods are the operations."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
 def _as_it_is_now(queue: Queue) -> Queue:
     """The queue with its current settings: bindings are cached longer than settings."""
     found = Queue.objects.resolve(queue.name, queue.alias)
-    # The cached queue may be an earlier one of the same name.
+    # The name may be cached for a dropped queue, which had another id.
     return found if found.pk == queue.pk else queue
 
 

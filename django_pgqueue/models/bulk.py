@@ -149,7 +149,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
             return _PAUSE  # the table of bulk actions is locked
 
     def _take(self, pk: int, using: str) -> BulkAction | None:
-        """Lock the row. Returns None if it ended, was stopped, or is locked by another process."""
+        """Lock the row of a bulk action; None if it does not run, or another process has it."""
         with connections[using].cursor() as cursor:
             set_locally(cursor, lock_timeout=milliseconds(_PATIENCE))
         return (
@@ -185,42 +185,42 @@ class BulkAction(models.Model):
     )
     kind: columns.Text = models.TextField(choices=Kind.choices)
     target: columns.Text = models.TextField(
-        default="", help_text="The queue to send them to, if not their own."
+        default="", help_text="The queue to send the messages to; empty: their own."
     )
     rate: columns.FloatOrNull = models.FloatField(
-        null=True, help_text="The most messages a second."
+        null=True, help_text="Maximum number of messages a second."
     )
     in_flight: columns.Boolean = models.BooleanField(
-        default=False, help_text="Also those that a consumer holds."
+        default=False, help_text="Whether to act on leased messages, too."
     )
     question: columns.UUIDOrNull = models.UUIDField(
-        null=True, help_text="The question that was answered; it is answered once."
+        null=True, help_text="The confirmation page. Its answer is accepted once."
     )
     filter: columns.JSON = models.JSONField(
-        default=dict, help_text="The list that it was asked for."
+        default=dict, help_text="The filter of the list on which it was asked for."
     )
     user_id: columns.Text = models.TextField(
         default="", help_text="The key of the user who asked for it."
     )
     username: columns.Text = models.TextField(default="")
     queue_name: columns.Text = models.TextField(
-        default="", help_text="Stays when the queue is dropped."
+        default="", help_text="The queue's name, also after the queue is dropped."
     )
     highest_id: columns.BigInteger = models.BigIntegerField()
     count: columns.Integer = models.IntegerField()
     done: columns.Integer = models.IntegerField(default=0)
     passed: columns.Integer = models.IntegerField(
-        default=0, help_text="Left alone: gone meanwhile, or in flight."
+        default=0, help_text="Messages that were left alone: gone by then, or in flight."
     )
     state: columns.Text = models.TextField(
         default=RUNNING, choices=[(s, s) for s in (RUNNING, STOPPED, DONE, FAILED)]
     )
-    error: columns.Text = models.TextField(default="", help_text="Why it failed, or waits.")
+    error: columns.Text = models.TextField(default="", help_text="Why it failed, or is waiting.")
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     stepped_at: columns.TimeOrNull = models.DateTimeField(null=True)
     finished_at: columns.TimeOrNull = models.DateTimeField(null=True)
     step_size: columns.Integer = models.IntegerField(
-        default=PART, help_text="The most messages of the next step."
+        default=PART, help_text="Maximum number of messages in the next step."
     )
     #: With a rate: when the next messages may be sent.
     paced_until: columns.TimeOrNull = models.DateTimeField(null=True)
@@ -259,7 +259,8 @@ class BulkAction(models.Model):
         return bool(self._rows((self.RUNNING,)).update(state=self.STOPPED))
 
     def resume(self) -> bool:
-        """Continue after a stop or a failure. Returns False otherwise, or without its queue."""
+        """Continue after a stop or a failure. Returns False if it cannot: its queue was dropped, or
+        it was neither stopped nor failed."""
         queues = Queue.objects.using(self._state.db).values("pk")
         rows = self._rows((self.STOPPED, self.FAILED)).filter(queue_id__in=queues)
         return bool(rows.update(state=self.RUNNING, error="", finished_at=None))

@@ -1,4 +1,4 @@
-"""Lakes, the targets of the archive's export; export runs; and marks of what was removed."""
+"""Lakes, to which the archive is exported; runs of the export; marks of what retention removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ExportRun", "Lake", "PurgeMark"]
 
 
 class Lake(models.Model):
-    """A lake: a directory of Parquet files, and the position up to which it is exported."""
+    """A directory of Parquet files, and the transaction up to which it has the archive."""
 
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)
@@ -28,10 +28,10 @@ class Lake(models.Model):
         default=0, editable=False, help_text="The transaction before which everything is exported."
     )
     system: columns.Text = models.TextField(
-        default="", editable=False, help_text="The server whose transactions these are."
+        default="", editable=False, help_text="The server that the transaction ids are from."
     )
     iceberg: columns.Text = models.TextField(
-        default="", editable=False, help_text="The Iceberg table that it is, if it is one."
+        default="", editable=False, help_text="The Iceberg table, if the lake is one."
     )
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
@@ -96,7 +96,7 @@ class ExportRun(models.Model):
 
 
 class PurgeMark(models.Model):
-    """The position up to which a queue's archived messages may have been removed."""
+    """The transaction before which archived messages of a queue may have been removed."""
 
     queue: models.OneToOneField[Queue, Queue] = models.OneToOneField(
         Queue,

@@ -39,26 +39,26 @@ class History(models.Model):
         default=0, help_text="To the dead-letter queue."
     )
     lost: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="Leases that ran out in a consumer's hands."
+        default=0, help_text="Leases that ran out while a consumer held them."
     )
     busy: columns.Float = models.FloatField(default=0, help_text="Run times of handlers, added up.")
     waits: columns.JSON = models.JSONField(
-        default=dict, help_text="From when a message could be read to its first delivery."
+        default=dict, help_text="Times from readable to the first delivery, as a histogram."
     )
     runs: columns.JSON = models.JSONField(
-        default=dict, help_text="Run times of handlers, by message."
+        default=dict, help_text="Run times of handlers, as a histogram."
     )
     sent: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="Messages that came since the last look."
+        default=0, help_text="Messages sent, from sample to sample."
     )
     depth: columns.BigIntegerOrNull = models.BigIntegerField(
-        null=True, help_text="The most messages found in the queue."
+        null=True, help_text="The largest number of messages in a sample."
     )
     oldest: columns.FloatOrNull = models.FloatField(
-        null=True, help_text="The longest wait found of a message in it."
+        null=True, help_text="The largest age of a message in a sample, in seconds."
     )
     total: columns.BigIntegerOrNull = models.BigIntegerField(
-        null=True, help_text="All messages that ever came, at the look."
+        null=True, help_text="All messages ever sent, at the last sample."
     )
 
     class Meta(columns.Meta):

@@ -21,7 +21,7 @@ class LiveManager(models.Manager["LiveMessage"]):
     def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:
         """The row of one message, with ``in_flight``: whether it is leased.
 
-        Found by index. The index of ready rows starts with priority.
+        The condition on ``rank`` is for the index of ready rows, which starts with it.
         """
         rank = models.Func(
             models.F("priority"),
@@ -72,6 +72,6 @@ class LiveMessage(models.Model):
         return f"{self.state.lower()} message {self.pk}"
 
     def _save_table(self, raw: bool = False, *args: Any, **kwargs: Any) -> bool:
-        # loaddata (raw=True) skips these rows: loading a message, an INSERT, writes the tables.
-        # It calls this private method, and no public one that could skip a row.
+        # loaddata (raw=True) must skip these rows, since loading the messages writes them. It
+        # calls this private method, and no public one that could skip a row.
         return not raw and super()._save_table(raw, *args, **kwargs)  # type: ignore[misc]

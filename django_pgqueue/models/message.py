@@ -160,7 +160,7 @@ class Message(models.Model):
         Raises LeaseLost if the message was read again since, and NeverRead if it was only peeked
         at.
         """
-        self._say(Ack())
+        self._settle(Ack())
 
     def nack(self, delay: float | None = None, reason: str = "") -> None:
         """Try again after ``delay`` seconds. ``reason`` is kept as the last error.
@@ -168,14 +168,14 @@ class Message(models.Model):
         With None the message is readable at once; in a handler the retry strategy decides. Raises
         LeaseLost, NeverRead.
         """
-        self._say(Nack(delay, reason))
+        self._settle(Nack(delay, reason))
 
     def reject(self, reason: str = "rejected") -> None:
         """Failed for good: move the message to the dead-letter queue, or archive it as FAILED.
 
         Raises LeaseLost, NeverRead.
         """
-        self._say(Reject(reason))
+        self._settle(Reject(reason))
 
     def extend(self, seconds: float | None = None) -> None:
         """Extend the lease to ``seconds`` from now, by default the queue's visibility timeout.
@@ -198,27 +198,27 @@ class Message(models.Model):
 
     async def aack(self) -> None:
         """The async twin of :meth:`ack`."""
-        await self._asay(Ack())
+        await self._asettle(Ack())
 
     async def anack(self, delay: float | None = None, reason: str = "") -> None:
         """The async twin of :meth:`nack`."""
-        await self._asay(Nack(delay, reason))
+        await self._asettle(Nack(delay, reason))
 
     async def areject(self, reason: str = "rejected") -> None:
         """The async twin of :meth:`reject`."""
-        await self._asay(Reject(reason))
+        await self._asettle(Reject(reason))
 
-    def _say(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)
         elif outcomes.settle(self._leased_from, {self.receipt: outcome}).lost:
             raise LeaseLost(self.receipt)
 
-    async def _asay(self, outcome: Outcome) -> None:
+    async def _asettle(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)  # does not wait
         else:
-            await sync_to_async(self._say)(outcome)
+            await sync_to_async(self._settle)(outcome)
 
     @property
     def _leased_from(self) -> OpenQueue:
@@ -233,7 +233,7 @@ class Message(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Message] | None = None,
     ) -> None:
-        """As in Django, also to fetch deferred columns. Searches the message's queue first."""
+        """As in Django. Looks into the message's queue first, then into all queues."""
         queue_id = self.__dict__.get("queue_id")
         fields = None if fields is None else list(fields)
         if from_queryset is None and queue_id is not None:

@@ -42,10 +42,13 @@ def ago(time: dt.timedelta) -> models.ExpressionWrapper[Any]:
 
 
 class ProcessManager(models.Manager["Process"]):
-    """Processes that are not known to be dead. Registers them, and releases dead ones' leases."""
+    """Registers processes, and releases the leases of dead ones.
+
+    Its querysets leave out processes that were found dead.
+    """
 
     def get_queryset(self) -> models.QuerySet[Process]:
-        """A queryset of these processes."""
+        """Processes that were not found dead."""
         return super().get_queryset().filter(gone_at=None)
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
@@ -122,7 +125,7 @@ class Process(models.Model):
     started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     heartbeat_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     gone_at: columns.TimeOrNull = models.DateTimeField(
-        null=True, help_text="When it was found dead: it had sent no heartbeat, and no goodbye."
+        null=True, help_text="When it was found dead: its heartbeats ended without a stop."
     )
     given_back: columns.Integer = models.IntegerField(
         default=0, help_text="How many messages it held when it died."

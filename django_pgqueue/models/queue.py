@@ -145,8 +145,10 @@ class QueueManager(models.Manager["Queue"]):
         queues.pop(name.lower(), None)
 
     def forget_unlogged(self, connection: Any, **kwargs: Any) -> None:
-        """Remove unlogged queues from the cache, at a new connection: the server may have crashed,
-        and a look-up clears what the crash left of them."""
+        """Remove unlogged queues from the cache. Called for each new connection.
+
+        The server may have crashed. The next look-up then deletes the rows of lost messages.
+        """
         key = connection.alias, str(connection.settings_dict["NAME"])
         queues, _ = self._remembered.get(key, ({}, 0.0))
         for name, queue in list(queues.items()):
@@ -295,14 +297,18 @@ class Queue(models.Model):
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
             if is_new:
-                with connections[alias].cursor() as cursor:
-                    tables.create_tables(
-                        cursor,
-                        self.pk,
-                        unlogged=self.unlogged,
-                        partition_interval=self.partition_interval,
-                    )
+                self.make_tables(alias)
         type(self).objects.forget(self.name, self.alias)
+
+    def make_tables(self, alias: str) -> None:
+        """Make the queue's own tables, in the caller's transaction."""
+        with connections[alias].cursor() as cursor:
+            tables.create_tables(
+                cursor,
+                self.pk,
+                unlogged=self.unlogged,
+                partition_interval=self.partition_interval,
+            )
 
     def _settings(self) -> list[str]:
         """The names of the fields that saving may change."""
@@ -376,7 +382,7 @@ class Queue(models.Model):
 
 
 class TablesMissing(errors.TablesMissing, ProgrammingError):
-    """Caught as an error of the database, too."""
+    """Also a ProgrammingError, for code that catches Django's database errors."""
 
 
 def explained(error: ProgrammingError, alias: str) -> ProgrammingError:

@@ -121,9 +121,8 @@ def drop_queue(alias: str, name: str | Queue) -> bool:
 def metrics_all(alias: str) -> list[Metrics]:
     """The metrics of every queue, by name.
 
-    Runs one statement. With more queues, smaller counts are estimated. Counts of archived messages
-    come from statistics, which lag by seconds. Ages are those of the counted messages and of the
-    last in line.
+    Runs one statement. Counts are exact up to a limit, which is lower the more queues there are.
+    Archived messages are counted by statistics, which lag by seconds.
 
     >>> [each.queue_name for each in Message.objects.metrics_all()]
     ['mails', 'orders']
@@ -147,8 +146,8 @@ def maintain_all(
 
     Arguments:
         queues: names or queues; None: all of the database.
-        patience: seconds that a step tries for a lock before it is left to the next round.
-        stall: seconds that other sessions may have to wait behind one try.
+        patience: seconds to try for a lock, before a step is left to the next round.
+        stall: maximum seconds that one try, and so other sessions, may wait for a lock.
         progress: called with the number of messages removed so far.
 
     >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]

@@ -33,7 +33,7 @@ class Rollup(models.Model):
     )
     dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
     backlog: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="In the queue at the span's end."
+        default=0, help_text="Messages in the queue at the end of the span."
     )
     busy: columns.Float = models.FloatField(
         default=0, help_text="Run times added up; over the span's length: the workers kept busy."
@@ -90,12 +90,12 @@ class RollupRun(models.Model):
     from_at: columns.Time = models.DateTimeField()
     to_at: columns.Time = models.DateTimeField()
     below_xid: columns.BigInteger = models.BigIntegerField(
-        help_text="What was archived before this was counted."
+        help_text="Messages archived by earlier transactions were counted."
     )
     buckets: columns.Integer = models.IntegerField()
     removed: columns.Integer = models.IntegerField(default=0)
     system: columns.Text = models.TextField(
-        default="", help_text="The server whose transactions these are."
+        default="", help_text="The server that the transaction ids are from."
     )
     started_at: columns.Time = models.DateTimeField()
     finished_at: columns.Time = models.DateTimeField(db_default=columns.NOW)

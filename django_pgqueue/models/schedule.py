@@ -27,19 +27,19 @@ from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
 __all__ = ["Missed", "Schedule"]
 
-#: Missed ticks that one transaction sends.
+#: Maximum number of missed ticks that one transaction sends.
 _TICKS = 1000
-#: A tick that is later than this was missed.
+#: A tick is missed if its message is later than this.
 _LATE = dt.timedelta(minutes=1)
 #: Seconds that a send waits for a lock of another session.
 _PATIENCE = 0.2
 _SHORTEST = dt.timedelta(seconds=1)
 
 _TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
-#: What a tick writes.
+#: The fields that a tick changes.
 _RUNS = frozenset({"next_run_at", "last_run_at"})
 
-#: A tick that was sent this far ahead of a clock that was put right is not sent again.
+#: After the clock was set back, ticks that were sent up to this far ahead are not sent again.
 _AHEAD = dt.timedelta(days=2)
 
 
@@ -52,7 +52,7 @@ def _microseconds(field: str) -> models.Func:
 
 
 def _may_send(queue_id: str) -> models.Func:
-    """Whether the role may send to the queue of that field; True for a queue without its table."""
+    """Whether the role may send to the queue with the id in this field; True without a table."""
     return models.Func(
         models.F(queue_id),
         template=f"coalesce(has_any_column_privilege("
@@ -62,7 +62,7 @@ def _may_send(queue_id: str) -> models.Func:
 
 
 class Missed(models.TextChoices):
-    """The treatment of ticks at which no consumer ran."""
+    """What to send for ticks at which no consumer ran."""
 
     ONCE = "once", "Send one message for all of them"
     ALL = "all", "Send a message for each"
@@ -75,14 +75,14 @@ class ScheduleManager(models.Manager["Schedule"]):
     use_in_migrations = False
 
     def send_due(self, *, using: str, now: dt.datetime | None = None) -> int:
-        """Send the messages of all ticks that have come; how many were sent.
+        """Send a message for each tick that is due. Returns the number of messages.
 
-        Safe for many processes to do at once: the message and the next tick are written in one
-        transaction, and a schedule that another process works on is passed by. ``now`` is the
-        server's, unless a test says otherwise.
+        Several processes may call it at once: each skips the schedules that another has locked, and
+        commits a message together with the next tick. If a schedule fails, the others are still
+        sent. Schedules of queues that the role may not send to are skipped.
 
-        A schedule that fails keeps no other from being sent. Schedules of queues that the role may
-        not send to are left to other roles.
+        Arguments:
+            now: the time, for tests; None: the server's.
 
         >>> Schedule.objects.send_due(using="default")
         1
@@ -94,7 +94,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         sent, locked = 0, set[int]()
         for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
             if queue_id in locked:
-                continue  # each would wait for the lock once more
+                continue  # another try would wait for the same lock
             with transaction.atomic(using=using):
                 schedule = (
                     due.filter(pk=pk)
@@ -116,10 +116,10 @@ class ScheduleManager(models.Manager["Schedule"]):
         return sent
 
     def timed(self, using: str) -> models.QuerySet[Schedule]:
-        """All schedules, with ``tick`` and ``ran``: the next and the last one in microseconds.
+        """All schedules, with ``tick`` and ``ran``: the next and the last tick.
 
-        They count from 1970. Unlike ``next_run_at`` and ``last_run_at`` they are exact in an hour
-        that clocks repeat, also without ``USE_TZ``.
+        Both are microseconds since 1970. Unlike ``next_run_at`` and ``last_run_at`` they are
+        unambiguous in an hour that clocks repeat, even without ``USE_TZ``.
         """
         moments = {"tick": _microseconds("next_run_at"), "ran": _microseconds("last_run_at")}
         return self.using(using).annotate(**moments)
@@ -127,8 +127,10 @@ class ScheduleManager(models.Manager["Schedule"]):
     def mend(self, *, using: str, now: dt.datetime | None = None) -> list[Schedule]:
         """Correct next ticks that lie too far ahead because the server's clock was ahead.
 
-        Returns these schedules with their old ``tick``. ``now`` is the server's, unless a test says
-        otherwise.
+        Returns these schedules with their old ``tick``.
+
+        Arguments:
+            now: the time, for tests; None: the server's.
         """
         moment = _now(using) if now is None else now
         rows = self._runnable(using)
@@ -143,9 +145,9 @@ class ScheduleManager(models.Manager["Schedule"]):
         return mended
 
     def seconds_until_next(self, *, using: str) -> float | None:
-        """How long it is until the next tick by the server's clock; None when there is none.
+        """Seconds until the next tick, by the server's clock; None if there is none.
 
-        A tick that failed does not count: it is tried again whenever others are sent.
+        A failed tick does not count: it is retried whenever other ticks are sent.
         """
         waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=columns.NOW)
         soonest = waiting.aggregate(soonest=models.Min("tick"))["soonest"]
@@ -163,7 +165,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         declared: dict[str, Any] = {**values, "queue": queue_name}
         if (interval := values.get("interval")) is not None:
             declared["interval"] = interval.total_seconds()
-        # In the form that the row returns, so that the two can be compared.
+        # Through JSON, to be equal to the stored declaration.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
         if self.using(using).filter(name=name, declared=declared, ended_at=None).exists():
@@ -226,7 +228,7 @@ class ScheduleManager(models.Manager["Schedule"]):
 
     def _runnable(self, using: str) -> models.QuerySet[Schedule]:
         schedules = self.timed(using).filter(_may_send("queue_id"), paused=False, ended_at=None)
-        # Another process may be able to read them.
+        # Without cronsim cron expressions are left to other processes.
         return schedules if cron.available() else schedules.filter(cron="")
 
 
@@ -269,7 +271,7 @@ class Schedule(models.Model):
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
     )
     declared: columns.JSON = models.JSONField(
-        null=True, editable=False, help_text="What the code says, if it does."
+        null=True, editable=False, help_text="The declaration in the code, if there is one."
     )
     ended_at: columns.TimeOrNull = models.DateTimeField(
         null=True,
@@ -282,7 +284,7 @@ class Schedule(models.Model):
     )
     error: columns.Text = models.TextField(blank=True, default="", editable=False)
 
-    #: Of a row of ``objects.timed()``.
+    #: The next and the last tick in microseconds since 1970, set by ``objects.timed()``.
     tick: int
     ran: int | None
 
@@ -306,7 +308,7 @@ class Schedule(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """The checks of forms."""
+        """Check the settings, as :meth:`save` does. Forms call it."""
         try:
             self._check()
         except InvalidArgument as error:
@@ -334,7 +336,7 @@ class Schedule(models.Model):
                 if fields is not None:
                     fields = {*fields, "next_run_at", "error"}
             else:
-                # A stale row must not restore a tick that was sent since.
+                # Keep the stored ticks: those of this object may be older.
                 self.next_run_at, self.last_run_at = old.next_run_at, old.last_run_at
                 known = fields or (f.name for f in self._meta.concrete_fields if not f.primary_key)
                 fields = set(known) - _RUNS
@@ -343,16 +345,16 @@ class Schedule(models.Model):
             self.next_run_at = make_naive(self.next_run_at)
 
     def following(self, last: dt.datetime, after: dt.datetime) -> dt.datetime:
-        """The first tick after this moment. ``last`` is where an interval counts from."""
+        """The first tick after the time ``after``. An interval counts from ``last``."""
         if self.interval is not None:
             return cron.following_interval(last, self.interval, after)
         return cron.following(self.cron, self.time_zone, after)
 
     def sooner(self, now: dt.datetime) -> dt.datetime | None:
-        """The next tick by the schedule's times, if that of its row lies further ahead, else None.
+        """The next tick by the schedule's times, if the stored tick is later; otherwise None.
 
-        That is so once a server's clock that ran ahead is put right. Ticks that were sent up to two
-        days ahead count as sent.
+        The stored tick is too late after the server's clock ran ahead and was set back. Ticks up to
+        two days ahead that were sent meanwhile are not sent again.
         """
         tick = ddl.moment(self.tick)
         ran = now if self.ran is None else ddl.moment(self.ran)
@@ -363,9 +365,10 @@ class Schedule(models.Model):
         return sooner if sooner < tick else None
 
     def send(self, now: dt.datetime) -> int:
-        """Send the messages of the ticks until now, and move on; how many were sent.
+        """Send a message for each tick up to now, and store the next tick.
 
-        To be called in a transaction that has locked the row of :meth:`ScheduleManager.timed`.
+        Returns the number of messages. The caller has read the schedule by
+        :meth:`ScheduleManager.timed`, and locked its row.
         """
         ticks, next_run_at = self._ticks(now)
         if not ticks:
@@ -385,10 +388,10 @@ class Schedule(models.Model):
         return len(ticks)
 
     def fail(self, now: dt.datetime, error: Exception) -> None:
-        """Write down why :meth:`send` failed.
+        """Store the error of :meth:`send`.
 
-        A schedule whose times make no sense is paused. A tick whose message is refused by this
-        package is over. Any other error may pass, so the tick is tried again.
+        A schedule with invalid times is paused. If this package refused the message, the tick is
+        skipped. Any other error may be temporary, so the tick is tried again.
         """
         changes: dict[str, Any] = {
             "error": str(error).strip().partition("\n")[0] or type(error).__name__
@@ -405,7 +408,7 @@ class Schedule(models.Model):
         )
 
     def _ticks(self, now: dt.datetime) -> tuple[list[dt.datetime], dt.datetime]:
-        """The ticks to send messages for now, and the next tick."""
+        """The ticks that need a message now, and the tick after them."""
         tick = ddl.moment(self.tick)
         if self.missed == Missed.ALL:
             ticks: list[dt.datetime] = []
