@@ -20,9 +20,10 @@ from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
-from django_pgqueue.models import announcing, queues, results
+from django_pgqueue.models import announcing, results
 from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.queue import Queue, reopened
+from django_pgqueue.models.queues import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
 from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
 
@@ -70,7 +71,7 @@ class BoundQueue:
     def __hash__(self) -> int:
         return hash((self.name.lower(), self.using))
 
-    @documented(queues.create_queue)
+    @documented(QueuesManager.create_queue)
     def create(
         self,
         *,
@@ -98,7 +99,7 @@ class BoundQueue:
             notify=notify,
         )
 
-    @documented(queues.drop_queue)
+    @documented(QueuesManager.drop_queue)
     def drop(self) -> bool:
         """Drop a queue with its messages and its archive. Returns False if there is none."""
         return self.model.objects.using(self.using).drop_queue(self.name)
