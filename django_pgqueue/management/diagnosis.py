@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import Error, connections, transaction
 from django.db.models import Q
+from django.template.defaultfilters import filesizeformat
 
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import LIVE, inspection, moment, server_time
@@ -274,11 +275,11 @@ def _sizes(alias: str, limits: Limits, report: Report) -> str:
         total += size
         if row["endless"] and size > limits.unbounded:
             report(
-                f"queue {row['name']} has {_size(size)} and keeps its archive for ever",
+                f"queue {row['name']} has {filesizeformat(size)} and keeps its archive for ever",
                 "Give it a retention, in the admin or by pgqueue_create --retention.",
                 row,
             )
-    return f"{_size(total)} in {len(found)} queues"
+    return f"{filesizeformat(total)} in {len(found)} queues"
 
 
 def _attempts(alias: str, limits: Limits, report: Report) -> str:
@@ -303,20 +304,7 @@ def _attempts(alias: str, limits: Limits, report: Report) -> str:
             {"queue": row["name"], "kept": kept},
         )
     [row] = _rows(alias, "SELECT pg_total_relation_size('pgqueue_attempt') AS size")
-    return f"{_size(row['size'])} of errors"
-
-
-def _size(number: float) -> str:
-    """Format a number of bytes.
-
-    >>> _size(0), _size(20_000), _size(5 * 2**30)
-    ('0 B', '20 kB', '5.0 GB')
-    """
-    for unit in ("B", "kB", "MB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}"
-        number /= 1024
-    return f"{number:,.1f} GB"
+    return f"{filesizeformat(row['size'])} of errors"
 
 
 def _schedules(alias: str, limits: Limits, report: Report) -> str:

@@ -153,70 +153,53 @@ class Migration(migrations.Migration):
                         serialize=False,
                     ),
                 ),
-                ("bucket", models.DateTimeField(help_text="When the span begins.")),
-                ("seconds", models.IntegerField(help_text="How long the span is: 60 or 3600.")),
+                ("bucket", models.DateTimeField()),
+                ("seconds", models.IntegerField()),
                 ("process_id", models.IntegerField(default=0)),
                 ("completed", models.BigIntegerField(default=0)),
                 (
                     "retried",
-                    models.BigIntegerField(
-                        default=0, help_text="Failed attempts, to be tried again."
-                    ),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "failed",
-                    models.BigIntegerField(default=0, help_text="To the archive, as FAILED."),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "dead_lettered",
-                    models.BigIntegerField(default=0, help_text="To the dead-letter queue."),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "lost",
-                    models.BigIntegerField(
-                        default=0, help_text="Leases that ran out while a consumer held them."
-                    ),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "busy",
-                    models.FloatField(default=0, help_text="Run times of handlers, added up."),
+                    models.FloatField(default=0),
                 ),
                 (
                     "waits",
-                    models.JSONField(
-                        default=dict,
-                        help_text="Times from readable to the first delivery, as a histogram.",
-                    ),
+                    models.JSONField(default=dict),
                 ),
                 (
                     "runs",
-                    models.JSONField(
-                        default=dict, help_text="Run times of handlers, as a histogram."
-                    ),
+                    models.JSONField(default=dict),
                 ),
                 (
                     "sent",
-                    models.BigIntegerField(
-                        default=0, help_text="Messages sent, from sample to sample."
-                    ),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "depth",
-                    models.BigIntegerField(
-                        help_text="The largest number of messages in a sample.", null=True
-                    ),
+                    models.BigIntegerField(null=True),
                 ),
                 (
                     "oldest",
-                    models.FloatField(
-                        help_text="The largest age of a message in a sample, in seconds.", null=True
-                    ),
+                    models.FloatField(null=True),
                 ),
                 (
                     "total",
-                    models.BigIntegerField(
-                        help_text="All messages ever sent, at the last sample.", null=True
-                    ),
+                    models.BigIntegerField(null=True),
                 ),
                 (
                     "queue",

@@ -13,53 +13,40 @@ __all__ = ["History"]
 
 
 class History(models.Model):
-    """The history of one queue in one minute, or in one hour that is over.
+    """What happened in one queue in one minute, or in one hour that is over.
 
-    Each consumer process writes its own rows, with the id of its ``Process``. Maintenance writes
-    ``sent``, ``depth``, ``oldest`` and ``total`` to a row with process id 0. It later merges all
-    rows of a minute, and then of an hour, into that row. Times are in seconds. The keys of the
-    histograms are the numbers of :func:`django_pgqueue.history.histograms.bucket`.
+    Each consumer process writes its own rows, with the id of its ``Process``: messages that were
+    ``completed``, ``failed`` (to the archive), ``dead_lettered``, or ``lost`` with their lease;
+    failed attempts that were ``retried``; run times added up (``busy``); and histograms of waits,
+    from readable to the first delivery, and of run times.
+
+    Maintenance samples the queue, and writes a row with process id 0: the messages ``sent`` since
+    the last sample, the largest ``depth`` and age (``oldest``), and the ``total`` of all messages
+    ever sent. It later merges all rows of a minute, and then of an hour, into that row.
+
+    Times are in seconds. The keys of the histograms are the numbers of
+    :func:`django_pgqueue.history.histograms.bucket`.
     """
 
     pk = models.CompositePrimaryKey("queue_id", "bucket", "seconds", "process_id")
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="history"
     )
-    bucket: columns.Time = models.DateTimeField(help_text="When the span begins.")
-    seconds: columns.Integer = models.IntegerField(help_text="How long the span is: 60 or 3600.")
+    bucket: columns.Time = models.DateTimeField()
+    seconds: columns.Integer = models.IntegerField()
     process_id: columns.Integer = models.IntegerField(default=0)
     completed: columns.BigInteger = models.BigIntegerField(default=0)
-    retried: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="Failed attempts, to be tried again."
-    )
-    failed: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="To the archive, as FAILED."
-    )
-    dead_lettered: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="To the dead-letter queue."
-    )
-    lost: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="Leases that ran out while a consumer held them."
-    )
-    busy: columns.Float = models.FloatField(default=0, help_text="Run times of handlers, added up.")
-    waits: columns.JSON = models.JSONField(
-        default=dict, help_text="Times from readable to the first delivery, as a histogram."
-    )
-    runs: columns.JSON = models.JSONField(
-        default=dict, help_text="Run times of handlers, as a histogram."
-    )
-    sent: columns.BigInteger = models.BigIntegerField(
-        default=0, help_text="Messages sent, from sample to sample."
-    )
-    depth: columns.BigIntegerOrNull = models.BigIntegerField(
-        null=True, help_text="The largest number of messages in a sample."
-    )
-    oldest: columns.FloatOrNull = models.FloatField(
-        null=True, help_text="The largest age of a message in a sample, in seconds."
-    )
-    total: columns.BigIntegerOrNull = models.BigIntegerField(
-        null=True, help_text="All messages ever sent, at the last sample."
-    )
+    retried: columns.BigInteger = models.BigIntegerField(default=0)
+    failed: columns.BigInteger = models.BigIntegerField(default=0)
+    dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
+    lost: columns.BigInteger = models.BigIntegerField(default=0)
+    busy: columns.Float = models.FloatField(default=0)
+    waits: columns.JSON = models.JSONField(default=dict)
+    runs: columns.JSON = models.JSONField(default=dict)
+    sent: columns.BigInteger = models.BigIntegerField(default=0)
+    depth: columns.BigIntegerOrNull = models.BigIntegerField(null=True)
+    oldest: columns.FloatOrNull = models.FloatField(null=True)
+    total: columns.BigIntegerOrNull = models.BigIntegerField(null=True)
 
     class Meta(columns.Meta):
         db_table = "pgqueue_history"

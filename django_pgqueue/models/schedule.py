@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import IntegrityError, connections, models, transaction
+from django.db import connections, models, transaction
 from django.utils.timezone import is_aware, is_naive, make_aware, make_naive
 from django.utils.translation import gettext_lazy
 
@@ -177,23 +177,19 @@ class ScheduleManager(models.Manager["Schedule"]):
             connections[using].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
-            schedule = self.using(using).select_for_update().filter(name=name).first()
-            schedule = schedule or Schedule(name=name)
+            settings = {**values, "queue_id": found.pk, "declared": declared}
+            schedule, created = (
+                self.using(using).select_for_update().get_or_create(settings, name=name)
+            )
+            if created:
+                return True
             if schedule.declared == declared and schedule.ended_at is None:
                 return False  # another process was first
             if schedule.declared != declared:
-                for field, value in values.items():
+                for field, value in settings.items():
                     setattr(schedule, field, value)
-                schedule.queue_id = found.pk
-                schedule.declared = declared
             schedule.ended_at = None
-            try:
-                with transaction.atomic(using=using):
-                    schedule.save(using=using)
-            except IntegrityError:
-                if self.using(using).filter(name=name).exists():
-                    return False  # another process was first
-                raise
+            schedule.save(using=using)
         return True
 
     def have_ended(self, names: Collection[str], *, using: str) -> bool:
