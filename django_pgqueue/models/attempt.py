@@ -13,8 +13,6 @@ __all__ = ["Attempt"]
 
 
 class AttemptManager(models.Manager["Attempt"]):
-    use_in_migrations = False
-
     def of(self, message_id: int, *, using: str) -> list[Attempt]:
         """The stored failed attempts of a message, the oldest first."""
         return list(self.using(using).filter(message_id=message_id).order_by("pk"))

@@ -16,8 +16,6 @@ __all__ = ["LiveMessage"]
 
 
 class LiveManager(models.Manager["LiveMessage"]):
-    use_in_migrations = False
-
     def one(self, queue_id: int, pk: int, *, using: str) -> models.QuerySet[LiveMessage]:
         """The row of one message, with ``in_flight``: whether it is leased.
 

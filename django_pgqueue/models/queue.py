@@ -66,7 +66,6 @@ class QueueManager(models.Manager["Queue"]):
     Only committed queues are cached, so that a rollback leaves no stale entry.
     """
 
-    use_in_migrations = False
     #: The cache, by database: queues by lower-case name, and when these expire.
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 

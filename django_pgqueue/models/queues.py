@@ -32,8 +32,6 @@ DEAD_AFTER = dt.timedelta(minutes=10)
 class QueuesManager(models.Manager[M]):
     """Operations on a database, for :class:`~django_pgqueue.models.manager.MessageManager`."""
 
-    use_in_migrations = False
-
     @contextmanager
     def _on_database(self) -> Iterator[str]:
         """Yield the alias of the database. Missing tables raise TablesMissing in the block."""

@@ -72,8 +72,6 @@ class Missed(models.TextChoices):
 class ScheduleManager(models.Manager["Schedule"]):
     """Sends the messages of due schedules, and saves the schedules that the code declares."""
 
-    use_in_migrations = False
-
     def send_due(self, *, using: str, now: dt.datetime | None = None) -> int:
         """Send a message for each tick that is due. Returns the number of messages.
 
@@ -177,16 +175,16 @@ class ScheduleManager(models.Manager["Schedule"]):
             connections[using].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
-            settings = {**values, "queue_id": found.pk, "declared": declared}
+            fields = {**values, "queue_id": found.pk, "declared": declared}
             schedule, created = (
-                self.using(using).select_for_update().get_or_create(settings, name=name)
+                self.using(using).select_for_update().get_or_create(fields, name=name)
             )
             if created:
                 return True
             if schedule.declared == declared and schedule.ended_at is None:
                 return False  # another process was first
             if schedule.declared != declared:
-                for field, value in settings.items():
+                for field, value in fields.items():
                     setattr(schedule, field, value)
             schedule.ended_at = None
             schedule.save(using=using)

@@ -128,7 +128,9 @@ def test_partitions_are_for_good_and_the_error_tells_what_serves() -> None:
     orders = in_every_state(partition_interval=DAY)
     before = tables()
 
-    with pytest.raises(InvalidArgument, match=r"make a new one, .* redrive\('orders', to=...\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"make a new one, .* queue\('orders'\)\.redrive\(to=...\)"
+    ):
         orders.repartition(None)
 
     assert tables() == before
