@@ -263,7 +263,7 @@ def loads(text: str) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """:func:`loads` for the parser of a command."""
+    """:func:`loads`, as the type of an argument."""
     try:
         return loads(text)
     except ValueError as error:

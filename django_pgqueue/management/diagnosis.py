@@ -109,7 +109,7 @@ def _now(alias: str) -> dt.datetime:
 
 
 def _snapshots(alias: str, limits: Limits, report: Report) -> str:
-    """Old snapshots: rows that they may still see cannot be removed, although deleted."""
+    """Old snapshots: deleted rows that they may still see cannot be removed."""
     held = _rows(
         alias,
         """

@@ -8,7 +8,7 @@ import socket
 from typing import Any, ClassVar
 
 from django.db import connections, models, transaction
-from django.db.models import lookups
+from django.db.models.expressions import RawSQL
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.ddl.locks import set_locally
@@ -19,18 +19,10 @@ from django_pgqueue.models.queue import Queue
 __all__ = ["GONE_KEPT", "Process", "ago"]
 
 
-# Commit heartbeats without waiting for the disk: if a crash loses one, the next one follows.
-UNFLUSHED = lookups.Exact(
-    models.Func(
-        models.Value("synchronous_commit"),
-        models.Value("off"),
-        models.Value(True),
-        function="set_config",
-        output_field=models.TextField(),
-    ),
-    "off",
+# A condition that is true, and commits without waiting for the disk: a crash may lose a heartbeat.
+UNFLUSHED = RawSQL(
+    "set_config('synchronous_commit', 'off', true) = 'off'", [], output_field=models.BooleanField()
 )
-
 
 #: How long the row of a dead process is kept.
 GONE_KEPT = dt.timedelta(days=1)

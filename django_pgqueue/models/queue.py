@@ -9,15 +9,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
-from django.db import (
-    DatabaseError,
-    IntegrityError,
-    ProgrammingError,
-    connections,
-    models,
-    router,
-    transaction,
-)
+from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
@@ -99,18 +91,16 @@ class QueueManager(models.Manager["Queue"]):
                 return queue
             queue = queue.name
         alias = self.database(using)
-        queues, until = self._remembered.get(database_key(alias), ({}, 0.0))
-        fresh = time.monotonic() < until
+        cached, until = self._remembered.get(database_key(alias), ({}, 0.0))
+        queues = cached if time.monotonic() < until else None
         # Try the name as given: cached names are valid, and most names are in lower case.
-        found = queues.get(queue) if fresh and isinstance(queue, str) else None
-        if found is not None:
+        if found := queues.get(queue) if queues and isinstance(queue, str) else None:
             return found
         name = arguments.queue_name(queue)
-        found = queues.get(name.lower()) if fresh else None
-        if found is not None:
+        if found := (queues or {}).get(name.lower()):
             return found
         try:
-            found = self._ask(name, alias, queues if fresh else None)
+            found = self._ask(name, alias, queues)
         except ProgrammingError as error:
             raise explained(error, alias) from error.__cause__
         if found is None:
@@ -365,19 +355,8 @@ class Queue(models.Model):
     @classmethod
     def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
         """The queue with this name, and whether this call made it. Safe with concurrent calls."""
-        found = cls.objects.using(using).named(name).first()
-        if found is not None:
-            return found, False
-        queue = cls(name=name, **settings_)
-        try:
-            with transaction.atomic(using=using):
-                queue.save(using=using, force_insert=True)
-        except IntegrityError:
-            found = cls.objects.using(using).named(name).first()
-            if found is None:
-                raise
-            return found, False
-        return queue, True
+        defaults = {"name": name, **settings_}
+        return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
 
 
 class TablesMissing(errors.TablesMissing, ProgrammingError):

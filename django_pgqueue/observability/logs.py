@@ -21,10 +21,7 @@ logger = logging.getLogger("django_pgqueue")
 
 
 def connect() -> None:
-    """Connect each function of this module with a signal's name to that signal.
-
-    Called once, when the app is ready.
-    """
+    """Connect each function that is named as a signal to it. Called when the app is ready."""
     for name in signals.__all__:
         if receiver := globals().get(name):
             getattr(signals, name).connect(receiver, dispatch_uid=f"pgqueue-log-{name}")
@@ -273,9 +270,9 @@ def _log(
 
 
 def _log_error(queue: str | None, text: str, *values: Any, error: Exception, **fields: Any) -> None:
-    """Log an error, whose first line is the last of the values.
+    """Log an error: its first line fills the last placeholder of ``text``.
 
-    Only built-in exceptions get a traceback: they are defects of the code.
+    Only Python's own exceptions get a traceback, since they are defects of the code.
     """
     is_defect = type(error).__module__.startswith("builtins")
     values = (*values, _first_line(str(error)))

@@ -11,7 +11,7 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management.base import QueueCommand, duration, positive, whole_seconds
 from django_pgqueue.models import Message, Queue
 
-#: The settings with a value, and the metavar and type of their options.
+#: The options that take a value: setting, metavar and type.
 VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "visibility_timeout": ("TIME", whole_seconds),
     "max_deliveries": ("N", positive),
@@ -35,22 +35,14 @@ class Command(QueueCommand):
         parser.add_argument("queue", help="its name")
         for name, (metavar, kind) in VALUES.items():
             field: Any = Queue._meta.get_field(name)
-            option = f"--{name.replace('_', '-')}"
             default = f" (default: {field.default})" if field.has_default() else ""
-            help = f"{field.help_text}{default}"
+            option, help = f"--{name.replace('_', '-')}", f"{field.help_text}{default}"
             parser.add_argument(option, metavar=metavar, type=kind, help=help)
+        unlogged = "faster, and empty after a crash of the server"
+        parser.add_argument("--unlogged", action="store_true", default=None, help=unlogged)
+        silent = "a send does not wake waiting consumers"
         parser.add_argument(
-            "--unlogged",
-            action="store_true",
-            default=None,
-            help="faster, and empty after a crash of the server",
-        )
-        parser.add_argument(
-            "--no-notify",
-            action="store_false",
-            default=None,
-            dest="notify",
-            help="a send does not wake waiting consumers",
+            "--no-notify", action="store_false", default=None, dest="notify", help=silent
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
