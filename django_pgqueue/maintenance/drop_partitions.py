@@ -118,7 +118,7 @@ def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> 
     """Drop a partition, unless it has changed since the check."""
     if not partitions.lock_for_drop(cursor, work.queue.pk, partition):
         return False
-    # By an index, even if the planner would prefer to read all of a new table.
+    # Count by the index of archive_xid, even if the planner prefers to read the whole table.
     with settings_for(cursor, enable_seqscan="off"):
         new = f"SELECT count(*) FROM {partition.archive} WHERE archive_xid >= %s"
         if work.value(new, [outcomes.xmin]) != outcomes.unsettled or lives_in(work, partition):

@@ -47,7 +47,8 @@ def make_partitions(work: Work) -> None:
         return  # the tables have no partitions by time
     now = work.now()
     seconds = max((_seconds_to_read(work, default) for default in defaults), default=0)
-    # Messages stay in the default partition: moving them would write them again.
+    # With messages in the default partition, the current interval's partition begins only now:
+    # PostgreSQL allows none over their times, and moving them would write them again.
     not_before = now.replace(microsecond=0) + MARGIN if seconds > 0 else None
     still_missing = partial(missing_ranges, now=now, interval=interval, not_before=not_before)
     missing = still_missing(found)

@@ -91,7 +91,7 @@ def _free_parts(
     end: dt.datetime,
     taken: list[tuple[dt.datetime | None, dt.datetime | None]],
 ) -> list[Range]:
-    """The parts of a range that are not ``taken``, by ranges in order without overlaps."""
+    """The parts of a range outside the ``taken`` ranges, which are ordered and do not overlap."""
     free = []
     for first, last in taken:
         if first is not None and start < first:
@@ -113,7 +113,7 @@ def make_table(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
 def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged: bool) -> None:
     """Make a table partitioned by time, with a default partition only. The caller attaches it.
 
-    The default partition takes the rows for which no other exists, so that no send fails.
+    The default partition takes rows that no other partition takes, so that no send fails.
     """
     default = f"{own_table(parent, queue_id)}_default"
     cursor.execute(

@@ -114,6 +114,6 @@ def keep_history(alias: str) -> None:
 
 
 def is_lost(alias: str) -> bool:
-    """Whether this thread's connection is closed: not only a statement failed."""
+    """Whether this thread's connection is closed, and not just a statement failed."""
     connection = connections[alias].connection
     return connection is None or bool(connection.closed)

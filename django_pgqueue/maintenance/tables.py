@@ -88,9 +88,9 @@ def _drop(cursor: Any, queue_id: int) -> None:
 
 
 def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
-    """Write the purge mark: up to which transaction there were archived messages.
+    """Write the purge mark: the last transaction that archived a message of the queue.
 
-    Most of the archive is read before the lock. Under the lock only newer rows are, by an index.
+    Reads the whole archive before the lock. Under the lock it reads newer rows only, by an index.
     """
     newest = f"SELECT max(archive_xid) FROM {archive}"
     cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")

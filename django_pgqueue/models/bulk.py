@@ -306,9 +306,7 @@ class BulkAction(models.Model):
         if not self.left:
             self._end()
             return None
-        self.save(
-            update_fields=["done", "passed", "stepped_at", "error", "step_size", "paced_until"]
-        )
+        self.save()
         return 0.0
 
     def _undone(self, ids: Sequence[int], error: Exception) -> float | None:

@@ -19,7 +19,8 @@ from django_pgqueue.models.queue import Queue
 __all__ = ["GONE_KEPT", "Process", "ago"]
 
 
-# A condition that is true, and commits without waiting for the disk: a crash may lose a heartbeat.
+# A condition that is always true. Its function lets the transaction commit without waiting for the
+# disk: a crash may lose a heartbeat.
 UNFLUSHED = RawSQL(
     "set_config('synchronous_commit', 'off', true) = 'off'", [], output_field=models.BooleanField()
 )

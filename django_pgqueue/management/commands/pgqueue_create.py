@@ -1,4 +1,8 @@
-"""``manage.py pgqueue_create``: make a queue."""
+"""Make a queue.
+
+An existing queue is not changed; differing settings are reported. Make queues that code relies on
+in a migration, with CreateQueue.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,7 @@ SETTINGS = (*VALUES, "unlogged", "notify")
 
 
 class Command(QueueCommand):
-    help = (
-        "Make a queue. An existing queue is not changed; differing settings are reported. "
-        "Make queues that code relies on in a migration, with CreateQueue."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_doctor``: finds problems, and prints remedies."""
+"""Find what slows queues down or keeps messages unread, and say what to do.
+
+Exits with 1 when there is a problem. Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,7 @@ from django_pgqueue.management.diagnosis import Limits, examine
 
 
 class Command(QueueCommand):
-    help = (
-        "Find what slows queues down or keeps messages unread, and say what to do. Exits with "
-        "1 when there is a problem. Changes nothing."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

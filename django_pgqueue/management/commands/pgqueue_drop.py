@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_drop``: drop a queue with its messages and archive."""
+"""Drop a queue with its messages and its archive. Asks to type its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgqueue.models import Message, Queue
 
 
 class Command(QueueCommand):
-    help = "Drop a queue with its messages and its archive. Asks to type its name."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_grants``: the rights of a database role on queues, as SQL or applied."""
+"""Print the GRANTs that a database role needs to send, consume, operate or analyse.
+
+--apply runs them, as a role that owns the tables.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,7 @@ from django_pgqueue.models import Message
 
 
 class Command(QueueCommand):
-    help = (
-        "Print the GRANTs that a database role needs to send, consume, operate or analyse. "
-        "--apply runs them, as a role that owns the tables."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_health``: whether each queue with a backlog has a live consumer."""
+"""Exit with 0 if each queue with a backlog has a live consumer, otherwise with 1.
+
+Paused queues, and queues with only delayed messages, need no consumer.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,7 @@ from django_pgqueue.worker import Options
 
 
 class Command(QueueCommand):
-    help = (
-        "Exit with 0 if each queue with a backlog has a live consumer, otherwise with 1. Paused "
-        "queues, and queues with only delayed messages, need no consumer."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

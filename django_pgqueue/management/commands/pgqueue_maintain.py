@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_maintain``: one round of the maintenance that consumers also run."""
+"""Remove archived messages whose retention is over, and make partitions ahead.
+
+Also continues bulk actions of the admin. A message that is not archived is never removed.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,7 @@ COLUMNS = {
 
 
 class Command(QueueCommand):
-    help = (
-        "Remove archived messages whose retention is over, make partitions ahead, and continue "
-        "bulk actions of the admin. Retention never removes a message that is not archived."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

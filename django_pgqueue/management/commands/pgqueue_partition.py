@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_partition``: partition a queue by time, or change its interval, in use."""
+"""Partition a queue by time, or change the interval, while messages are sent and read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from django_pgqueue.models.bound import bound_to
 
 
 class Command(QueueCommand):
-    help = (
-        "Partition a queue by time, or change the interval of its partitions, while messages are "
-        "sent and read."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_peek``: show the messages that a read would find."""
+"""Show the messages that a read would find, without leasing them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = {
 
 
 class Command(QueueCommand):
-    help = "Show the messages that a read would find, without leasing them."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_purge``: empty a queue."""
+"""Delete every message in a queue, ready, delayed or in flight. The archive stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgqueue.models import Message
 
 
 class Command(QueueCommand):
-    help = "Delete every message in a queue, ready, delayed or in flight. The archive stays."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_queues``: a table of the queues and their message counts."""
+"""Show every queue with its counts and ages. A ~ marks an estimate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOME, CLEAR, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
 
 
 class Command(QueueCommand):
-    help = "Show every queue with its counts and ages. A ~ marks an estimate."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_redrive``: send dead letters back to their queues."""
+"""Send the messages of a dead-letter queue back to the queues they came from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgqueue.models.bound import bound_to
 
 
 class Command(QueueCommand):
-    help = "Send the messages of a dead-letter queue back to the queues they came from."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_replay``: send messages again, from the archive or from a lake."""
+"""Send messages of a queue again, from its archive, or with --lake from an export (by Spark)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from django_pgqueue.types import State
 
 
 class Command(QueueCommand):
-    help = (
-        "Send messages of a queue again, as new ones: from its archive in the database, or with "
-        "--lake from an export, on a local Spark session."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

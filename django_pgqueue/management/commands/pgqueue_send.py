@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_send``: send one message, or one per line of JSON from stdin."""
+"""Send a message, or without a body each line of stdin, a JSON value, as a message.
+
+Lines are sent in batches; a batch is sent completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,7 @@ Line = tuple[int, bytes]
 
 
 class Command(QueueCommand):
-    help = (
-        "Send a message. Without a body, send each line of stdin, a JSON value, as a message. "
-        "Lines are sent in batches; a batch is sent completely or not at all."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -1,4 +1,4 @@
-"""``manage.py runconsumer``: parse options and run consumers."""
+"""Run the @consumer functions of the installed apps on their queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from django_pgqueue.worker.console import Console
 
 
 class Command(BaseCommand):
-    help = "Run the @consumer functions of the installed apps on their queues."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
