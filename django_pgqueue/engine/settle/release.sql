@@ -1,4 +1,5 @@
--- Given back by its holder, not started or interrupted: due at once, the delivery uncounted. Fenced.
+-- Give back messages that were not started, or were interrupted: they are due at once, and the
+-- delivery is not counted. Fenced.
 UPDATE pgqueue_deferred
 SET vt = statement_timestamp(),
     state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,

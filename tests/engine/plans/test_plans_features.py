@@ -12,7 +12,7 @@ from django.db import connection
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.admin.search import Search
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message
 from tests.engine.plans.plans import watched
@@ -96,7 +96,7 @@ def test_a_grouped_read_costs_its_batch(
         plan.check(rows=350, buffers=2_500)
 
 
-def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
+def test_a_read_behind_the_position_looks_for_rechecks_by_their_index(
     crowded: BoundQueue, sql: Sql
 ) -> None:
     sql("ANALYZE pgqueue_recheck")  # once they are processed, the table is full of dead rows
@@ -104,7 +104,7 @@ def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
     queue = Message.objects.resolve("orders").opened
 
     with watched(connection) as plans:
-        queue.run("read/read_ready", params | claims._START, leased=Part("read/lease_each"))
+        queue.run("read/read_ready", params | positions._START, leased=Part("read/lease_each"))
 
     kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
     assert kinds
@@ -154,7 +154,7 @@ def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -
     with watched(connection) as plans:
         crowded.read(qty=20)
 
-    set_back = [plan for plan in plans if "back into waiting" in plan.statement]
+    set_back = [plan for plan in plans if "-- Move followers" in plan.statement]
     assert set_back
     for plan in set_back:
         plan.check(rows=250, buffers=2_500)
@@ -307,6 +307,6 @@ def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(
     assert list(sent) == ["q7"]
     aggregate, *_ = [plan for plan in plans if "pgqueue_binding" in plan.statement]
     aggregate.check(rows=5_000, buffers=128)
-    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- One message")]
+    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- Insert one")]
     assert len(sends) == 1
     sends[0].check(rows=10, buffers=150)
