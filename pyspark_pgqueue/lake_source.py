@@ -17,8 +17,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_pgqueue.arrow import arrow_schema
 from pyspark_pgqueue.columns import ARCHIVE, ddl
+from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.lake import DATA
-from pyspark_pgqueue.stores import address, open_at
+from pyspark_pgqueue.stores import address, explained, open_at
 
 __all__ = ["read"]
 
@@ -37,8 +38,14 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
     12
 
     ``queue`` and ``date`` are always included; they come from the files' paths.
+
+    Raises InvalidOption if nothing was exported there, and StoreFailed.
     """
     path = address(path)
+    with explained(path):
+        store = open_at(path)
+        if not store.exists(store.path(DATA)):
+            raise InvalidOption(f"There is no lake at {path}: nothing was exported there yet.")
     wanted = [name for name in names or ARCHIVE if name != "queue"]
     # An explicit schema: Spark would infer a number for a queue named 007.
     schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"

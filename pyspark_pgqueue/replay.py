@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import AnalysisException
+
 from pyspark_pgqueue import lake_source, planning
-from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.errors import InvalidOption, in_one_line
 from pyspark_pgqueue.progress import Progress, quiet
 
 __all__ = ["Summary", "load", "replay"]
@@ -66,7 +68,7 @@ def replay(
     >>> replay(spark, url, "/lake", queue="orders", where="state = 'FAILED'", dry_run=True).rows
     12
     """
-    rows = lake_source.read(spark, path).where(where)
+    rows = _chosen(lake_source.read(spark, path), where)
     if queue is not None:
         rows = rows.where(rows.queue == queue)
     name = replay_id or f"replay-{uuid.uuid4().hex[:12]}"
@@ -111,8 +113,15 @@ def load(
     if format not in {"parquet", "json", "csv"}:
         raise InvalidOption(f"format must be parquet, json or csv, not {format!r}.")
     usual = {"header": "true"} if format == "csv" else {}
-    rows = spark.read.format(format).options(**{**usual, **(options or {})}).load(path)
-    rows = rows.where(where)
+    reading = spark.read.format(format).options(**{**usual, **(options or {})})
+    try:
+        rows = reading.load(path)
+    except AnalysisException as error:
+        raise InvalidOption(
+            f"{path} cannot be read as {format}: {in_one_line(error)} "
+            f"Correct the path, or --format."
+        ) from error
+    rows = _chosen(rows, where)
     if "body" not in rows.columns:
         rows = rows.selectExpr("to_json(struct(*)) AS body")
     rows = rows.select(*[name for name in rows.columns if name in _TAKEN])
@@ -121,6 +130,16 @@ def load(
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Ordered by all columns: files may come in another order when the call is repeated.
     return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
+
+
+def _chosen(rows: Any, where: str) -> Any:
+    try:
+        return rows.where(where)
+    except AnalysisException as error:
+        raise InvalidOption(
+            f"--where is no condition on these rows: {in_one_line(error)} "
+            f"The columns are {', '.join(rows.columns)}."
+        ) from error
 
 
 def _send(

@@ -14,6 +14,7 @@ from django_pgqueue.ddl import hot_tables, inspection, moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.errors import TablesMissing
+from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
@@ -34,6 +35,7 @@ class Limits:
     #: Failed attempts beyond ATTEMPTS_PER_QUEUE: some pile up between two rounds of maintenance.
     attempts: int = 100_000
     dead_after: float = 12.0
+    export: float = lakes.LATE
     #: Statement timeout of one check.
     timeout: float = 10.0
 
@@ -393,6 +395,29 @@ def _schedules(alias: str, limits: Limits) -> Iterator[Finding]:
         yield Finding("schedules", f"{active.count() + ended}; none is late{rest}")
 
 
+def _exports(alias: str, limits: Limits) -> Iterator[Finding]:
+    found = lakes.health(alias, 100_000)
+    bad = [lake for lake in found if lake.failures or lake.is_late(limits.export)]
+    for lake in bad:
+        held = f"; retention keeps {counted(lake.held)} for it" if lake.held else ""
+        if lake.failures:
+            since = f"{lake.failures} since the last good one"
+            text = f"exports to {lake.path} fail ({since}): {lake.error}"
+        else:
+            text = f"lake {lake.path} is {age(lake.seconds)} behind"
+        yield Finding(
+            "exports",
+            f"{text}{held}",
+            f"Run it and read its error: manage.py pgqueue_export {lake.path}. If the lake is no "
+            f'longer needed, unset "holds retention" in the admin, or delete it there.'
+            if lake.failures
+            else f"Start it: manage.py pgqueue_export {lake.path}, and see why nothing else does.",
+            {"lake": lake.path, "behind": lake.behind, "held": lake.held},
+        )
+    if not bad:
+        yield Finding("exports", f"{len(found)} lakes; none fails or is late")
+
+
 def _objects(alias: str, limits: Limits) -> Iterator[Finding]:
     found = inspection.damage(connections[alias])
     for each in found:
@@ -412,4 +437,5 @@ CHECKS: dict[str, Check] = {
     "sizes": _sizes,
     "attempts": _attempts,
     "schedules": _schedules,
+    "exports": _exports,
 }

@@ -35,11 +35,9 @@ def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand)
     try:
         code = cli.run(job, url_of(alias), options, tell)
     except PipelineError as error:
-        raise CommandError(str(error), returncode=cli.FAILED) from error
-    if code == cli.DIFFERS:
-        raise CommandError("Lake and database differ.", returncode=code)
+        raise CommandError(str(error), returncode=error.exit_code) from error
     if code:
-        raise CommandError("The job was interrupted.", returncode=code)
+        raise CommandError("Lake and database differ.", returncode=code)
 
 
 class JobCommand(BaseCommand):

@@ -33,6 +33,13 @@ class Lake(models.Model):
         editable=False,
         help_text="The transaction before which everything is exported.",
     )
+    exported_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
+        models.DateTimeField(
+            null=True,
+            editable=False,
+            help_text="What was archived before is exported; empty until a run was published.",
+        )
+    )
     system: models.TextField[str, str] = models.TextField(
         default="",
         editable=False,
@@ -40,6 +47,11 @@ class Lake(models.Model):
     )
     iceberg: models.TextField[str, str] = models.TextField(
         default="", editable=False, help_text="The Iceberg table that it is, if it is one."
+    )
+    body_schemas: models.JSONField[Any, Any] = models.JSONField(
+        default=dict,
+        editable=False,
+        help_text="By queue, the fields of its bodies that are columns.",
     )
     created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW, editable=False
@@ -67,6 +79,7 @@ class ExportRun(models.Model):
     class State(models.TextChoices):
         RUNNING = "RUNNING"  # files are written to a directory that readers ignore
         PUBLISHING = "PUBLISHING"  # files are moved to their final directory
+        FAILED = "FAILED"  # another run exports its range
         DONE = "DONE"
 
     id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
@@ -88,7 +101,12 @@ class ExportRun(models.Model):
     verified_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
         models.DateTimeField(null=True)
     )
-    error: models.TextField[str, str] = models.TextField(default="", blank=True)
+    error: models.TextField[str, str] = models.TextField(
+        default="", blank=True, help_text="The error and its traceback."
+    )
+    resumed_by: models.ForeignKey[ExportRun | None, ExportRun | None] = models.ForeignKey(
+        "self", models.SET_NULL, null=True, related_name="+"
+    )
     started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW
     )
@@ -106,7 +124,7 @@ class ExportRun(models.Model):
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("lake",),
-                condition=~models.Q(state="DONE"),
+                condition=models.Q(state__in=("RUNNING", "PUBLISHING")),
                 name="pgqueue_export_run_unfinished",
             ),
         )

@@ -12,11 +12,22 @@ from prometheus_client.registry import Collector
 
 from django_pgqueue.ddl import moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.maintenance.lakes import health
 from django_pgqueue.models import Message, Queue, Schedule
 
 __all__ = ["STATES", "QueueCollector", "page"]
 
 STATES = ("ready", "in_flight", "delayed", "waiting")
+#: Messages that are counted for a lake: more are reported as this many.
+MOST_COUNTED = 100_000
+
+_EXPORTS = {
+    "failures": "Failed runs since the last good one.",
+    "age_seconds": "Time since the lake had everything, by its last good run.",
+    "lag_seconds": "Age of the oldest archived message that the lake lacks; 0 when it has all.",
+    "lag_messages": f"Archived messages that the lake lacks, counted up to {MOST_COUNTED}.",
+    "held_messages": "Messages whose retention is over, kept until they are exported.",
+}
 
 
 class QueueCollector(Collector):
@@ -56,6 +67,10 @@ class QueueCollector(Collector):
             "Time since the schedule's next tick was due; 0 when it is in the future.",
             labels=["queue", "schedule"],
         )
+        exports = {
+            name: GaugeMetricFamily(f"pgqueue_export_{name}", text, labels=["lake"])
+            for name, text in _EXPORTS.items()
+        }
         up = GaugeMetricFamily(
             "pgqueue_up", "1 if the database answered in time, else 0.", labels=["database"]
         )
@@ -72,6 +87,7 @@ class QueueCollector(Collector):
                     .filter(ended_at=None)
                     .select_related("queue")
                 )
+                lakes = health(self._alias, MOST_COUNTED)
                 now = server_time(cursor)
         except DatabaseError:
             up.add_metric([self._alias], 0)
@@ -90,8 +106,14 @@ class QueueCollector(Collector):
             failing.add_metric(labels, bool(schedule.error))
             overdue = 0.0 if schedule.paused else (now - moment(schedule.tick)).total_seconds()
             late.add_metric(labels, max(0.0, overdue))
+        for lake in lakes:
+            exports["failures"].add_metric([lake.path], lake.failures)
+            exports["age_seconds"].add_metric([lake.path], lake.seconds)
+            exports["lag_seconds"].add_metric([lake.path], lake.seconds if lake.behind else 0.0)
+            exports["lag_messages"].add_metric([lake.path], lake.behind)
+            exports["held_messages"].add_metric([lake.path], lake.held)
         up.add_metric([self._alias], 1)
-        yield from (depth, visible, archived, age, limit, failing, late, up)
+        yield from (depth, visible, archived, age, limit, failing, late, *exports.values(), up)
 
 
 def page(using: str | None = None) -> tuple[str, bytes]:

@@ -64,7 +64,7 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
     places = [file["to"] for file in files if file["to"].startswith(directory)]
     rows_of = sum(file["rows"] for file in files if file["to"].startswith(directory))
 
-    (merged,) = lake.merge(str(tmp_path), 2, 0, places)
+    (merged,) = lake.merge(str(tmp_path), 2, 0, lake.Merge(places))
 
     assert merged["rows"] == rows_of
     assert merged["to"].startswith(directory)

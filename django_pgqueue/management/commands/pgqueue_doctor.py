@@ -34,8 +34,20 @@ class Command(QueueCommand):
             help="more dead rows in a hot table are a problem (default: %(default)d)",
         )
 
+        parser.add_argument(
+            "--export-lag",
+            type=seconds,
+            default=Limits.export,
+            metavar="TIME",
+            help="a lake whose last good export is older is a problem (default: %(default)gs)",
+        )
+
     def run(self, alias: str, options: dict[str, Any]) -> None:
-        limits = Limits(snapshot=options["old_snapshot"], dead_rows=options["dead_rows"])
+        limits = Limits(
+            snapshot=options["old_snapshot"],
+            dead_rows=options["dead_rows"],
+            export=options["export_lag"],
+        )
         findings = list(examine(alias, limits))
         healthy = not any(finding.is_problem for finding in findings)
         result = {
