@@ -151,7 +151,7 @@ def test_run_that_failed_while_writing_has_its_error_and_is_resumed_by_the_next(
     failed.refresh_from_db()
     assert (failed.state, failed.resumed_by_id) == ("FAILED", summary.run)
     first, _, trace = failed.error.partition("\n")
-    assert first == "the disk burns"
+    assert first == "RuntimeError: the disk burns"
     assert "in fail_after" in trace
 
 
