@@ -53,6 +53,8 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         for statement in SETUP:
             cursor.execute(statement)
         _wait_for_replica(cursor, task.reach, replica_timeout)
+        if task.first:
+            cursor.execute(task.first)
         # One snapshot for rows and guard: the guard sees every removal that the task's rows lack.
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if task.guard is not None:

@@ -9,6 +9,7 @@
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
   x ReplicaLags           a replica did not catch up with the planned read
   x StagingLost           staged rows are gone, as after a server crash
+  x Refused               raised by a sink's function: it refuses messages by their ids
   x JobRunning            the same job is running elsewhere
   x Interrupted           a job was interrupted by SIGINT or SIGTERM
   x StoreFailed           a lake's disk or object store refuses
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import copyreg
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psycopg
@@ -31,6 +33,7 @@ __all__ = [
     "JobRunning",
     "LakeDiffers",
     "PipelineError",
+    "Refused",
     "ReplicaLags",
     "ServerChanged",
     "SparkMissing",
@@ -127,6 +130,20 @@ class StagingLost(PipelineError):
             f"{found} of {expected} staged rows are left, so nothing was sent. The server "
             f"crashed, or the janitor removed rows staged long ago. Run the write again."
         )
+
+
+class Refused(PipelineError):
+    """Raised by a sink's function for messages that it refuses: a dict of ids and errors, or ids.
+
+    >>> Refused({7: "no price"}).errors, Refused([8]).errors
+    ({7: 'no price'}, {8: 'refused'})
+    """
+
+    def __init__(self, messages: Mapping[int, str] | Iterable[int]) -> None:
+        if not isinstance(messages, Mapping):
+            messages = dict.fromkeys(messages, "refused")
+        self.errors = {int(pk): str(error) for pk, error in messages.items()}
+        super().__init__(f"refused: {self.errors}")
 
 
 class Interrupted(PipelineError):

@@ -148,7 +148,7 @@ def _has_new(connection: psycopg.Connection[Any], options: Options, low: int, hi
     if high <= low:
         return False
     start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
-    chosen = planning.queues(connection, options)
+    chosen = planning.queues(connection, options, may_be_dropped=True)
     condition = planning.in_window(options, chosen, start, end)
     found = connection.execute(f"SELECT FROM pgqueue_archive a WHERE {condition} LIMIT 1")
     return found.fetchone() is not None
@@ -164,7 +164,7 @@ def _export_run(
     progress: Progress,
 ) -> Summary:
     start, end = Offset(Snapshot.below(run.low)), Offset(Snapshot.below(run.high))
-    chosen = planning.queues(connection, options)
+    chosen = planning.queues(connection, options, may_be_dropped=True)
     planned = planning.marks(connection, options, chosen)
     if run.low == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)

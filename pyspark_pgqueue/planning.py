@@ -60,6 +60,8 @@ class Task:
     reach: int = 0
     #: Checks that no row was removed since planning. None: removed rows are ignored.
     guard: Guard | None = None
+    #: Runs before the statements, in a transaction of its own.
+    first: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,9 +157,16 @@ def _reached(connection: psycopg.Connection[Any]) -> int:
 
 
 def queues(
-    connection: psycopg.Connection[Any], options: Options, conditions: Sequence[str] = ()
+    connection: psycopg.Connection[Any],
+    options: Options,
+    conditions: Sequence[str] = (),
+    *,
+    may_be_dropped: bool = False,
 ) -> list[Queue]:
-    """The selected queues, as (id, name)."""
+    """The selected queues, as (id, name).
+
+    Raises InvalidOption for a name of no queue, unless such a queue ``may_be_dropped`` and was.
+    """
     terms = [condition.replace("{queue}", "q.name") for condition in conditions]
     params: dict[str, Any] = {}
     if options.subscribe:
@@ -173,6 +182,9 @@ def queues(
         f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name", params
     ).fetchall()
     missing = {name.lower() for name in options.subscribe} - {row[1].lower() for row in found}
+    if missing and may_be_dropped:
+        marks = "SELECT lower(dropped) FROM pgqueue_purge_mark WHERE lower(dropped) = ANY(%s)"
+        missing -= {name for (name,) in connection.execute(marks, [list(missing)])}
     if missing and not conditions:
         raise InvalidOption(
             f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database."
@@ -378,7 +390,7 @@ def cut_by_transaction(
     end: Offset,
 ) -> list[Task]:
     """Cut a stream's step into slices with equal numbers of rows."""
-    chosen = queues(connection, options)
+    chosen = queues(connection, options, may_be_dropped=True)
     if not chosen:
         return []
     every = options.rows_per_partition

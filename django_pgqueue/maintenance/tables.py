@@ -68,7 +68,7 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str, unlogged: bool) -> Non
 
     Takes ACCESS EXCLUSIVE on both parents until the end of the transaction: no other session can
     use any queue meanwhile, so set ``lock_timeout``. A mark with the queue's name stays, so that
-    streams of the archive know of their loss.
+    streams know of their loss.
     """
     tables = table_names(queue_id, unlogged=unlogged)
     _mark_dropped(cursor, queue_id, name, tables["archive"])
@@ -96,11 +96,10 @@ def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: object) -> Non
     cursor.execute(f"LOCK TABLE {archive} IN ACCESS EXCLUSIVE MODE")
     cursor.execute(f"{newest} WHERE archive_xid >= %s", [reached])
     (since,) = cursor.fetchone()
-    if before is not None or since is not None:
-        cursor.execute(
-            "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) "
-            "VALUES (%s, %s, %s) "
-            "ON CONFLICT (queue_id) DO UPDATE SET purged_at = DEFAULT, dropped = excluded.dropped, "
-            "below_xid = greatest(p.below_xid, excluded.below_xid)",
-            [queue_id, max(before or 0, since or 0) + 1, name],
-        )
+    below = max((xid + 1 for xid in (before, since) if xid is not None), default=0)
+    cursor.execute(
+        "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) VALUES (%s, %s, %s) "
+        "ON CONFLICT (queue_id) DO UPDATE SET purged_at = DEFAULT, dropped = excluded.dropped, "
+        "below_xid = greatest(p.below_xid, excluded.below_xid)",
+        [queue_id, below, name],
+    )

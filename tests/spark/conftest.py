@@ -120,6 +120,31 @@ def lake(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def archive_stream(url: str) -> Iterator[Callable[..., Any]]:
+    """The reader of the archive as a stream, as on the driver, without Spark."""
+    from pyspark.sql.types import StructType
+
+    from pyspark_pgqueue.options import Options
+    from pyspark_pgqueue.stream import ArchiveStream
+
+    made: list[Any] = []
+
+    def make(**options: str) -> ArchiveStream:
+        given = Options.parse({"url": url, **options})
+        made.append(ArchiveStream(given, StructType.fromDDL("id bigint, body string")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def source(archive_stream: Callable[..., Any]) -> Any:
+    return archive_stream()
+
+
+@pytest.fixture
 def read(spark: Any, url: str) -> Callable[..., Any]:
     """Load the data source with these options, as a DataFrame."""
 

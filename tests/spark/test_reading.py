@@ -363,7 +363,7 @@ def test_peek_shows_live_messages_and_takes_none(read: Read, url: str) -> None:
         ({"columns": "id,nonsense"}, "no column 'nonsense'"),
         ({"subscribe": "nowhere"}, "no queue 'nowhere'"),
         ({"subscribe": "a", "subscribePattern": "a"}, "not both"),
-        ({"source": "dead"}, "source must be archive, live or counts"),
+        ({"source": "dead"}, "source must be archive or live or counts"),
         ({"maxRecordsPerPartition": "0"}, "an integer of at least 1"),
         ({"startingoffset": "earliest"}, "no option startingoffset"),
         ({"startingOffsets": '{"partition": 0}'}, "startingOffsets must be earliest"),

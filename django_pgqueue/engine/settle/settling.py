@@ -16,7 +16,7 @@ from django_pgqueue.engine.leases.batches import archive_batches, unfold
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.types import Receipt, Settled, State
 
-__all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "purge", "set_vt"]
+__all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "hold", "purge", "set_vt"]
 
 PURGE_BATCH = 50_000
 
@@ -124,6 +124,24 @@ def set_vt(
         arguments.duration(vt)
         moment["after"] = dt.timedelta(0)
     return _settle(queue, "set_vt", receipts_or_ids, moment, in_flight)
+
+
+def hold(
+    queue: OpenQueue, receipts: Iterable[Receipt], vt: float | dt.timedelta, *, more: int = 0
+) -> Settled:
+    """Lease deliveries of one's own for longer, and count ``more`` deliveries of them.
+
+    For a reader that works on a batch again. Followers of FIFO groups that were set back when the
+    leases had run out return behind their heads, unless others had the heads since. The receipts
+    that are good from then on have ``read_ct`` higher by ``more``.
+
+    >>> hold(orders, [message.receipt], 60)
+    [1]
+
+    Raises InvalidArgument.
+    """
+    params = {"vt": arguments.timeout(vt), "more": more}
+    return by_receipts(queue, "hold", arguments.receipts(receipts), params)
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
