@@ -6,13 +6,17 @@ finished changes nothing.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import Window
+from pyspark.sql import functions as f
 
 from pyspark_pgqueue import lake_source, planning
 from pyspark_pgqueue.errors import InvalidOption, in_one_line
@@ -24,6 +28,8 @@ __all__ = ["Summary", "load", "replay"]
 SLICE_SECONDS = 1.0
 #: The version of a call's last write. Rows added to the lake later are not part of that call.
 FINISHED = 2**62
+#: Rows that a task sorts.
+_RANGE = 500_000
 _TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
 
 
@@ -190,11 +196,7 @@ def _write(
         return
     whole = done == 0 and size >= total
     if not whole:
-        from pyspark.sql import Window
-        from pyspark.sql import functions as f
-
-        place = f.row_number().over(Window.orderBy(*order)) - 1
-        rows = rows.withColumn("_place", place).cache()
+        rows = _numbered(rows, order, total)
     for start in range(done, total, size):
         began, end = time.monotonic(), min(start + size, total)
         part = rows if whole else rows.where((rows["_place"] >= start) & (rows["_place"] < end))
@@ -209,6 +211,26 @@ def _write(
             time.sleep(max(size / rate - (time.monotonic() - began), 0))
     if not whole:
         rows.unpersist()
+
+
+def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
+    """The rows with their places in an order, from 0 on, in the column ``_place``.
+
+    Each task sorts a range of the order: one task for all would sort them on one disk.
+    """
+    ranges = rows.repartitionByRange(math.ceil(total / _RANGE), *order)
+    ranges = ranges.withColumn("_range", f.spark_partition_id()).cache()
+    counts = sorted(
+        (row["_range"], row["count"]) for row in ranges.groupBy("_range").count().collect()
+    )
+    before = accumulate((count for _, count in counts), initial=0)
+    starts = [
+        f.lit(each)
+        for (number, _), start in zip(counts, before, strict=False)
+        for each in (number, start)
+    ]
+    place = f.row_number().over(Window.partitionBy("_range").orderBy(*order)) - 1
+    return ranges.withColumn("_place", place + f.create_map(*starts)[f.col("_range")]).cache()
 
 
 def _version(url: str, name: str) -> int:

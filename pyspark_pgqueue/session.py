@@ -53,8 +53,7 @@ def local_session(
         session = SparkSession.builder.appName(name).getOrCreate()
         for key, value in PER_SESSION.items():
             session.conf.set(key, value)
-        # Spark finds sources on the path of the driver's Python, but not in a zip of --py-files.
-        session.dataSource.register(pyspark_pgqueue.DefaultSource)
+        _register(session)
         return session
     cores = cores or os.cpu_count() or 1
     # Workers must be able to import this package even if it is not installed.
@@ -88,6 +87,18 @@ def local_session(
     if is_quiet:
         _start_quietly(SparkConf().setAll(list(settings.items())))
     return builder.getOrCreate()
+
+
+def _register(session: Any) -> None:
+    """Register the source, if Spark does not find it: it looks on the path of the driver's Python,
+    and not into a zip of --py-files.
+    """
+    try:
+        session.read.format("pgqueue").options(url="postgresql://", columns="id").load().schema  # noqa: B018
+    except Exception as error:
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        session.dataSource.register(pyspark_pgqueue.DefaultSource)
 
 
 def _mute_logs() -> None:

@@ -4,6 +4,7 @@
 
 Batch reads return archived messages with their bodies, or peek at live ones. Streams read the
 archive, or consume a queue. Writes send each row exactly once. See :mod:`.options` for the options.
+A read with a path, ``load("s3://bucket/lake")``, returns the messages of a lake.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_pgqueue import arrow, bodies, columns, filters, planning
+from pyspark_pgqueue import arrow, bodies, columns, filters, lake_source, planning
 from pyspark_pgqueue.consume import QueueStream
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.executors import Landing
@@ -37,6 +38,8 @@ class PgQueueDataSource(Landing, DataSource):
         return "pgqueue"
 
     def schema(self) -> str:
+        if "path" in self.options:
+            return lake_source.SCHEMA
         options = Options.parse(self.options)
         if options.body_schema is None or "body" not in options.names:
             return columns.ddl(options.columns, options.names)
@@ -49,6 +52,8 @@ class PgQueueDataSource(Landing, DataSource):
         return columns.ddl({**options.columns, **types}, [*options.names, bodies.CORRUPT])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if "path" in self.options:
+            return lake_source.LakeReader(dict(self.options), schema)
         options = Options.parse(self.options)
         _check(schema, options)
         if options.consume:
