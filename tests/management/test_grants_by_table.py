@@ -25,33 +25,33 @@ INSUFFICIENT_PRIVILEGE = "42501"
 #: queue. The number sign is the queue's id. docs/grants.md has the same table.
 RIGHTS = """
 table                   sender      consumer    operator    analyst     spark
-pgqueue_queue           S/S         S/S         SU/SU       S/SS/S
-pgqueue_binding         S/S         S/S         SIUD/SIUD   S/SS/S
-pgqueue_message         -/-         -/-         -/-         -/--/-
-pgqueue_message_q#      I/-         SID/-       SID/-       S/-SID/-
-pgqueue_archive         -/-         -/-         -/-         -/--/-
-pgqueue_archive_q#      -/-         SI/-        SID/-       S/-SI/-
-pgqueue_ready           I/I         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_deferred        I/I         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_dedup           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/SSIUD/SIUD
-pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/SSIU/SIU
-pgqueue_attempt         -/-         SID/-       SID/-       S/-SID/-
-pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-SIU/-
-pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-S/-
-pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-S/-
-pgqueue_rollup          -/-         -/-         S/S         S/SSIUD/SIUD
-pgqueue_rollup_run      -/-         -/-         S/S         S/SSIUD/SIUD
-pgqueue_lake            -/-         -/-         S/S         S/SSIUD/SIUD
-pgqueue_export_run      -/-         -/-         S/S         S/SSIUD/SIUD
-pgqueue_purge_mark      -/-         -/-         S/S         S/SS/S
-pgqueue_maintenance     -/-         -/-         -/-         -/--/-
-pgqueue_staging         -/-         -/-         -/-         -/-SIUD/SIUD
-pgqueue_spark_txn       -/-         -/-         -/-         -/-SIUD/SIUD
+pgqueue_queue           S/S         S/S         SU/SU       S/S         S/S
+pgqueue_binding         S/S         S/S         SIUD/SIUD   S/S         S/S
+pgqueue_message         -/-         -/-         -/-         -/-         -/-
+pgqueue_message_q#      I/-         SID/-       SID/-       S/-         SID/-
+pgqueue_archive         -/-         -/-         -/-         -/-         -/-
+pgqueue_archive_q#      -/-         SI/-        SID/-       S/-         SI/-
+pgqueue_ready           I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_deferred        I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_dedup           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/S         SIU/SIU
+pgqueue_attempt         -/-         SID/-       SID/-       S/-         SID/-
+pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
+pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
+pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-         S/-
+pgqueue_rollup          -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_rollup_run      -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_lake            -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_export_run      -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_purge_mark      -/-         -/-         S/S         S/S         S/S
+pgqueue_maintenance     -/-         -/-         -/-         -/-         -/-
+pgqueue_staging         -/-         -/-         -/-         -/-         SIUD/SIUD
+pgqueue_spark_txn       -/-         -/-         -/-         -/-         SIUD/SIUD
 pgqueue_stream          -/-         -/-         -/-         -/-         SIUD/SIUD
 pgqueue_refusal         -/-         -/-         -/-         -/-         SIUD/SIUD
 """
