@@ -347,6 +347,7 @@ class QueueStream(Stream):
                 else:
                     lost += fail(queue, errors).lost
             by_receipts(queue, "release", rest, {"deliveries": done.tries})
+            lost = [each for each in lost if each not in taking.archived(queue, lost)]
             if refused or done.tries > 1:
                 # Doing it again must not complete what was only given back.
                 done = replace(done, acknowledged=True)

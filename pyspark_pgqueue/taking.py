@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from django_pgqueue import arguments, ddl
+from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.types import Receipt
 
-__all__ = ["Taken", "groups_of", "has_any_up_to", "newest", "take"]
+__all__ = ["Taken", "archived", "groups_of", "has_any_up_to", "newest", "take"]
 
 #: The most messages that one statement leases.
 CHUNK = 2_000
@@ -114,7 +115,7 @@ def newest(queue: OpenQueue) -> int:
 
 def has_any_up_to(queue: OpenQueue, pk: int) -> bool:
     """Whether a message up to this id could be read now."""
-    names = ddl.table_names(queue.id, unlogged=queue.unlogged)
+    names = ddl.table_names(queue.id)
     [(found,)] = queue.runner.run(_ANY_UP_TO.format_map(names), {"pk": pk})
     return bool(found)
 
@@ -129,11 +130,25 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
     return dict(queue.runner.run(text, {"ids": ids}))
 
 
+def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
+    """Those whose message this very delivery archived, as when a call's answer was lost."""
+    if not receipts:
+        return set()
+    text = (
+        f"SELECT r.id, r.read_ct, r.read_at "
+        f"FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[]) "
+        f"AS r (id, read_ct, read_at) CROSS JOIN LATERAL ("
+        f"SELECT last_read_at FROM {ddl.own_table(ddl.ARCHIVE, queue.id)} a WHERE a.id = r.id OFFSET 0) a "
+        f"WHERE {as_microseconds('a.last_read_at')} = r.read_at"
+    )
+    return {Receipt(*row) for row in queue.runner.run(text, arguments.fence(receipts))}
+
+
 _ANY_UP_TO = """
-SELECT EXISTS (SELECT FROM {ready} WHERE queue_id = {queue_id} AND id <= %(pk)s)
-    OR EXISTS (SELECT FROM {deferred} WHERE queue_id = {queue_id} AND id <= %(pk)s
+SELECT EXISTS (SELECT FROM pgqueue_ready WHERE queue_id = {queue_id} AND id <= %(pk)s)
+    OR EXISTS (SELECT FROM pgqueue_deferred WHERE queue_id = {queue_id} AND id <= %(pk)s
                AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM {lease} WHERE queue_id = {queue_id} AND head <= %(pk)s
+    OR EXISTS (SELECT FROM pgqueue_lease WHERE queue_id = {queue_id} AND head <= %(pk)s
                AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id} AND id <= %(pk)s)
+    OR EXISTS (SELECT FROM pgqueue_recheck WHERE queue_id = {queue_id} AND id <= %(pk)s)
 """

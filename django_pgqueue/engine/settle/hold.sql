@@ -10,23 +10,23 @@ WITH spot AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT group_key FROM {message} m WHERE m.id = r.id AND group_key IS NOT NULL OFFSET 0) m
     CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM {waiting} w
+        SELECT ctid AS place FROM pgqueue_waiting w
         WHERE w.queue_id = {queue_id} AND w.group_key = m.group_key AND w.id = r.id
           AND w.read_ct = r.read_ct AND w.last_read_at = at.moment OFFSET 0) w
     CROSS JOIN LATERAL (
-        SELECT g.head FROM {group} g
+        SELECT g.head FROM pgqueue_group g
         WHERE g.queue_id = {queue_id} AND g.group_key = m.group_key AND r.id = ANY(g.followers)
         FOR UPDATE SKIP LOCKED) g
     CROSS JOIN LATERAL (
-        SELECT FROM {deferred} h
+        SELECT FROM pgqueue_deferred h
         WHERE h.id = g.head AND h.queue_id + 0 = {queue_id} AND h.last_read_at = at.moment
         OFFSET 0) h
 ),
 back AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT place FROM spot)) RETURNING *
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT place FROM spot)) RETURNING *
 ),
 kept AS (
-    UPDATE {deferred}
+    UPDATE pgqueue_deferred
     SET vt = statement_timestamp() + %(vt)s::interval, read_ct = read_ct + %(more)s,
         state = 'PROCESSING'
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
@@ -34,7 +34,7 @@ kept AS (
     RETURNING id
 ),
 leased AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                             attempts, priority, state, group_key)
     SELECT id, statement_timestamp() + %(vt)s::interval, enqueued_at, first_read_at, last_read_at,
            queue_id, read_ct + %(more)s, attempts, priority, 'PROCESSING', group_key

@@ -1,5 +1,5 @@
 -- Given back by its holder, not started or interrupted: due at once, its deliveries uncounted. Fenced.
-UPDATE {deferred}
+UPDATE pgqueue_deferred
 SET vt = statement_timestamp(),
     state = CASE WHEN read_ct > %(deliveries)s THEN 'RETRYABLE' ELSE 'SCHEDULED' END,
     read_ct = greatest(read_ct - %(deliveries)s, 0),
