@@ -333,30 +333,30 @@ class QueueStream(Stream):
             self._suspects = total - served or max(batch.suspects - total, 0)
         if done.acknowledged:
             return
-        lost: list[Any] = []
+        lost = 0
         for queue, grouped, timeout, receipts in held:
             mine, rest = receipts[:served], receipts[served:]
             served -= len(mine)
             if grouped:  # others may have set followers back since the last extension
                 hold(queue, mine, timeout)
             refused = refusals.acknowledged(self._connection, (r.id for r in mine))
-            lost += complete(queue, [r for r in mine if r.id not in refused]).lost
+            gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost
             if errors := {r: refused[r.id] for r in mine if r.id in refused}:
                 if self.options.retries_refused:
-                    lost += retry(queue, dict.fromkeys(errors, timeout), errors=errors).lost
+                    gone += retry(queue, dict.fromkeys(errors, timeout), errors=errors).lost
                 else:
-                    lost += fail(queue, errors).lost
+                    gone += fail(queue, errors).lost
+            lost += len(gone) - len(taking.archived(queue, gone))
             by_receipts(queue, "release", rest, {"deliveries": done.tries})
-            lost = [each for each in lost if each not in taking.archived(queue, lost)]
             if refused or done.tries > 1:
                 # Doing it again must not complete what was only given back.
                 done = replace(done, acknowledged=True)
         if done.acknowledged:
             serving.store(self._connection, batch.stream, batch.number, done)
         if lost:
-            self._redelivered += len(lost)
+            self._redelivered += lost
             warnings.warn(
-                f"{len(lost)} messages of batch {batch.number} are delivered again: while this "
+                f"{lost} messages of batch {batch.number} are delivered again: while this "
                 f"stream was stopped or cut off their leases ran out, and others had them or the "
                 f"head of their group. A longer visibilityTimeout makes that rarer.",
                 stacklevel=4,

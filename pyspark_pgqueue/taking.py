@@ -134,11 +134,12 @@ def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
     """Those whose message this very delivery archived, as when a call's answer was lost."""
     if not receipts:
         return set()
+    archive = ddl.own_table("pgqueue_archive", queue.id)
     text = (
         f"SELECT r.id, r.read_ct, r.read_at "
         f"FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[]) "
         f"AS r (id, read_ct, read_at) CROSS JOIN LATERAL ("
-        f"SELECT last_read_at FROM {ddl.own_table(ddl.ARCHIVE, queue.id)} a WHERE a.id = r.id OFFSET 0) a "
+        f"SELECT last_read_at FROM {archive} a WHERE a.id = r.id OFFSET 0) a "
         f"WHERE {as_microseconds('a.last_read_at')} = r.read_at"
     )
     return {Receipt(*row) for row in queue.runner.run(text, arguments.fence(receipts))}
