@@ -11,10 +11,11 @@ options, columns    the options of a reader or writer, and the columns there are
 planning            asks the database how to cut a read into tasks
 bodies              bodies as structs in place of JSON text
 arrow               carries rows, as Arrow batches through ADBC
-source, stream      the data source ``pgqueue``: batch and streaming reads
+source              the data source ``pgqueue``, which Spark asks for one of the following
+reading, stream     batch reads, and the archive as a stream
 taking, consume     a queue as a stream, by the engine of django_pgqueue
 serving, refusals   a batch that fails is served in part; messages that a sink refuses
-sink                batch and streaming writes, each row once
+sink, staging       batch and streaming writes, each row once
 stores              where a lake is, and how files appear there
 lake, body_columns  files of a lake: their paths, and what is in them
 lake_source         a lake as a DataFrame

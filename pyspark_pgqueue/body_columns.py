@@ -39,7 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_pgqueue import bodies, planning
+from pyspark_pgqueue import bodies, columns, planning
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.options import Options
 
@@ -203,7 +203,7 @@ def arrow_fields(schemas: Mapping[str, Any]) -> pa.Schema:
     found = reduce(_added, _fields_of(schemas.values()), StructType([]))
     fields = [StructField(f"{PREFIX}{field.name}", field.dataType) for field in found.fields]
     if fields:
-        fields.append(StructField(bodies.CORRUPT, StringType()))
+        fields.append(StructField(columns.CORRUPT, StringType()))
     return to_arrow_schema(StructType(fields), timezone="UTC")
 
 
@@ -215,5 +215,5 @@ def add_columns(rows: pa.RecordBatch, fields: StructType) -> pa.RecordBatch:
     names = [f"{PREFIX}{name}" for name in fields.names]
     columns = [*values.flatten(), bodies.corrupt(texts, values)]
     return pa.RecordBatch.from_arrays(
-        [*rows.columns, *columns], names=[*rows.schema.names, *names, bodies.CORRUPT]
+        [*rows.columns, *columns], names=[*rows.schema.names, *names, columns.CORRUPT]
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from django_pgqueue.wording import length_of
 from pyspark_pgqueue.errors import Interrupted, PipelineError, in_one_line
-from pyspark_pgqueue.options import database_url
+from pyspark_pgqueue.planning import database_url
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
 

@@ -23,8 +23,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import psycopg
-
 __all__ = [
     "DataLost",
     "ExecutorsLack",
@@ -177,7 +175,8 @@ def in_one_line(error: BaseException) -> str:
         told = next((each for each in raised if each.startswith(_OURS)), raised[-1])
         return str(told.partition(": ")[2] if told.startswith(_OURS) else told).strip()
     first = text.partition("\n")[0].partition(" SQLSTATE: ")[0]
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+    is_of_psycopg = type(error).__module__.startswith("psycopg")
+    if is_of_psycopg and getattr(error, "sqlstate", None) is None:
         return f"No connection to the database: {first}. Check its address, and whether it runs."
     if first.startswith("["):  # an error of Spark's that names its class
         return first

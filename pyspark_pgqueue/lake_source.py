@@ -69,10 +69,6 @@ def size(path: str, days: Days | None = None) -> int:
     )
 
 
-#: The columns of a lake that a read without a schema has.
-SCHEMA = f"{ddl(ARCHIVE, [name for name in ARCHIVE if name != 'queue'])}, queue string, date string"
-
-
 class LakeReader(Landing, DataSourceReader):
     """The data source ``pgqueue`` with a path: tasks of about ``_TASK`` bytes of files."""
 

@@ -52,15 +52,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-
 from django_pgqueue.wording import length_of
 from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 
-__all__ = ["ROWS_PER_TASK", "Options", "database_url"]
+__all__ = ["ROWS_PER_TASK", "Options"]
 
 _NAMES = {
     "url",
@@ -158,7 +155,7 @@ class Options:
         if (options.get("txnappid") is None) != (options.get("txnversion") is None):
             raise InvalidOption("Give txnAppId and txnVersion together.")
         found = cls(
-            url=database_url(url),
+            url=url.removeprefix("jdbc:"),
             source=_choice(options, "source", tuple(_COLUMNS)),
             consume=_consumes(options),
             subscribe=tuple(_list(options.get("subscribe", ""))),
@@ -211,26 +208,6 @@ _OF_A_LOG = (
     "replicaTimeout",
 )
 _OF_A_QUEUE = ("maxBytesPerTrigger", "onError", "visibilityTimeout")
-
-
-def database_url(text: str) -> str:
-    """The address of a database for libpq, given that or an address of JDBC's.
-
-    >>> database_url("jdbc:postgresql://db/shop")
-    'postgresql://db/shop'
-
-    Raises InvalidOption, without the address, since it may contain a password.
-    """
-    url = text.removeprefix("jdbc:")
-    try:
-        conninfo_to_dict(url)
-    except ProgrammingError as error:
-        jdbc = " of a JDBC address" if url != text else ""
-        raise InvalidOption(
-            f"The url is no address of PostgreSQL: {str(error).strip()}{jdbc}. Write it as "
-            f"postgresql://user@host/database"
-        ) from error
-    return url
 
 
 def _consumes(options: Mapping[str, str]) -> bool:

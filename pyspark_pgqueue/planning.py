@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from pyspark_pgqueue import columns
 from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
@@ -30,6 +31,7 @@ __all__ = [
     "count_tasks",
     "cut_by_position",
     "cut_by_transaction",
+    "database_url",
     "live_tasks",
     "marks",
     "purged",
@@ -108,6 +110,26 @@ class Server:
     now: Snapshot
     system: str
     is_replica: bool
+
+
+def database_url(text: str) -> str:
+    """The address of a database for libpq, given that or an address of JDBC's.
+
+    >>> database_url("jdbc:postgresql://db/shop")
+    'postgresql://db/shop'
+
+    Raises InvalidOption, without the address, since it may contain a password.
+    """
+    url = text.removeprefix("jdbc:")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        jdbc = " of a JDBC address" if url != text else ""
+        raise InvalidOption(
+            f"The url is no address of PostgreSQL: {str(error).strip()}{jdbc}. Write it as "
+            f"postgresql://user@host/database"
+        ) from error
+    return url
 
 
 def connect(url: str) -> psycopg.Connection[Any]:

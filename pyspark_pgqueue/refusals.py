@@ -18,7 +18,6 @@ import psycopg
 
 from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption, Refused, in_one_line
-from pyspark_pgqueue.options import database_url
 
 __all__ = ["acknowledged", "each_batch", "error_of"]
 
@@ -43,7 +42,7 @@ def each_batch(function: Batch, url: str | None = None) -> Batch:
     given = url or os.environ.get("PGQUEUE_URL")
     if not given:
         raise InvalidOption("Say where the queues are: url, or PGQUEUE_URL in the environment.")
-    address = database_url(given)
+    address = planning.database_url(given)
 
     def call(frame: Any, number: int) -> None:
         refused: dict[int, str] = {}

@@ -20,7 +20,7 @@ from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import TableRewritten
 from pyspark_pgqueue.offsets import EARLIEST, Offset
 from pyspark_pgqueue.options import Options
-from pyspark_pgqueue.source import PushingReader
+from pyspark_pgqueue.reading import PushingReader
 from tests.actors import Actor, begin, call, commit
 from tests.conftest import run_sql
 from tests.spark.conftest import archive_all
