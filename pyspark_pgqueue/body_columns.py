@@ -213,7 +213,7 @@ def add_columns(rows: pa.RecordBatch, fields: StructType) -> pa.RecordBatch:
     texts = rows.column("body")
     values = bodies.parsed(texts, fields, kind)
     names = [f"{PREFIX}{name}" for name in fields.names]
-    columns = [*values.flatten(), bodies.corrupt(texts, values)]
+    added = [*values.flatten(), bodies.corrupt(texts, values)]
     return pa.RecordBatch.from_arrays(
-        [*rows.columns, *columns], names=[*rows.schema.names, *names, columns.CORRUPT]
+        [*rows.columns, *added], names=[*rows.schema.names, *names, columns.CORRUPT]
     )

@@ -343,7 +343,9 @@ class QueueStream(Stream):
             gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost
             if errors := {r: refused[r.id] for r in mine if r.id in refused}:
                 if self.options.retries_refused:
-                    gone += retry(queue, dict.fromkeys(errors, timeout), errors=errors).lost
+                    gone += retry(
+                        queue, dict.fromkeys(errors, timeout.total_seconds()), errors=errors
+                    ).lost
                 else:
                     gone += fail(queue, errors).lost
             lost += len(gone) - len(taking.archived(queue, gone))

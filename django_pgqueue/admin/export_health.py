@@ -29,7 +29,7 @@ IS_RUNNING: Any = RawSQL(
 )
 
 
-def state_of_run(run: Any) -> str:
+def state_of_run(run: Any) -> Any:
     """The state of a run with the annotation ``running``, and why it failed."""
     if run.state == ExportRun.State.DONE:
         return _("done")

@@ -121,12 +121,12 @@ class ExportRunAdmin(RecordAdmin):
     list_filter = ["kind", "state"]
     list_select_related = ["lake"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
+    def get_queryset(self, request: HttpRequest) -> Any:
         runs = super().get_queryset(request).filter(lake__in=_lakes_for(request))
         return runs.annotate(running=export_health.IS_RUNNING)
 
     @admin.display(description=gettext_lazy("state"))
-    def standing(self, run: Any) -> str:
+    def standing(self, run: Any) -> Any:
         return export_health.state_of_run(run)
 
     @admin.display(description=gettext_lazy("size"))

@@ -50,7 +50,8 @@ def note_removal(work: Work, last_xid: int | None) -> None:
 
 
 def _holding(work: Work) -> list[tuple[Any, ...]]:
-    return work.fetch("lakes/holding", {"name": work.queue.name}, **_parts("%(name)s"))
+    parts = _parts("%(name)s")
+    return work.fetch("lakes/holding", {"name": work.queue.name}, None, **parts)
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ def health(using: str, most: int) -> list[LakeHealth]:
     """
     with connections[using].cursor() as cursor:
         cursor.execute(compose("lakes/health", _parts("q.name"), __package__), {"most": most})
-        rows = cursor.fetchall()
-    return [LakeHealth(*values, error.partition("\n")[0]) for *values, error in rows]
+        return [LakeHealth(*row) for row in cursor.fetchall()]
 
 
 def _parts(queue: str) -> dict[str, str]:

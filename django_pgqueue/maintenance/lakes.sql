@@ -40,7 +40,7 @@ SELECT l.path, ARRAY(SELECT jsonb_array_elements_text(l.queues)), l.holds_retent
              AND a.archived_at < statement_timestamp() - q.retention
            LIMIT %(most)s) held)
        ELSE 0 END AS held,
-       failed.failures, coalesce(failed.error, '') AS error
+       failed.failures, split_part(coalesce(failed.error, ''), E'\n', 1) AS error
 FROM pgqueue_lake l CROSS JOIN LATERAL (
     SELECT count(*) AS failures, (array_agg(r.error ORDER BY r.id DESC))[1] AS error
     FROM pgqueue_export_run r

@@ -247,7 +247,7 @@ def test_a_check_that_fails_keeps_no_other_from_it(orders, monkeypatch):
     assert findings("sizes", timeout=5.0)
 
 
-def test_a_lake_whose_exports_fail_or_are_late(orders: BoundQueue) -> None:
+def test_a_lake_whose_exports_fail_or_are_late(orders):
     orders.send(1)
     orders.archive(orders.read())
     lake = Lake.objects.create(path="/lake")
