@@ -69,7 +69,7 @@ TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend", "QUEUES":
 def test_tasks(play, settings):
     from django.tasks import TaskResultStatus, default_task_backend, task_backends
 
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
 
     settings.TASKS = TASKS
     names = play("tasks.md")
@@ -80,7 +80,7 @@ def test_tasks(play, settings):
     names["charge"] = names["charge"].using(queue_name="default")
     for name in ("default", "emails"):
         queue(name).create()
-    running.register()
+    consuming.register()
 
     [one, _two] = names["welcome"]([7, 8])
     imported = names["import_orders"].enqueue("https://example.org")
@@ -105,7 +105,7 @@ def test_schedules(play, settings):
     names = play("schedules.md")
 
     hourly = names["hourly"]()
-    assert schedules.synchronize(["default"]) == 2
+    assert schedules.synchronize("default") == 2
     travel(86_400)
 
     assert_enqueued("reports", body={"report": "stock"}, count=1)

@@ -12,7 +12,7 @@ from django_pgqueue import consumer, handlers, queue, signals
 from django_pgqueue.acks import Reject
 from django_pgqueue.models import Message
 from django_pgqueue.prometheus import process
-from django_pgqueue.tasks import running
+from django_pgqueue.tasks import consuming
 from tests.tasks import sample
 
 PATH = "tests.tasks.sample"
@@ -92,9 +92,9 @@ def test_metrics_count_the_runs_of_each_task(committed_backend, work, connected)
 def test_a_task_that_does_not_exist_is_no_name(backend):
     queue("default").send({"task": "no.such.task", "args": [], "kwargs": {}})
     [message] = queue("default").read(in_transaction=True)
-    running.register()
+    consuming.register()
     [handler] = handlers.handlers(["default"])
 
-    handler.name([message])
+    handler.set_tasks([message])
 
     assert message.task is None
