@@ -139,7 +139,7 @@ def hold(
 
     Raises InvalidArgument.
     """
-    params = {"vt": arguments.timeout(vt), "more": more}
+    params = {"vt": arguments.duration(vt, least=0), "more": more}
     return by_receipts(queue, "hold", arguments.receipts(receipts), params)
 
 
