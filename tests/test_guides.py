@@ -310,7 +310,7 @@ def test_triage(play, shop, operator, capsys):
 
 
 def test_prometheus(play, orders, settings, monkeypatch):
-    from django_pgqueue.prometheus import process
+    from django_pgqueue.prometheus import counters
 
     names = play("prometheus.md")
     apps = [app for each in names["settings"] for app in each]
@@ -319,7 +319,7 @@ def test_prometheus(play, orders, settings, monkeypatch):
     answer = Client().get("/metrics/queues")
 
     assert [AppConfig.create(app).name for app in apps] == apps
-    scraped = answer.content + process.page()[1]
+    scraped = answer.content + counters.page()[1]
     found = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(scraped.decode())
@@ -352,5 +352,5 @@ def test_doctor(orders):
     table = re.findall(r"^\| `([a-z ]+)` \|", page, re.MULTILINE)
 
     assert [check for check, _ in shown] == table == list(diagnosis.CHECKS)
-    [found] = diagnosis.CHECKS["objects"]("default", diagnosis.Limits())
+    found = next(diagnosis.examine("default", diagnosis.Limits()))
     assert dict(shown)["objects"] == found.text

@@ -1,4 +1,4 @@
-"""The last hour of all queues, for the overview, in one or two statements."""
+"""Reads the last hour of queues, for the admin, in one or two statements."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Recent:
 
     @property
     def now(self) -> Counts:
-        """The present minute and the one before."""
+        """The current minute and the previous one."""
         return self.slots[-1]
 
     def add(self, past: float, counts: Counts) -> None:
-        """Add what happened this many seconds ago."""
+        """Add counts of ``past`` seconds ago."""
         slot = -1 - min(int(past / 120), SLOTS - 1)
         self.slots[slot] = total([self.slots[slot], counts])
 
@@ -86,7 +86,7 @@ class Recent:
         """Messages sent and ended per minute, averaged over the last five to six minutes.
 
         Arguments:
-            second: the seconds passed of the current minute.
+            second: how many seconds ago the current minute began.
         """
         counts = total(self.slots[-RATE:])
         minutes = 2 * RATE - 1 + second / 60

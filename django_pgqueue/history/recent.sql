@@ -1,5 +1,4 @@
--- The history of queues in the last hour, in slots of two minutes: slot 0 has the present minute
--- and the one before.
+-- The last hour of queues, in slots of two minutes. Slot 0 has the current minute and the one before.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint
 FROM pgqueue_history

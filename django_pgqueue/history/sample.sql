@@ -1,5 +1,5 @@
--- Record the current backlog of queues, and the messages sent since each queue's last sample. A
--- queue that stayed empty and to which nothing was sent gets no row.
+-- Writes the current backlog of queues, and the messages sent since each queue's last sample. Skips
+-- queues that stayed empty and to which nothing was sent.
 INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost, busy,
      waits, runs, sent, depth, oldest, total)

@@ -11,10 +11,9 @@ EXISTS (SELECT FROM pg_locks
 (queues = '[]' OR EXISTS (SELECT FROM jsonb_array_elements_text(queues) AS chosen (name)
                           WHERE lower(chosen.name) = lower({queue})))
 
--- {lakes/holding}: the lakes that hold a queue's retention back: up to which transaction each has the
--- archived messages, and whether that is a transaction of this server. After a dump was restored
--- elsewhere it is one of the old server; an export refuses such a lake too. A lake whose first export
--- failed holds nothing.
+-- {lakes/holding}: the lakes that hold a queue's retention: the transaction up to which each has the
+-- archived messages, and whether it is one of this server. After a restore on another server it is not.
+-- A lake whose first export failed holds nothing.
 SELECT path, exported_below,
        system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
 FROM pgqueue_lake l
