@@ -360,8 +360,8 @@ def _exports(alias: str, limits: Limits, report: Report) -> str:
             report(
                 f"exports to {lake.path} fail ({lake.failures} since the last good one): "
                 f"{lake.error}{held}",
-                f"Run it and read its error: {command}. If the lake is no longer needed, unset "
-                f'"holds retention" in the admin, or delete it there.',
+                f"Run it and read its error: {command}. If nobody needs the lake any more, unset "
+                f'"holds retention" in the admin.',
                 values,
             )
         elif lake.is_late(limits.export):
@@ -370,7 +370,7 @@ def _exports(alias: str, limits: Limits, report: Report) -> str:
                 f"Start it: {command}, and see why nothing else does.",
                 values,
             )
-    return f"{len(found)} lakes; none fails or is late"
+    return f"{len(found)}; none fails or is late"
 
 
 def _objects(alias: str, limits: Limits, report: Report) -> str:
