@@ -170,13 +170,13 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
 def count_of(value: float) -> str:
     """A number in a few characters, for an axis label.
 
-    >>> count_of(950), count_of(1500), count_of(2_000_000), count_of(0.25)
-    ('950', '1.5k', '2M', '0.25')
+    >>> count_of(950), count_of(1500), count_of(2_000_000), count_of(0.25), count_of(6.5e-05)
+    ('950', '1.5k', '2M', '0.25', '< 0.01')
     """
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
+    return "< 0.01" if 0 < value < 0.01 else f"{value:.3g}"
 
 
 def seconds_of(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -12,11 +13,14 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import generic
+from django_pgqueue.admin import export_health, generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin
-from django_pgqueue.admin.wording import moment
+from django_pgqueue.admin.export_health import MOST_COUNTED
+from django_pgqueue.admin.wording import EMPTY, moment
+from django_pgqueue.maintenance import lakes
 from django_pgqueue.models import ExportRun, Lake
+from django_pgqueue.wording import amount
 
 __all__ = ["ExportRunAdmin", "LakeAdmin"]
 
@@ -60,17 +64,39 @@ class LakeAdmin(PageAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lake]:
         return super().get_queryset(request).filter(pk__in=_lakes_for(request))
 
-    list_display = ["path", "takes", "holds_retention", "exported_below", "made_at"]
-    fields = ["path", "queues", "holds_retention", "exported_below", "made_at"]
-    readonly_fields = ["path", "exported_below", "made_at"]
+    list_display = ["path", "takes", "holds_retention", "exported", "behind", "held", "exports"]
+    fields = ["path", "queues", "holds_retention", "exported", "behind", "held", "exports"]
+    readonly_fields = ["path", "exported", "behind", "held", "exports"]
+
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Attach the health of each lake's exports."""
+        if rows:
+            using = rows[0]._state.db
+            found = {each.path: each for each in lakes.health(using, MOST_COUNTED)}
+            for lake in rows:
+                lake.health = found.get(lake.path)
 
     @admin.display(description=gettext_lazy("queues"))
     def takes(self, lake: Lake) -> str:
         return ", ".join(map(str, lake.queues)) or _("all")
 
-    @admin.display(description=gettext_lazy("created at"))
-    def made_at(self, lake: Lake) -> str:
-        return moment(lake.created_at)
+    @admin.display(description=gettext_lazy("exported up to"))
+    def exported(self, lake: Lake) -> str:
+        return moment(lake.exported_at)
+
+    @admin.display(description=gettext_lazy("not exported"))
+    def behind(self, lake: Any) -> str:
+        return EMPTY if lake.health is None else export_health.behind(lake.health)
+
+    @admin.display(description=gettext_lazy("held back"))
+    def held(self, lake: Any) -> str:
+        if lake.health is None:
+            return EMPTY
+        return amount(lake.health.held, exact=lake.health.held < MOST_COUNTED)
+
+    @admin.display(description=gettext_lazy("exports"))
+    def exports(self, lake: Any) -> str:
+        return EMPTY if lake.health is None else export_health.state_of_lake(lake.health)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -84,7 +110,7 @@ class ExportRunAdmin(RecordAdmin):
         "id",
         "lake",
         "kind",
-        "state",
+        "standing",
         "rows",
         "files",
         "size",
@@ -95,8 +121,13 @@ class ExportRunAdmin(RecordAdmin):
     list_filter = ["kind", "state"]
     list_select_related = ["lake"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
-        return super().get_queryset(request).filter(lake__in=_lakes_for(request))
+    def get_queryset(self, request: HttpRequest) -> Any:
+        runs = super().get_queryset(request).filter(lake__in=_lakes_for(request))
+        return runs.annotate(running=export_health.IS_RUNNING)
+
+    @admin.display(description=gettext_lazy("state"))
+    def standing(self, run: Any) -> Any:
+        return export_health.state_of_run(run)
 
     @admin.display(description=gettext_lazy("size"))
     def size(self, run: ExportRun) -> str:

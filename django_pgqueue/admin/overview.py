@@ -14,7 +14,7 @@ from django.db.models.expressions import RawSQL
 from django.utils.timezone import is_naive, now
 from django.utils.translation import gettext
 
-from django_pgqueue.admin import places
+from django_pgqueue.admin import export_health, places
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.wording import counted
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
@@ -79,7 +79,7 @@ class Alert:
 
     level: int
     text: str
-    about: str  # "messages", "failures", "queue", "consumers" or "database"
+    about: str  # "messages", "failures", "queue", "consumers", "database" or "exports"
     queue: Queue | None = None
     place: Place | None = None
 
@@ -178,6 +178,7 @@ def look(
     if open_for is not None and open_for > LONG_TRANSACTION:
         told = gettext("A transaction has been open for %s: dead rows cannot be removed")
         found.alerts.append(Alert(WARNING, told % age(open_for), "database"))
+    found.alerts += [Alert(BAD, text, "exports") for text in export_health.alerts(using, seen)]
     if by_name:
         found.rows.sort(key=lambda row: row.queue.name.lower())
     return found

@@ -20,7 +20,7 @@ from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.queue_actions import PausePage
 from django_pgqueue.admin.wording import EMPTY
 from django_pgqueue.conf import settings
-from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
+from django_pgqueue.models import ArchivedMessage, ExportRun, Message, Process, Queue
 from django_pgqueue.wording import age, amount
 
 __all__ = ["FiguresPage", "OverviewJson", "OverviewPage"]
@@ -106,6 +106,9 @@ class FiguresPage(Page):
             target = None
         if about == "queue" and queue is not None:
             return self.url("queue_overview", queue.pk)
+        if about == "exports":
+            has_page = self.owner.admin_site.is_registered(ExportRun)
+            return self.url("exportrun_changelist") if has_page else None
         models = {"messages": Message, "archive": ArchivedMessage}
         if about in models and queue is not None:
             if not self.owner.admin_site.is_registered(models[about]):

@@ -92,7 +92,7 @@ def release(queue: OpenQueue, receipts: Iterable[Receipt]) -> Settled:
     Raises QueueNotFound.
     """
     receipts = arguments.receipts(receipts)
-    return by_receipts(queue, "release", receipts, {}) if receipts else Settled()
+    return by_receipts(queue, "release", receipts, {"deliveries": 1}) if receipts else Settled()
 
 
 def fail(

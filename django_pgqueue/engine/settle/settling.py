@@ -16,7 +16,7 @@ from django_pgqueue.engine.leases.batches import archive_batches, unfold
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.types import Receipt, Settled, State
 
-__all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "purge", "set_vt"]
+__all__ = ["archive", "by_receipts", "cancel", "delete", "erase", "hold", "purge", "set_vt"]
 
 PURGE_BATCH = 50_000
 
@@ -122,6 +122,24 @@ def set_vt(
         arguments.duration(vt)
         moment["after"] = dt.timedelta(0)
     return _settle(queue, "set_vt", receipts_or_ids, moment, in_flight)
+
+
+def hold(
+    queue: OpenQueue, receipts: Iterable[Receipt], vt: float | dt.timedelta, *, more: int = 0
+) -> Settled:
+    """Extend the leases of deliveries, and count ``more`` deliveries of their messages.
+
+    For a reader that processes a batch again. Followers of FIFO groups that were set back when
+    their leases expired are leased again, unless another reader has had their head since. From
+    then on a valid receipt has a ``read_ct`` that is higher by ``more``.
+
+    >>> hold(orders, [message.receipt], 60)
+    [1]
+
+    Raises InvalidArgument.
+    """
+    params = {"vt": arguments.duration(vt, least=0), "more": more}
+    return by_receipts(queue, "hold", arguments.receipts(receipts), params)
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:

@@ -340,6 +340,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "delete": (leased, lambda q, messages: q.delete(messages)),
     "delete_by_id": (some_ids, lambda q, ids: q.delete(ids)),
     "set_vt": (leased, lambda q, messages: q.set_vt(messages, 60)),
+    "hold": (
+        leased,
+        lambda q, messages: settling.hold(opened(q), [m.receipt for m in messages], 60),
+    ),
     "set_vt_by_id": (some_ids, lambda q, ids: q.set_vt(ids, 60)),
     "next_due": (
         lambda q: Message.objects.resolve(q.name, USING),
