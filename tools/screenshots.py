@@ -1,6 +1,6 @@
 """Screenshots of every page of the admin, on a wide and on a narrow screen.
 
-    python -m tools.screenshots [directory] [--dark] [--unfold]
+    python -m tools.screenshots [directory] [--dark] [--unfold] [--language de] [--only NAME ...]
 
 Plays the scene of the browser tests into a database of its own, on the tests' server. Needs
 Chromium and Playwright.
@@ -22,7 +22,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WIDTHS = (1280, 390)
+WIDTHS = (1280, 390, 1600)
 
 
 def main() -> None:
@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("directory", nargs="?", default="screenshots", type=Path)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--unfold", action="store_true", help="under the theme django-unfold")
+    parser.add_argument("--language", default="en", help="of the pages")
+    parser.add_argument("--only", nargs="+", help="names of pages")
     options = parser.parse_args()
     # Playwright runs an event loop in this thread, in which Django would refuse database queries.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
@@ -48,7 +50,7 @@ def main() -> None:
     settings.ALLOWED_HOSTS.append("127.0.0.1")
     databases = setup_databases(verbosity=0, interactive=False)
     try:
-        _take(options.directory, "dark" if options.dark else "light", unfold=options.unfold)
+        _take(options)
     finally:
         _disconnect()
         teardown_databases(databases, verbosity=0)
@@ -66,17 +68,18 @@ def _disconnect() -> None:
             )
 
 
-def _take(directory: Path, scheme: str, *, unfold: bool) -> None:
+def _take(options: argparse.Namespace) -> None:
     from playwright.sync_api import sync_playwright
 
     from tests.admin import browsing, scenes
 
-    directory.mkdir(parents=True, exist_ok=True)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    scheme = "dark" if options.dark else "light"
     scenes.superuser()
     scenes.play()
     with ExitStack() as stack:
         policy, drawn = browsing.STRICT, "html"
-        if unfold:
+        if options.unfold:
             from tests.admin import unfold_site
 
             stack.enter_context(unfold_site.installed())
@@ -87,16 +90,20 @@ def _take(directory: Path, scheme: str, *, unfold: bool) -> None:
         stack.callback(browser.close)
         for width in WIDTHS:
             context = browser.new_context(
-                viewport={"width": width, "height": 900}, color_scheme=scheme
+                viewport={"width": width, "height": 900},
+                color_scheme=scheme,
+                locale=options.language,
             )
             page = context.new_page()
             browsing.sign_in(page, url)
             for name, path in pages():
+                if options.only and name not in options.only:
+                    continue
                 scenes.beat()
                 page.goto(url + path)
                 page.wait_for_selector(drawn)
                 wide = page.evaluate("document.documentElement.scrollWidth")
-                target = directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
+                target = options.directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
                 page.screenshot(path=target, full_page=True)
                 print(target, "" if wide <= width else f"is {wide} pixels wide")
             context.close()
