@@ -112,15 +112,17 @@ def test_messages_and_outcomes_can_be_subscribed_to(server: EmbeddedServer, acto
     with psycopg.connect(copy, autocommit=True) as log:
         log.execute(
             "CREATE TABLE pgqueue_message (id bigint, enqueued_at timestamptz, "
-            "scheduled_at timestamptz, enqueued_xid bigint, queue_id integer, priority smallint, "
+            "scheduled_at timestamptz, enqueued_xid bigint, failure bigint, queue_id integer, "
+            "source_id integer, priority smallint, "
             "group_key text, dedup_key text, headers jsonb, body jsonb, "
             "PRIMARY KEY (id, queue_id, enqueued_at))"
         )
         log.execute(
             "CREATE TABLE pgqueue_archive (id bigint, enqueued_at timestamptz, "
             "first_read_at timestamptz, last_read_at timestamptz, archived_at timestamptz, "
-            "archive_xid bigint, queue_id integer, read_ct integer, attempts integer, state text, "
-            "error text, result jsonb, PRIMARY KEY (id, queue_id, enqueued_at))"
+            "archive_xid bigint, failure bigint, queue_id integer, read_ct integer, "
+            "attempts integer, state text, error text, result jsonb, "
+            "PRIMARY KEY (id, queue_id, enqueued_at))"
         )
         log.execute(
             "CREATE TABLE pgqueue_queue (id integer PRIMARY KEY, name text, "
