@@ -53,8 +53,12 @@ def metrics_of_all(runner: Runner, storage: Collection[bool]) -> list[Metrics]:
 
 
 def _flush_statistics(runner: Runner) -> None:
-    """Make messages that this session has sent count in the server's statistics."""
-    runner.run("SELECT pg_stat_force_next_flush()")
+    """Make messages that this session has sent count in the server's statistics.
+
+    Within a transaction they do not count before its end.
+    """
+    if runner.alone:
+        runner.run("SELECT pg_stat_force_next_flush()")
 
 
 def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
@@ -78,7 +82,13 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         scraped_at,
         complete,
     ) = row
-    exact = complete and ready <= ready_limit and max(waiting, deferred, archived) <= limit
+    past = {
+        "ready": ready > ready_limit or not complete,
+        "waiting": waiting > limit or not complete,
+        "in_flight": deferred > limit,
+        "delayed": deferred > limit,
+        "archived": archived > limit,
+    }
     if archived > limit:
         archived = max(archived, archived_estimate)
     # Messages that only the statistics know of are added to the count that stopped at its limit.
@@ -107,5 +117,6 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         archived=archived,
         total=max(length + archived, inserted),
         scraped_at=scraped_at,
-        exact=exact,
+        exact=not any(past.values()),
+        estimated=tuple(name for name, is_past in past.items() if is_past),
     )
