@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import socket
 from typing import Any, ClassVar
 
 from django.db import connections, models, transaction
-from django.db.models import lookups
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.ddl.locks import set_locally
@@ -19,18 +19,13 @@ from django_pgqueue.models.queue import Queue
 __all__ = ["GONE_KEPT", "Process", "ago"]
 
 
-# Commit heartbeats without waiting for the disk: if a crash loses one, the next one follows.
-UNFLUSHED = lookups.Exact(
-    models.Func(
-        models.Value("synchronous_commit"),
-        models.Value("off"),
-        models.Value(True),
-        function="set_config",
-        output_field=models.TextField(),
-    ),
-    "off",
-)
-
+# A heartbeat is committed without waiting for the disk: if a crash loses one, the next one follows.
+_BEAT = """
+    UPDATE pgqueue_process
+    SET heartbeat_at = statement_timestamp(), working_on = %s, stopping = %s
+    WHERE id = %s AND gone_at IS NULL AND set_config('synchronous_commit', 'off', true) = 'off'
+    RETURNING quiet
+"""
 
 #: How long the row of a dead process is kept.
 GONE_KEPT = dt.timedelta(days=1)
@@ -54,13 +49,14 @@ class ProcessManager(models.Manager["Process"]):
             host=socket.gethostname(), pid=os.getpid(), version=version, queues=queues
         )
 
-    def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool:
-        """Record a heartbeat. Returns False if the process was reaped."""
-        return bool(
-            self.using(process._state.db)
-            .filter(UNFLUSHED, pk=process.pk)
-            .update(heartbeat_at=NOW, working_on=working_on, stopping=stopping)
-        )
+    def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool | None:
+        """Record a heartbeat. Returns whether the process is asked to be quiet; None if it was
+        reaped.
+        """
+        with connections[process._state.db or "default"].cursor() as cursor:
+            cursor.execute(_BEAT, [json.dumps(working_on), stopping, process.pk])
+            row = cursor.fetchone()
+        return None if row is None else bool(row[0])
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
         """Processes with a heartbeat in the last ``dead_after`` seconds that are not stopping."""
@@ -119,6 +115,9 @@ class Process(models.Model):
         default=list, help_text="Names of the schedules that its code declares."
     )
     stopping: models.BooleanField[bool, bool] = models.BooleanField(default=False)
+    quiet: models.BooleanField[bool, bool] = models.BooleanField(
+        default=False, help_text="Asked to fetch no more messages."
+    )
     started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
         db_default=NOW
     )
@@ -142,6 +141,7 @@ class Process(models.Model):
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("view_health", "Can view the health of the database"),
+            ("quiet_process", "Can keep consumer processes from fetching"),
         )
         db_table = "pgqueue_process"
         required_db_vendor = "postgresql"

@@ -89,15 +89,15 @@ class Fetcher(Loop):
         """Lease as many messages as the buffer has capacity for, and put them there."""
         buffer, handler = subscription.buffer, subscription.handler
         plan, size = buffer.plan, subscription.fetch_batch_size
-        queue = subscription.refresh()
+        subscription.refresh()
         wanted = 1 if plan.suspicious else buffer.room(size)
         allowed = None if self._allowance is None else self._allowance()
         if allowed is not None:
             wanted = min(wanted, allowed)
-        if queue.paused or wanted == 0:
+        if subscription.is_held or wanted == 0:
             plan.at = time.monotonic() + handler.max_fetch_interval
             # Messages notified meanwhile are fetched as soon as there is room.
-            plan.more = not queue.paused
+            plan.more = not subscription.is_held
             if plan.more and allowed != 0 and buffer.room(size):
                 # A worker freed capacity before ``more`` was set, so it will not wake this loop.
                 plan.at = 0.0

@@ -70,11 +70,14 @@ class Presence(Loop):
     def _beat(self, alias: str) -> None:
         process = self._processes[alias]
         mine = [s for s in self._subscriptions if s.queue.alias == alias]
-        if not Process.objects.beat(process, _working_on(mine), self.leaving):
+        quiet = Process.objects.beat(process, _working_on(mine), self.leaving)
+        if quiet is None:
             # Its row was reaped after too long a silence, and its leases were given back. What
             # runs is fenced by its receipts.
             for subscription in self._register(alias):
                 subscription.give_back(subscription.buffer.take_back())
+        for subscription in mine:
+            subscription.quiet = bool(quiet)
         for worker, count in Process.objects.reap(self._dead_after, using=alias).items():
             signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
 

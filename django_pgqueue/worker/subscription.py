@@ -48,6 +48,8 @@ class Subscription:
         self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)
         #: The id of this process's row in the queue's database; the presence loop writes it.
         self.process_id: int | None = None
+        #: Whether this process is asked to fetch nothing; the presence loop writes it.
+        self.quiet = False
         capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
         most = handler.batch_size if handler.batch else 10
         buffer = AsyncBuffer if handler.is_async else Buffer
@@ -65,6 +67,11 @@ class Subscription:
         self.queue = Queue.objects.resolve(self.name, self.queue.alias)
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
         return self.queue
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is to be fetched for now."""
+        return self.quiet or bool(self.queue.paused)
 
     def lease(self, qty: int, *, behind: Sequence[Message] = (), **options: Any) -> list[Message]:
         """Lease up to ``qty`` messages; ``options`` are those of :func:`reading.lease`.

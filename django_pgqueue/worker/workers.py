@@ -154,7 +154,7 @@ class LockedWorker(threading.Thread):
         subscription = self._subscription
         with limited():
             queue = subscription.refresh()
-        if queue.paused or not self._reserve(subscription):
+        if subscription.is_held or not self._reserve(subscription):
             return False
         outcomes = None
         try:

@@ -123,7 +123,7 @@ def register() -> None:
 def beat() -> None:
     from django_pgqueue.models import Process
 
-    assert Process.objects.beat(Process.objects.get(), {}, False)
+    assert Process.objects.beat(Process.objects.get(), {}, False) is False
 
 
 def reap() -> None:
