@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy
 
@@ -15,13 +16,14 @@ class PgQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from django_pgqueue import checks, schedules  # noqa: F401  registers them
-        from django_pgqueue.models import fixtures
+        from django_pgqueue.models import Queue, fixtures
         from django_pgqueue.observability import logs
 
         if apps.is_installed("django.contrib.admin"):
             # Load the admin in consumers too: it logs the end of bulk actions.
             from django_pgqueue import admin  # noqa: F401
 
+        connection_created.connect(Queue.objects.forget_unlogged)
         fixtures.connect()
         logs.connect()
         schedules.connect()

@@ -24,7 +24,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import TextLoader
 
 from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue, clear_lost
 from django_pgqueue.engine.read.grouped import read_grouped, read_grouped_rr
 from django_pgqueue.engine.read.polling import read_with_poll
 from django_pgqueue.engine.read.reading import peek, pop, read
@@ -150,6 +150,8 @@ def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> li
             raise TablesMissing(error) from error
         raise
     columns = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    if any(each["unlogged"] for each in columns):
+        clear_lost(runner)
     return [OpenQueue(**each, runner=runner, find=partial(_find, runner)) for each in columns]
 
 

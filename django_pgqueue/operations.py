@@ -382,7 +382,7 @@ class _Database:
         number = queue.pk
         queue.delete()
         with self._connection.cursor() as cursor:
-            tables.drop_tables(cursor, number, name=queue.name, unlogged=queue.unlogged)
+            tables.drop_tables(cursor, number, name=queue.name)
 
     def _with_target(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         settings = dict(settings)

@@ -93,26 +93,19 @@ def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Rece
 
 
 class Settled(list[int]):
-    """The ids that an operation changed: a list with two attributes.
+    """The ids that an operation changed: a list.
 
-    ``lost`` holds the given receipts and ids that were not found. ``before`` holds receipts whose
-    deliveries an earlier call had settled, as when a call is repeated after its answer was lost.
+    ``lost`` holds the given receipts and ids that changed nothing: the message was read again
+    since, or settled, or is not in the queue.
 
     >>> done = Settled([1, 2], lost=[3])
     >>> done == [1, 2], done.lost
     (True, [3])
     """
 
-    def __init__(
-        self,
-        ids: Iterable[int] = (),
-        *,
-        lost: Iterable[Receipt | int] = (),
-        before: Iterable[Receipt] = (),
-    ) -> None:
+    def __init__(self, ids: Iterable[int] = (), *, lost: Iterable[Receipt | int] = ()) -> None:
         super().__init__(ids)
         self.lost: list[Receipt | int] = list(lost)
-        self.before: list[Receipt] = list(before)
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ def publish(
                     connection.execute(ARRIVED)
                     _copy(url, connection, tokens, expected, "pgqueue_arrived", columns)
                     for queue in queues:
-                        names = ddl.table_names(queue.id, unlogged=queue.unlogged)
+                        names = ddl.table_names(queue.id)
                         connection.execute(SEND_ONCE.format_map(names), window(queue))
                 elif queues:
                     # With one queue, copy into its own table, whose trigger need not look up the
@@ -284,7 +284,7 @@ WITH arrived AS MATERIALIZED (
     FROM pgqueue_arrived WHERE queue_id = {queue_id}
 ),
 claimed AS MATERIALIZED (
-    SELECT * FROM {claim_keys}(
+    SELECT * FROM pgqueue_claim_keys(
         {queue_id}, (SELECT array_agg(dedup_key ORDER BY place) FROM arrived),
         %(window)s::interval)
 )

@@ -114,7 +114,7 @@ def newest(queue: OpenQueue) -> int:
 
 def has_any_up_to(queue: OpenQueue, pk: int) -> bool:
     """Whether a message up to this id could be read now."""
-    names = ddl.table_names(queue.id, unlogged=queue.unlogged)
+    names = ddl.table_names(queue.id)
     [(found,)] = queue.runner.run(_ANY_UP_TO.format_map(names), {"pk": pk})
     return bool(found)
 
@@ -130,10 +130,10 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
 
 
 _ANY_UP_TO = """
-SELECT EXISTS (SELECT FROM {ready} WHERE queue_id = {queue_id} AND id <= %(pk)s)
-    OR EXISTS (SELECT FROM {deferred} WHERE queue_id = {queue_id} AND id <= %(pk)s
+SELECT EXISTS (SELECT FROM pgqueue_ready WHERE queue_id = {queue_id} AND id <= %(pk)s)
+    OR EXISTS (SELECT FROM pgqueue_deferred WHERE queue_id = {queue_id} AND id <= %(pk)s
                AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM {lease} WHERE queue_id = {queue_id} AND head <= %(pk)s
+    OR EXISTS (SELECT FROM pgqueue_lease WHERE queue_id = {queue_id} AND head <= %(pk)s
                AND vt <= statement_timestamp())
-    OR EXISTS (SELECT FROM {recheck} WHERE queue_id = {queue_id} AND id <= %(pk)s)
+    OR EXISTS (SELECT FROM pgqueue_recheck WHERE queue_id = {queue_id} AND id <= %(pk)s)
 """

@@ -115,7 +115,7 @@ def test_every_way_to_send_read_and_settle(
     assert bare.archive(orders, first[:2]) == sent[:2]
     assert bare.retry(orders, {first[2].receipt: 0}) == [sent[2]]
     assert bare.fail(orders, {followers[0].receipt: "no"}) == [sent[3]]
-    assert bare.archive(orders, first[0]).before == [first[0].receipt]
+    assert bare.archive(orders, first[0]).lost == [first[0].receipt]
 
 
 def test_a_batch_is_leased_and_archived_as_one(plain: psycopg.Connection[Any]) -> None:

@@ -407,8 +407,8 @@ def own(name: str, parent: str = "message") -> str:
             "inserted of {daily}_default is missing",
         ),
         (
-            "DROP TRIGGER pgqueue_message_inserted_unlogged ON pgqueue_message",
-            "pgqueue_message_inserted_unlogged of pgqueue_message is missing",
+            "DROP TRIGGER pgqueue_message_inserted ON pgqueue_message",
+            "pgqueue_message_inserted of pgqueue_message is missing",
         ),
         (
             "ALTER TABLE pgqueue_ready DISABLE TRIGGER pgqueue_members_gone",
@@ -416,7 +416,7 @@ def own(name: str, parent: str = "message") -> str:
         ),
         (
             "DROP TRIGGER pgqueue_message_inserted ON {fast}; CREATE TRIGGER "
-            "pgqueue_message_inserted AFTER INSERT ON {fast} REFERENCING NEW TABLE AS inserted "
+            "pgqueue_message_inserted AFTER INSERT ON {fast} "
             "FOR EACH STATEMENT EXECUTE FUNCTION pgqueue_message_inserted()",
             "pgqueue_message_inserted of {fast} is altered",
         ),

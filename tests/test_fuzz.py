@@ -169,10 +169,8 @@ OPERATIONS = [
     "set_vt",
     "settle",
 ]
-#: For consumers: without an async twin.
-CONSUMERS = {"drained", "next_due", "settle"}
 #: Cannot run in a test's transaction, or wait as long as their argument says.
-LEFT_OUT = {"maintain", "repartition", "result"}
+LEFT_OUT = {"maintain", "repartition", "result", "wait"}
 #: Arguments without a check: callables, or values passed to the caller's code.
 ANYTHING = {"progress"}
 
@@ -220,7 +218,7 @@ OF_ALL: dict[str, dict[str, Any]] = {
 }
 #: Operations without arguments, or that cannot run in a test's transaction. create_queue has its
 #: own test.
-OF_ALL_LEFT_OUT = {"create_queue", "list_queues", "maintain_all", "metrics_all"}
+OF_ALL_LEFT_OUT = {"create_queue", "list_queues", "maintain_all", "metrics_all", "resolve"}
 #: Django's methods, with their own arguments.
 DJANGO = {name for name, _ in inspect.getmembers(Manager, callable)}
 
@@ -229,8 +227,8 @@ def public(where: type) -> set[str]:
     """The public operations of a class, without their async twins."""
     return {
         name
-        for name, value in inspect.getmembers(where, callable)
-        if not name.startswith("_") and (hasattr(where, f"a{name}") or name in CONSUMERS)
+        for name, value in inspect.getmembers(where, inspect.isfunction)
+        if not name.startswith("_") and not inspect.iscoroutinefunction(value)
     }
 
 

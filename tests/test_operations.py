@@ -12,7 +12,7 @@ from django.db.migrations.writer import OperationWriter
 
 from django_pgqueue.errors import InvalidArgument, InvalidQueueName
 from django_pgqueue.maintenance import bounds
-from django_pgqueue.models import LiveMessage, Message, Queue
+from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.operations import (
     AlterQueue,
     BindTopic,
@@ -221,7 +221,7 @@ def test_drop_drops_and_backwards_makes_an_empty_queue(state):
     backwards(operation, state)
 
     assert Queue.objects.get().visibility_timeout == 60
-    assert Message.objects.peek("orders") == []
+    assert BoundQueue("orders").peek() == []
 
 
 def test_drop_names_the_queues_that_send_their_dead_letters_there(state):

@@ -113,7 +113,7 @@ def tables(alias: str) -> list[Table]:
             moment(analyzed),
             dead > DEAD_ROWS and dead > DEAD_SHARE * live,
         )
-        for name, live, dead, size, vacuumed, analyzed in _rows(alias, _TABLES, [ddl.hot_tables()])
+        for name, live, dead, size, vacuumed, analyzed in _rows(alias, _TABLES, [list(ddl.LIVE)])
     ]
 
 

@@ -167,7 +167,7 @@ def look(
         return Overview([], [], [], now())
     using = queues[0].alias
     ids = [queue.pk for queue in queues]
-    measured = metrics_of_all(runner(using), [queue.unlogged for queue in queues])
+    measured = metrics_of_all(runner(using))
     found = judged(
         queues,
         {each.queue_name: each for each in measured},

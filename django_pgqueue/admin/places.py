@@ -8,14 +8,13 @@ All queries read the narrow tables by their indexes, up to a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import ddl
 from django_pgqueue.engine.statements import Part, compose
 
 if TYPE_CHECKING:
@@ -110,20 +109,18 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
     order = "ORDER BY queue_id, key, id" if ordered else ""
     when = Part("places/due" if place is Place.DUE else "places/not_due")
 
-    def of_queues(tables: Mapping[str, object]) -> str:
-        found = []
-        for rows, choice in _ROWS[place].items():
-            chosen = [*([compose(choice, tables)] if choice else []), *conditions]
-            names: dict[str, object] = {
-                "rows": compose(f"lists/{rows}", {**tables, **_LISTS, "when": when}, __package__),
-                "most": f"%({'look' if chosen else 'limit'})s",
-                "conditions": " AND ".join(chosen) or "true",
-            }
-            found.append(compose("lists/rows", names, __package__))
-        names = {**tables, "found": " UNION ALL ".join(found), "order": order}
-        return compose("lists/of_queues", names, __package__)
-
-    return f"{_of_both(of_queues)} {order} LIMIT (SELECT %(limit)s::bigint)"
+    found = []
+    for rows, choice in _ROWS[place].items():
+        chosen = [*([compose(choice, {})] if choice else []), *conditions]
+        names: dict[str, object] = {
+            "rows": compose(f"lists/{rows}", {**_LISTS, "when": when}, __package__),
+            "most": f"%({'look' if chosen else 'limit'})s",
+            "conditions": " AND ".join(chosen) or "true",
+        }
+        found.append(compose("lists/rows", names, __package__))
+    return compose(
+        "lists/of_queues", {"found": " UNION ALL ".join(found), "order": order}, __package__
+    )
 
 
 def oldest_readable(queues: Iterable[int], *, using: str) -> dict[int, float]:
@@ -175,29 +172,22 @@ def surroundings(message: Message, dead_after: float, qty: int = 5) -> Surroundi
         dead_after: seconds without a heartbeat after which a consumer counts as dead.
         qty: how many messages of the group to list before it and after it.
     """
-    names = ddl.table_names(message.queue_id, unlogged=message.queue.unlogged)
     params = {
         "group": message.group_key,
         "id": message.pk,
         "qty": qty,
         "most": MOST_COUNTED,
+        "queue_id": message.queue_id,
         "queue": message.queue.name,
         "dead_after": dead_after,
     }
     with connections[message.queue.alias].cursor() as cursor:
-        cursor.execute(compose("surroundings", names, __package__), params)
+        cursor.execute(compose("surroundings", {}, __package__), params)
         head, before, after, *others = cursor.fetchone()
     return Surroundings(head, before[::-1], after[:qty], len(after) > qty, *others)
 
 
 def _fetch(name: str, of: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
-    sql = _of_both(lambda tables: compose(name, {**tables, "of": of}, __package__))
     with connections[using].cursor() as cursor:
-        cursor.execute(sql, params)
+        cursor.execute(compose(name, {"of": of}, __package__), params)
         return list(cursor.fetchall())
-
-
-def _of_both(statement: Callable[[Mapping[str, object]], str]) -> str:
-    """One text for logged and unlogged queues; ``statement`` makes it from names of tables."""
-    twins = (statement(ddl.shared_names(unlogged=unlogged)) for unlogged in (False, True))
-    return " UNION ALL ".join(f"({twin})" for twin in twins)

@@ -187,7 +187,7 @@ def room_of(queue: Queue) -> tuple[list[tuple[str, str]], bool, list[tuple[str, 
     """
     sql = """
         WITH waiting AS (
-            SELECT group_key FROM {waiting} WHERE queue_id = {queue_id}
+            SELECT group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
             ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)),
         groups AS (
             SELECT group_key, count(*) AS number FROM waiting

@@ -7,21 +7,21 @@ CROSS JOIN LATERAL (
     (SELECT CASE WHEN {places/due} THEN 'due' WHEN {places/in_flight} THEN 'in_flight'
                  WHEN {places/delayed} THEN 'delayed' END,
             vt, read_ct, attempts, first_read_at, last_read_at, state = 'PROCESSING'
-     FROM {deferred} d WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id OFFSET 0)
+     FROM pgqueue_deferred d WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id OFFSET 0)
     UNION ALL
     (SELECT CASE WHEN {places/due} THEN 'due' ELSE 'in_flight' END,
             vt, 1, 0, read_at, read_at, true
-     FROM {lease} l
+     FROM pgqueue_lease l
      WHERE int8range(l.head, l.tail, '[]') @> m.id AND l.queue_id + 0 = m.queue_id
        AND m.id = ANY(l.ids) LIMIT 1)
     UNION ALL
     (SELECT coalesce(f.place, 'waiting'),
             w.vt, w.read_ct, w.attempts, w.first_read_at, w.last_read_at, false
-     FROM {waiting} w
+     FROM pgqueue_waiting w
      LEFT JOIN LATERAL (SELECT f.id, f.place FROM (SELECT w.group_key) g
                         CROSS JOIN LATERAL ({places/first}) f) f ON f.id = w.id
      WHERE w.queue_id = m.queue_id AND w.group_key = m.group_key AND w.id = m.id OFFSET 0)
     UNION ALL
-    (SELECT 'ready', NULL, 0, 0, NULL, NULL, false FROM {ready} r
+    (SELECT 'ready', NULL, 0, 0, NULL, NULL, false FROM pgqueue_ready r
      WHERE r.queue_id = m.queue_id AND -r.priority = -m.priority::smallint AND r.id = m.id OFFSET 0)
 ) s (place, vt, read_ct, attempts, first_read_at, last_read_at, leased)

@@ -1,6 +1,5 @@
 -- Returns an id for each message of a batch with dedup keys, and whether it is new. While a key is
 -- held, its id is that of its first message. Called by single sends, batch sends and Spark's sink.
--- Run once for each set of live tables: {twin} is empty or _unlogged.
 --
 -- A held key is only looked up, so a duplicate writes nothing. Other keys are claimed in key order,
 -- so that two batches cannot deadlock. A second transaction with the same key waits until the first
@@ -11,24 +10,27 @@
 -- good, so the sweep is pinned to its index. ORDER BY pins the look-up to the primary key: while
 -- the table is small, the planner would otherwise use the sweep's index for an equality.
 
-CREATE FUNCTION {schema}.pgqueue_claim_keys{twin}(queue integer, keys text[], during interval)
+CREATE FUNCTION {schema}.pgqueue_claim_keys(queue integer, keys text[], during interval)
 RETURNS TABLE (place bigint, id bigint, is_new boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM {schema}.pgqueue_clear_lost(q.id) FROM {schema}.pgqueue_queue q
+    WHERE q.id = queue AND q.unlogged;
+
     RETURN QUERY
         WITH given AS MATERIALIZED (
             SELECT place, dedup_key, nextval('{schema}.pgqueue_message_id_seq') AS id,
                    (SELECT CASE WHEN d.dedup_key = k.dedup_key AND d.until > statement_timestamp()
                                 THEN d.id END
-                    FROM {schema}.pgqueue_dedup{twin} d
+                    FROM {schema}.pgqueue_dedup d
                     WHERE d.queue_id = queue AND d.dedup_key >= k.dedup_key
                     ORDER BY d.dedup_key LIMIT 1) AS held
             FROM (SELECT * FROM unnest(keys) WITH ORDINALITY AS k (dedup_key, place)
                   ORDER BY place) k
         ),
         claimed AS (
-            INSERT INTO {schema}.pgqueue_dedup{twin} AS d (queue_id, dedup_key, id, until)
+            INSERT INTO {schema}.pgqueue_dedup AS d (queue_id, dedup_key, id, until)
             SELECT DISTINCT ON (dedup_key) queue, dedup_key, id, statement_timestamp() + during
             FROM given WHERE dedup_key IS NOT NULL AND held IS NULL
             ORDER BY dedup_key, place
@@ -43,8 +45,8 @@ BEGIN
         FROM given g LEFT JOIN claimed c USING (dedup_key)
         ORDER BY g.place;
 
-    DELETE FROM {schema}.pgqueue_dedup{twin} WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM {schema}.pgqueue_dedup{twin}
+    DELETE FROM {schema}.pgqueue_dedup WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {schema}.pgqueue_dedup
         WHERE queue_id = queue AND until <= statement_timestamp()
         ORDER BY until LIMIT 2 FOR UPDATE SKIP LOCKED));
 END
@@ -52,4 +54,4 @@ $$;
 
 -- Reverse
 
-DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys{twin}(integer, text[], interval);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_claim_keys(integer, text[], interval);

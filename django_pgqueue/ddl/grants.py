@@ -16,7 +16,7 @@ __all__ = ["KINDS", "copy", "extend", "inherit", "role_exists", "statements"]
 
 _KEPT = "SELECT, INSERT, UPDATE, DELETE"
 
-# By table without its prefix and its twin's ending. A statement of a role fires triggers with the
+# By table without its prefix. A statement of a role fires triggers with the
 # rights of that role: a send needs the tables that messages are put in order in.
 _SENDER = {
     "queue": "SELECT",
@@ -31,9 +31,11 @@ _SENDER = {
     "waiting": "INSERT",
     "recheck": "INSERT",
     "dedup": _KEPT,
+    "unlogged": "SELECT",
 }
 _CONSUMER = {
     **_SENDER,
+    "unlogged": "SELECT, INSERT",
     "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
     "group_key, dedup_key, headers, body)",
     "archive": "SELECT, INSERT",
@@ -46,7 +48,7 @@ _CONSUMER = {
 _ANALYST = dict.fromkeys(
     (
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
-        *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup"),
+        *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "history"),
     ),
@@ -73,9 +75,9 @@ KINDS = tuple(_RIGHTS)
 
 # Functions that the statements of a role call by themselves, in triggers or in policies.
 _FUNCTIONS = {
-    "sender": "^pgqueue_(wake|sent)(_unlogged)?$",
-    "consumer": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
-    "operator": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
+    "sender": "^pgqueue_(wake|sent)$",
+    "consumer": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
+    "operator": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
     "analyst": "^pgqueue_may$",
 }
 
@@ -142,7 +144,7 @@ def statements(
 def _rights_on(
     name: str, kind: str, queues: Collection[int] | None, targets: Collection[int]
 ) -> str | None:
-    base = name.removeprefix("pgqueue_").removesuffix("_unlogged")
+    base = name.removeprefix("pgqueue_")
     own = _OWN.fullmatch(base)
     if own is None:
         # Rights on the parents are rights on all queues.

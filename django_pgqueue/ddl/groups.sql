@@ -2,15 +2,14 @@
 --
 -- A statement that removes heads (an ack, a dead letter, an operator's DELETE) chooses all their
 -- successors in the same transaction. It never waits: for a locked group it inserts a recheck,
--- which the next reader processes after the commits. Run once for each set of live tables: {twin}
--- is empty or _unlogged.
+-- which the next reader processes after the commits.
 
 -- Sessions cache plans, and a plan made while a table was small would scan it for good. The
 -- statements are therefore pinned to indexes and to row addresses (ctid).
 
 -- Takes the ctids of groups whose heads are gone; the caller holds their row locks. Returns how
 -- many groups have a new head. Each statement sees everything committed before it.
-CREATE FUNCTION {schema}.pgqueue_next_heads{twin}(places tid[]) RETURNS integer
+CREATE FUNCTION {schema}.pgqueue_next_heads(places tid[]) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     heads integer := 0;
@@ -26,8 +25,8 @@ BEGIN
         -- by queue too: a dead-lettered follower keeps its id in another queue.
         WITH line AS MATERIALIZED (
             SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
-            FROM {schema}.pgqueue_group{twin} g LEFT JOIN LATERAL (
-                SELECT d.id, d.priority FROM {schema}.pgqueue_deferred{twin} d
+            FROM {schema}.pgqueue_group g LEFT JOIN LATERAL (
+                SELECT d.id, d.priority FROM {schema}.pgqueue_deferred d
                 WHERE g.followers IS NOT NULL AND d.id = ANY(g.followers)
                   AND d.queue_id + 0 = g.queue_id
                 ORDER BY d.id LIMIT 1) f ON true
@@ -35,22 +34,22 @@ BEGIN
         ),
         next AS MATERIALIZED (
             SELECT l.*, w.spot FROM line l LEFT JOIN LATERAL (
-                SELECT w.ctid AS spot FROM {schema}.pgqueue_waiting{twin} w
+                SELECT w.ctid AS spot FROM {schema}.pgqueue_waiting w
                 WHERE w.queue_id = l.queue_id AND w.group_key = l.group_key
                   AND w.id < coalesce(l.id, 9223372036854775807)
                 ORDER BY w.id LIMIT 1) w ON true
         ),
         moved AS (
-            DELETE FROM {schema}.pgqueue_waiting{twin} w USING next n WHERE w.ctid = n.spot
+            DELETE FROM {schema}.pgqueue_waiting w USING next n WHERE w.ctid = n.spot
             RETURNING w.*, n.place, CASE WHEN n.id IS NOT NULL THEN n.followers END AS followers
         ),
         readable AS (
-            INSERT INTO {schema}.pgqueue_ready{twin} (id, enqueued_at, queue_id, priority, group_key)
+            INSERT INTO {schema}.pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
             SELECT id, enqueued_at, queue_id, priority, group_key FROM moved
             WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
         ),
         not_yet AS (
-            INSERT INTO {schema}.pgqueue_deferred{twin}
+            INSERT INTO {schema}.pgqueue_deferred
                 (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
                  priority, state, group_key)
             SELECT id, coalesce(vt, statement_timestamp()), enqueued_at, first_read_at,
@@ -60,7 +59,7 @@ BEGIN
             WHERE read_ct > 0 OR vt > statement_timestamp()
         ),
         headed AS (
-            UPDATE {schema}.pgqueue_group{twin} g
+            UPDATE {schema}.pgqueue_group g
             SET head = n.id, priority = n.priority, followers = n.followers
             FROM (SELECT place, id, priority, followers FROM moved
                   UNION ALL
@@ -69,7 +68,7 @@ BEGIN
             WHERE g.ctid = n.place
         ),
         ended AS (
-            DELETE FROM {schema}.pgqueue_group{twin}
+            DELETE FROM {schema}.pgqueue_group
             WHERE ctid = ANY(ARRAY(SELECT place FROM next WHERE spot IS NULL AND id IS NULL))
         )
         SELECT array_agg(queue_id), (SELECT count(spot) FROM next) INTO found, seen FROM moved;
@@ -88,7 +87,7 @@ $$;
 -- Chooses the next heads after messages of groups were deleted from a table. If the deleted message
 -- is a follower in a batch, the lock on the group's row is held until the commit. A concurrent
 -- statement that removes the head then inserts a recheck, instead of choosing the deleted message.
-CREATE FUNCTION {schema}.pgqueue_go_on{twin}(
+CREATE FUNCTION {schema}.pgqueue_go_on(
     from_ready boolean, ids bigint[], queue_ids integer[], groups text[]
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -105,30 +104,30 @@ BEGIN
            array_agg(m.group_key) FILTER (WHERE blind OR g.place IS NULL)
     INTO places, ids, queue_ids, groups
     FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) LEFT JOIN LATERAL (
-        SELECT g.ctid AS place, g.head FROM {schema}.pgqueue_group{twin} g
+        SELECT g.ctid AS place, g.head FROM {schema}.pgqueue_group g
         WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key
         FOR UPDATE SKIP LOCKED) g ON true
     WHERE NOT from_ready
-       OR (SELECT true FROM {schema}.pgqueue_deferred{twin} d
+       OR (SELECT true FROM {schema}.pgqueue_deferred d
            WHERE d.id = m.id AND d.queue_id + 0 = m.queue_id LIMIT 1) IS NULL;
 
     IF ids IS NOT NULL THEN
         -- A group without a row, as after its queue was dropped, needs no recheck.
-        INSERT INTO {schema}.pgqueue_recheck{twin} (id, queue_id, group_key)
+        INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
         SELECT m.id, m.queue_id, m.group_key
         FROM unnest(ids, queue_ids, groups) AS m (id, queue_id, group_key) CROSS JOIN LATERAL (
-            SELECT FROM {schema}.pgqueue_group{twin} g
+            SELECT FROM {schema}.pgqueue_group g
             WHERE g.queue_id = m.queue_id AND g.group_key = m.group_key OFFSET 0) g;
     END IF;
 
     IF places IS NOT NULL THEN
-        PERFORM {schema}.pgqueue_next_heads{twin}(places);
+        PERFORM {schema}.pgqueue_next_heads(places);
     END IF;
 END
 $$;
 
 -- Most queues have no groups, so the trigger itself does as little as possible.
-CREATE FUNCTION {schema}.pgqueue_members_gone{twin}() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION {schema}.pgqueue_members_gone() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[];
     queue_ids integer[];
@@ -139,24 +138,24 @@ BEGIN
         SELECT array_agg(id), array_agg(queue_id), array_agg(group_key)
         INTO ids, queue_ids, groups
         FROM gone WHERE group_key IS NOT NULL;
-        PERFORM {schema}.pgqueue_go_on{twin}(TG_ARGV[0] = 'ready', ids, queue_ids, groups);
+        PERFORM {schema}.pgqueue_go_on(TG_ARGV[0] = 'ready', ids, queue_ids, groups);
     END IF;
     RETURN NULL;
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_members_gone{twin}() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION {schema}.pgqueue_members_gone() FROM PUBLIC;
 
-CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON {schema}.pgqueue_ready{twin}
+CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON {schema}.pgqueue_ready
     REFERENCING OLD TABLE AS gone
-    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_members_gone{twin}('ready');
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_members_gone('ready');
 
-CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON {schema}.pgqueue_deferred{twin}
+CREATE TRIGGER pgqueue_members_gone AFTER DELETE ON {schema}.pgqueue_deferred
     REFERENCING OLD TABLE AS gone
-    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_members_gone{twin}('deferred');
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pgqueue_members_gone('deferred');
 
 -- Reverse
 
-DROP FUNCTION IF EXISTS {schema}.pgqueue_members_gone{twin}() CASCADE;
-DROP FUNCTION IF EXISTS {schema}.pgqueue_go_on{twin}(boolean, bigint[], integer[], text[]);
-DROP FUNCTION IF EXISTS {schema}.pgqueue_next_heads{twin}(tid[]);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_members_gone() CASCADE;
+DROP FUNCTION IF EXISTS {schema}.pgqueue_go_on(boolean, bigint[], integer[], text[]);
+DROP FUNCTION IF EXISTS {schema}.pgqueue_next_heads(tid[]);

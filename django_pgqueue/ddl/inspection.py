@@ -140,15 +140,15 @@ def _triggers(cursor: Any, schema: str, made: str) -> Iterator[Damage]:
     wanted = {(name, table): text for text, name, table in _statements_of(made)}
     cursor.execute(
         f"""
-        SELECT t.relid::regclass::text, q.unlogged
+        SELECT t.relid::regclass::text
         FROM {schema}.pgqueue_queue q
         CROSS JOIN LATERAL pg_partition_tree(to_regclass('pgqueue_message_q' || q.id)) t
         ORDER BY 1
         """
     )
-    for table, unlogged in cursor.fetchall():
+    for (table,) in cursor.fetchall():
         plain = table.rpartition(".")[2]
-        wanted[SEND_TRIGGER, plain] = send_trigger(plain, unlogged=unlogged)
+        wanted[SEND_TRIGGER, plain] = send_trigger(plain)
     cursor.execute(
         "SELECT t.tgname::text, c.relname::text, t.tgenabled = 'O', pg_get_triggerdef(t.oid) "
         "FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "

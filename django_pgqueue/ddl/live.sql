@@ -3,13 +3,12 @@
 -- (behind the head of its FIFO group).
 --
 -- All queues share these tables: few indexes, no DDL per queue, and no plan that grows with the
--- number of queues. Unlogged queues have a second, unlogged set. A crash empties it together with
--- their unlogged partitions, so that no state row outlives its message.
+-- number of queues.
 --
 -- Each key ends with the message's whole key, (id, queue_id, enqueued_at): reads must not fail if
 -- two queues have the same id, or if an id was sent twice.
 --
--- Every logged table has a replica identity: without one, a publication FOR ALL TABLES refuses each
+-- Each table has a replica identity: without one, a publication FOR ALL TABLES refuses each
 -- DELETE. The old row is logged only where wal_level is logical.
 
 CREATE TABLE pgqueue_ready (
@@ -144,13 +143,9 @@ CREATE TABLE pgqueue_dedup (
 
 CREATE INDEX pgqueue_dedup_until_idx ON pgqueue_dedup (queue_id, until);
 
-CREATE UNLOGGED TABLE pgqueue_ready_unlogged (LIKE pgqueue_ready INCLUDING ALL);
-CREATE UNLOGGED TABLE pgqueue_deferred_unlogged (LIKE pgqueue_deferred INCLUDING ALL);
-CREATE UNLOGGED TABLE pgqueue_lease_unlogged (LIKE pgqueue_lease INCLUDING ALL);
-CREATE UNLOGGED TABLE pgqueue_waiting_unlogged (LIKE pgqueue_waiting INCLUDING ALL);
-CREATE UNLOGGED TABLE pgqueue_group_unlogged (LIKE pgqueue_group INCLUDING ALL);
-CREATE UNLOGGED TABLE pgqueue_recheck_unlogged (LIKE pgqueue_recheck INCLUDING ALL);
-CREATE UNLOGGED TABLE pgqueue_dedup_unlogged (LIKE pgqueue_dedup INCLUDING ALL);
+-- The unlogged queues whose messages the server still has. A crash empties this table together with
+-- the partitions of those queues; clear_lost.sql then deletes their rows from the tables above.
+CREATE UNLOGGED TABLE pgqueue_unlogged (queue_id integer PRIMARY KEY);
 
 -- Every live message with its state: for people, not for the hot path. State and vt tell its place
 -- (engine/places.sql), but for messages of waiting.
@@ -160,43 +155,22 @@ CREATE VIEW pgqueue_live AS
            NULL::timestamptz AS last_read_at, NULL::integer AS process_id
     FROM pgqueue_ready
     UNION ALL
-    SELECT id, queue_id, 'PENDING', enqueued_at, 0, 0,
-           priority, group_key, enqueued_at, NULL, NULL, NULL
-    FROM pgqueue_ready_unlogged
-    UNION ALL
     SELECT id, queue_id, state, vt, read_ct, attempts,
            priority, group_key, enqueued_at, first_read_at, last_read_at, process_id
     FROM pgqueue_deferred
-    UNION ALL
-    SELECT id, queue_id, state, vt, read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, process_id
-    FROM pgqueue_deferred_unlogged
     UNION ALL
     SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
            priority, NULL, m.enqueued_at, read_at, read_at, process_id
     FROM pgqueue_lease CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
     UNION ALL
-    SELECT m.id, queue_id, 'PROCESSING', vt, 1, 0,
-           priority, NULL, m.enqueued_at, read_at, read_at, process_id
-    FROM pgqueue_lease_unlogged CROSS JOIN LATERAL unnest(ids, enqueued_ats) AS m (id, enqueued_at)
-    UNION ALL
     SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
                 THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
            priority, group_key, enqueued_at, first_read_at, last_read_at, NULL
-    FROM pgqueue_waiting
-    UNION ALL
-    SELECT id, queue_id, CASE WHEN read_ct > 0 THEN 'RETRYABLE' WHEN vt > statement_timestamp()
-                THEN 'SCHEDULED' ELSE 'PENDING' END, coalesce(vt, enqueued_at), read_ct, attempts,
-           priority, group_key, enqueued_at, first_read_at, last_read_at, NULL
-    FROM pgqueue_waiting_unlogged;
+    FROM pgqueue_waiting;
 
 -- Reverse
 
 DROP VIEW IF EXISTS {schema}.pgqueue_live;
-DROP TABLE IF EXISTS {schema}.pgqueue_ready, {schema}.pgqueue_ready_unlogged;
-DROP TABLE IF EXISTS {schema}.pgqueue_deferred, {schema}.pgqueue_deferred_unlogged;
-DROP TABLE IF EXISTS {schema}.pgqueue_lease, {schema}.pgqueue_lease_unlogged;
-DROP TABLE IF EXISTS {schema}.pgqueue_waiting, {schema}.pgqueue_waiting_unlogged;
-DROP TABLE IF EXISTS {schema}.pgqueue_group, {schema}.pgqueue_group_unlogged;
-DROP TABLE IF EXISTS {schema}.pgqueue_recheck, {schema}.pgqueue_recheck_unlogged;
-DROP TABLE IF EXISTS {schema}.pgqueue_dedup, {schema}.pgqueue_dedup_unlogged;
+DROP TABLE IF EXISTS {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
+    {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
+    {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;

@@ -46,11 +46,9 @@ CREATE FUNCTION {schema}.pgqueue_place_missing(
     queue_number integer, after bigint DEFAULT 0, batch integer DEFAULT 10000,
     OUT looked bigint, OUT placed bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-DECLARE
-    twin text := (SELECT CASE WHEN unlogged THEN '_unlogged' ELSE '' END
-                  FROM {schema}.pgqueue_queue WHERE id = queue_number);
 BEGIN
-    IF twin IS NULL THEN
+    PERFORM FROM {schema}.pgqueue_queue WHERE id = queue_number;
+    IF NOT FOUND THEN
         RAISE EXCEPTION 'pgqueue: queue % does not exist', queue_number USING ERRCODE = 'PQ404';
     END IF;
     -- A second call must see the messages that the first one placed.
@@ -68,46 +66,46 @@ BEGIN
         ),
         missing AS MATERIALIZED (
             SELECT * FROM looked m
-            WHERE (SELECT true FROM {schema}.pgqueue_ready%2$s r
+            WHERE (SELECT true FROM {schema}.pgqueue_ready r
                    WHERE r.queue_id = %1$s AND -r.priority = -m.priority AND r.id = m.id
                      AND r.enqueued_at = m.enqueued_at LIMIT 1) IS NULL
-              AND (SELECT true FROM {schema}.pgqueue_deferred%2$s d
+              AND (SELECT true FROM {schema}.pgqueue_deferred d
                    WHERE d.id = m.id AND d.queue_id = %1$s AND d.enqueued_at = m.enqueued_at) IS NULL
-              AND (SELECT true FROM {schema}.pgqueue_lease%2$s l
+              AND (SELECT true FROM {schema}.pgqueue_lease l
                    WHERE int8range(l.head, l.tail, '[]') @> m.id AND l.queue_id + 0 = %1$s
                      AND m.id = ANY(l.ids) LIMIT 1) IS NULL
-              AND (SELECT true FROM {schema}.pgqueue_waiting%2$s w
+              AND (SELECT true FROM {schema}.pgqueue_waiting w
                    WHERE w.queue_id = %1$s AND w.group_key = m.group_key AND w.id = m.id
                      AND w.enqueued_at = m.enqueued_at) IS NULL
               AND (SELECT true FROM {schema}.pgqueue_archive_q%1$s a
                    WHERE a.id = m.id AND a.queue_id = %1$s AND a.enqueued_at = m.enqueued_at) IS NULL
         ),
         ready AS (
-            INSERT INTO {schema}.pgqueue_ready%2$s (id, enqueued_at, queue_id, priority)
+            INSERT INTO {schema}.pgqueue_ready (id, enqueued_at, queue_id, priority)
             SELECT id, enqueued_at, %1$s, priority FROM missing
             WHERE group_key IS NULL
               AND (scheduled_at IS NULL OR scheduled_at <= statement_timestamp())
         ),
         deferred AS (
-            INSERT INTO {schema}.pgqueue_deferred%2$s
+            INSERT INTO {schema}.pgqueue_deferred
                 (id, vt, enqueued_at, queue_id, priority, state)
             SELECT id, scheduled_at, enqueued_at, %1$s, priority, 'SCHEDULED' FROM missing
             WHERE group_key IS NULL AND scheduled_at > statement_timestamp()
         ),
         waiting AS (
-            INSERT INTO {schema}.pgqueue_waiting%2$s
+            INSERT INTO {schema}.pgqueue_waiting
                 (id, vt, enqueued_at, queue_id, priority, group_key)
             SELECT id, scheduled_at, enqueued_at, %1$s, priority, group_key FROM missing
             WHERE group_key IS NOT NULL
         ),
         recheck AS (
-            INSERT INTO {schema}.pgqueue_recheck%2$s (id, queue_id, group_key)
+            INSERT INTO {schema}.pgqueue_recheck (id, queue_id, group_key)
             SELECT min(id), %1$s, group_key FROM missing
             WHERE group_key IS NOT NULL GROUP BY group_key
         )
         SELECT (SELECT count(*) FROM looked), (SELECT count(*) FROM missing),
                (SELECT max(id) FROM looked)
-        $query$, queue_number, twin) INTO looked, placed, last USING after, batch;
+        $query$, queue_number) INTO looked, placed, last USING after, batch;
 
     IF placed > 0 THEN
         PERFORM {schema}.pgqueue_wake(queue_number);

@@ -9,7 +9,7 @@ from django.db.migrations import RunPython, RunSQL
 
 from django_pgqueue.ddl import grants
 
-__all__ = ["RunPostgreSQL", "extend_rights", "made", "run", "run_twice"]
+__all__ = ["RunPostgreSQL", "extend_rights", "made", "run"]
 
 
 class RunPostgreSQL(RunSQL):
@@ -47,12 +47,6 @@ def run(name: str) -> RunPostgreSQL:
     return RunPostgreSQL(*_read(name))
 
 
-def run_twice(name: str) -> RunPostgreSQL:
-    """An operation that runs ``<name>.sql`` once for each set of live tables."""
-    forward, reverse = _read(name)
-    return RunPostgreSQL(_for_both(forward), _for_both(reverse))
-
-
 def extend_rights(*tables: str) -> RunPython:
     """An operation that grants the roles of ``pgqueue_grants`` their rights on new tables."""
 
@@ -70,21 +64,12 @@ def made(schema: str) -> str:
     >>> "CREATE TRIGGER pgqueue_members_gone" in made("public")
     True
     """
-    found = []
-    for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".sql"):
-            forward, _ = _read(file.name.removesuffix(".sql"))
-            found.append(_for_both(forward) if "{twin}" in forward else forward)
-    return "\n".join(found).replace("{schema}", schema)
+    names = sorted(file.name for file in files(__package__).iterdir())
+    texts = [_read(name.removesuffix(".sql"))[0] for name in names if name.endswith(".sql")]
+    return "\n".join(texts).replace("{schema}", schema)
 
 
 def _read(name: str) -> tuple[str, str]:
     text = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
     forward, _, reverse = text.partition("\n-- Reverse\n")
     return forward, reverse
-
-
-def _for_both(text: str) -> str:
-    logged = text.replace("{twin}", "").replace("{unlogged}", "false")
-    unlogged = text.replace("{twin}", "_unlogged").replace("{unlogged}", "true")
-    return logged + unlogged

@@ -7,11 +7,10 @@ __all__ = ["SEND_TRIGGER", "send_trigger"]
 SEND_TRIGGER = "pgqueue_message_inserted"
 
 
-def send_trigger(table: str, *, unlogged: bool) -> str:
+def send_trigger(table: str) -> str:
     """The CREATE TRIGGER statement for one message table."""
-    twin = "_unlogged" if unlogged else ""
     return (
         f"CREATE TRIGGER {SEND_TRIGGER} AFTER INSERT ON {table} "
-        f"REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
-        f"EXECUTE FUNCTION pgqueue_message_inserted{twin}()"
+        "REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT "
+        "EXECUTE FUNCTION pgqueue_message_inserted()"
     )

@@ -7,12 +7,8 @@ BEGIN
     PERFORM setval(oid, 1, false) FROM pg_class
     WHERE relkind = 'S' AND relnamespace = TG_TABLE_SCHEMA::regnamespace
       AND relname ~ '^pgqueue_wake_q[0-9]+$';
-    TRUNCATE {schema}.pgqueue_ready_unlogged, {schema}.pgqueue_deferred_unlogged,
-        {schema}.pgqueue_lease, {schema}.pgqueue_lease_unlogged,
-        {schema}.pgqueue_waiting, {schema}.pgqueue_waiting_unlogged,
-        {schema}.pgqueue_group, {schema}.pgqueue_group_unlogged,
-        {schema}.pgqueue_recheck, {schema}.pgqueue_recheck_unlogged,
-        {schema}.pgqueue_dedup, {schema}.pgqueue_dedup_unlogged;
+    TRUNCATE {schema}.pgqueue_lease, {schema}.pgqueue_waiting, {schema}.pgqueue_group,
+        {schema}.pgqueue_recheck, {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
     RETURN NULL;
 END
 $$;

@@ -25,16 +25,16 @@ vt > statement_timestamp()
 -- {places/first}: the first message of the group g.group_key in the queue {of}, and its place, where
 -- the group has no head. P5.
 SELECT w.*, CASE WHEN {places/not_due} THEN 'delayed' ELSE 'ready' END AS place
-FROM (SELECT * FROM {waiting} WHERE queue_id = {of} AND group_key = g.group_key
+FROM (SELECT * FROM pgqueue_waiting WHERE queue_id = {of} AND group_key = g.group_key
       ORDER BY id LIMIT 1) w
-LEFT JOIN LATERAL (SELECT true AS found FROM {group} h
+LEFT JOIN LATERAL (SELECT true AS found FROM pgqueue_group h
                    WHERE h.queue_id = {of} AND h.group_key = g.group_key OFFSET 0) h ON true
 WHERE h.found IS NULL
 
 -- {places/headless}: the first message of each group without a head in the queue {of}. P1.
 SELECT f.*
 FROM (SELECT DISTINCT group_key
-      FROM (SELECT group_key FROM {recheck} WHERE queue_id = {of}
+      FROM (SELECT group_key FROM pgqueue_recheck WHERE queue_id = {of}
             ORDER BY id LIMIT (SELECT {places/rechecks})) r) g
 CROSS JOIN LATERAL ({places/first}) f
 

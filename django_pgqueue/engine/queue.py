@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from django_pgqueue import ddl
 from django_pgqueue.engine.runner import Rows, Runner
-from django_pgqueue.engine.statements import render
+from django_pgqueue.engine.statements import render, unflushed
 from django_pgqueue.errors import TransactionRefused
 
-__all__ = ["OpenQueue"]
+__all__ = ["OpenQueue", "clear_lost"]
+
+_UNFLUSHED = "SELECT set_config('synchronous_commit', 'off', true)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +54,13 @@ class OpenQueue:
         ``names`` are names in it besides those of the queue's own tables. A statement that only
         moves leases includes ``{leases/unflushed}``: as a transaction of its own it commits without
         waiting for the disk. A crash of the server may undo it; then the messages are delivered
-        again. The ack that follows flushes the lease, too.
+        again. The ack that follows flushes the lease, too. Each statement of an unlogged queue
+        commits in this way.
         """
-        names["own_transaction"] = "true" if self.runner.alone else "false"
-        return render(statement, self.id, self.unlogged, tuple(names.items()))
+        alone = self.runner.alone
+        names["own_transaction"] = "true" if alone else "false"
+        text = render(statement, self.id, tuple(names.items()))
+        return unflushed(text) if alone and self.unlogged else text
 
     def run(
         self, statement: str, params: Mapping[str, Any] | None = None, /, **names: object
@@ -66,7 +72,25 @@ class OpenQueue:
         """
         return self.runner.run(self.text(statement, **names), params)
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction for the block, or a savepoint in the caller's."""
+        alone = self.runner.alone
+        with self.runner.transaction():
+            if alone and self.unlogged:
+                self.runner.run(_UNFLUSHED)
+            yield
+
     def refuse_transaction(self, operation: str) -> None:
         """A lease is only one once it is committed. Raises TransactionRefused in a transaction."""
         if not self.runner.may_lease:
             raise TransactionRefused(operation)
+
+
+def clear_lost(runner: Runner) -> None:
+    """Delete what a crash of the server left of the unlogged queues, before one is opened.
+
+    A crash empties the partitions of an unlogged queue; the live tables, which all queues share,
+    still have rows of the lost messages.
+    """
+    runner.run("SELECT pgqueue_clear_lost(id) FROM pgqueue_queue WHERE unlogged")

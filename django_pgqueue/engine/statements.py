@@ -1,8 +1,8 @@
 """The text of each statement: one .sql file, named by its folder, with the queue's tables in place.
 
-Values travel as ``%(name)s``. ``{message}``, ``{ready}`` and their like are the tables of one
-queue, which only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` is the text of
-another file, ``{places/due}`` a part of ``places.sql``: what follows the line ``-- {places/due}``.
+Values travel as ``%(name)s``. ``{message}`` and ``{archive}`` are the tables of one queue, which
+only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` is the text of another file,
+``{places/due}`` a part of ``places.sql``: what follows the line ``-- {places/due}``.
 ``{of}`` is the id of the queue in texts that several statements share.
 """
 
@@ -15,12 +15,15 @@ from importlib.resources import files
 
 from django_pgqueue import ddl
 
-__all__ = ["Part", "compose", "load", "render"]
+__all__ = ["Part", "compose", "load", "render", "unflushed"]
 
 ENGINE = "django_pgqueue.engine"
 
 # The comment line ``-- {name}`` that begins a part of a file.
 _HEADING = re.compile(r"^-- \{([\w/]+)\}.*\n(?:--.*\n)*", re.MULTILINE)
+
+# The last clause of a statement that writes.
+_RETURNED_ID = re.compile(r"(RETURNING|SELECT) id( FROM \w+)?\s*$")
 
 
 class Part(str):
@@ -60,18 +63,25 @@ def compose(name: str, names: Mapping[str, object], package: str = ENGINE) -> st
 
 
 @lru_cache(maxsize=4096)
-def render(
-    name: str,
-    queue_id: int,
-    unlogged: bool,
-    names: tuple[tuple[str, object], ...] = (),
-) -> str:
+def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ()) -> str:
     """The text of a statement, with one queue's table names filled in.
 
     ``names`` are pairs of a further placeholder and its value, such as another queue's table.
 
-    >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7, False)
+    >>> "INSERT INTO pgqueue_message_q7" in render("send/send", 7)
     True
     """
-    tables: Mapping[str, object] = ddl.table_names(queue_id, unlogged=unlogged)
+    tables: Mapping[str, object] = ddl.table_names(queue_id)
     return compose(name, {"own_transaction": "false", "of": queue_id, **tables, **dict(names)})
+
+
+@lru_cache(maxsize=256)
+def unflushed(text: str) -> str:
+    """The statement, to commit without waiting for the disk. It must return ids, if it writes.
+
+    >>> unflushed("DELETE FROM pgqueue_ready RETURNING id").endswith("RETURNING id")
+    False
+    """
+    return _RETURNED_ID.sub(
+        r"\1 CASE set_config('synchronous_commit', 'off', true) WHEN 'off' THEN id END\2", text
+    )

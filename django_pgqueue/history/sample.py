@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from django.db import connections
-
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.history.lock import run_alone
 from django_pgqueue.runner import runner
@@ -15,9 +13,6 @@ __all__ = ["sample"]
 
 def sample(alias: str) -> None:
     """Add the depth, the longest wait and the sent messages to each queue's present minute."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT unlogged FROM pgqueue_queue")
-        storage = [unlogged for (unlogged,) in cursor.fetchall()]
     rows = [
         {
             "name": each.queue_name,
@@ -25,6 +20,6 @@ def sample(alias: str) -> None:
             "oldest": each.oldest_age,
             "total": each.total,
         }
-        for each in measuring.metrics_of_all(runner(alias), storage)
+        for each in measuring.metrics_of_all(runner(alias))
     ]
     run_alone(alias, "sample", rows=json.dumps(rows))

@@ -81,7 +81,7 @@ def repartition(
     all. After an interruption the queue works as before, and the same call continues. When the
     interval changes, partitions that hold messages stay.
 
-    >>> Message.objects.repartition("orders", dt.timedelta(days=1))
+    >>> queue("orders").repartition(dt.timedelta(days=1))
     True
 
     Raises QueueNotFound; InvalidArgument, also for None when the queue has partitions, and for

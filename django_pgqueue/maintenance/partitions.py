@@ -121,17 +121,17 @@ def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlo
     )
     make_table(cursor, default, parent, unlogged=unlogged)
     if parent == MESSAGE:
-        add_send_trigger(cursor, default, unlogged=unlogged)
-        add_send_trigger(cursor, name, unlogged=unlogged)
+        add_send_trigger(cursor, default)
+        add_send_trigger(cursor, name)
     cursor.execute(f"ALTER TABLE {name} ATTACH PARTITION {default} DEFAULT")
 
 
-def add_send_trigger(cursor: Any, table: str, *, unlogged: bool) -> None:
+def add_send_trigger(cursor: Any, table: str) -> None:
     """Make an INSERT into a table of messages a send: they become ready, and wake consumers.
 
     A statement fires the triggers of the table it names, and of no other: each needs its own.
     """
-    cursor.execute(send_trigger(table, unlogged=unlogged))
+    cursor.execute(send_trigger(table))
 
 
 def create_partition(
@@ -162,7 +162,7 @@ def create_partition(
     # All tables are made first: attaching is what locks the default partitions.
     for parent, table in pairs:
         make_table(cursor, table, parent, unlogged=unlogged)
-    add_send_trigger(cursor, message, unlogged=unlogged)
+    add_send_trigger(cursor, message)
     for parent, table in pairs:
         cursor.execute(
             f"ALTER TABLE {parent} ATTACH PARTITION {table} "

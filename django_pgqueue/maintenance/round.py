@@ -65,7 +65,7 @@ def maintain(
     call, ``stall`` for how many seconds at most other sessions wait behind such a try, at least
     0.001. ``progress`` is called again and again with the number of messages removed so far.
 
-    >>> Message.objects.maintain("orders").dropped
+    >>> queue("orders").maintain().dropped
     120000
 
     Raises QueueNotFound, InvalidArgument, and RuntimeError inside a transaction.

@@ -4,12 +4,12 @@ WITH ids AS MATERIALIZED (
     SELECT min(id) AS first, max(id) AS last FROM {message}
 )
 SELECT EXISTS (
-    SELECT FROM {deferred}
+    SELECT FROM pgqueue_deferred
     WHERE id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
       AND queue_id + 0 = {queue_id}
       AND enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity') AND enqueued_at < %(end)s
 ) OR EXISTS (
-    SELECT FROM {lease} l CROSS JOIN LATERAL unnest(l.enqueued_ats) AS m (enqueued_at)
+    SELECT FROM pgqueue_lease l CROSS JOIN LATERAL unnest(l.enqueued_ats) AS m (enqueued_at)
     WHERE int8range(l.head, l.tail, '[]')
           && int8range((SELECT first FROM ids), (SELECT last FROM ids), '[]')
       AND l.queue_id + 0 = {queue_id}
@@ -17,14 +17,14 @@ SELECT EXISTS (
 ) OR EXISTS (
     SELECT FROM generate_series(-100, 100) AS p (priority)
     CROSS JOIN LATERAL (
-        SELECT FROM {ready} r
+        SELECT FROM pgqueue_ready r
         WHERE r.queue_id = {queue_id} AND -r.priority = -p.priority::smallint
           AND r.id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
           AND r.enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity')
           AND r.enqueued_at < %(end)s
         LIMIT 1) r
 ) OR EXISTS (
-    SELECT FROM {waiting}
+    SELECT FROM pgqueue_waiting
     WHERE queue_id = {queue_id}
       AND id BETWEEN (SELECT first FROM ids) AND (SELECT last FROM ids)
       AND enqueued_at >= coalesce(%(start)s::timestamptz, '-infinity') AND enqueued_at < %(end)s

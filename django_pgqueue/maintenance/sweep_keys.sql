@@ -1,6 +1,6 @@
 -- Dedup keys whose window is over, up to a limit. A key that a send takes over at this moment stays.
-DELETE FROM {dedup} WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM {dedup}
+DELETE FROM pgqueue_dedup WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM pgqueue_dedup
     WHERE queue_id = {queue_id} AND until <= statement_timestamp()
     ORDER BY until
     LIMIT (SELECT %(batch)s::bigint)

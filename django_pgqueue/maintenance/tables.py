@@ -8,10 +8,10 @@ from typing import Any
 from django_pgqueue.ddl import grants
 from django_pgqueue.ddl.names import (
     ARCHIVE,
+    LIVE,
     MESSAGE,
     PARENTS,
     own_table,
-    table_names,
     wake_sequence,
 )
 from django_pgqueue.ddl.times import server_time
@@ -49,7 +49,7 @@ def create_tables(
     if partition_interval is None:
         make_table(cursor, message, MESSAGE, unlogged=unlogged)
         make_table(cursor, archive, ARCHIVE, unlogged=unlogged)
-        add_send_trigger(cursor, message, unlogged=unlogged)
+        add_send_trigger(cursor, message)
     else:
         make_partitioned(cursor, message, MESSAGE, number, unlogged=unlogged)
         make_partitioned(cursor, archive, ARCHIVE, number, unlogged=unlogged)
@@ -60,22 +60,23 @@ def create_tables(
             f"ALTER TABLE {parent} ATTACH PARTITION {own_table(parent, number)} "
             f"FOR VALUES IN ({number})"
         )
+    if unlogged:
+        cursor.execute("INSERT INTO pgqueue_unlogged VALUES (%s)", [number])
     grants.inherit(cursor, number)
 
 
-def drop_tables(cursor: Any, queue_id: int, *, name: str, unlogged: bool) -> None:
+def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     """Drop all that a queue has but its own row, inside the caller's transaction.
 
     Takes ACCESS EXCLUSIVE on both parents until the end of the transaction: no other session can
     use any queue meanwhile, so set ``lock_timeout``. A mark with the queue's name stays, so that
     streams of the archive know of their loss.
     """
-    tables = table_names(queue_id, unlogged=unlogged)
-    _mark_dropped(cursor, queue_id, name, tables["archive"])
+    _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
     _drop(cursor, queue_id)
-    # The groups first: what is left of them must not bring up new heads.
-    for hot in ("group", "recheck", "waiting", "ready", "deferred", "lease", "dedup"):
-        cursor.execute(f"DELETE FROM {tables[hot]} WHERE queue_id = %s", [queue_id])
+    # Groups first: a group that is left would get a new head.
+    for table in ("pgqueue_group", *LIVE, "pgqueue_unlogged"):
+        cursor.execute(f"DELETE FROM {table} WHERE queue_id = %s", [queue_id])
 
 
 def _drop(cursor: Any, queue_id: int) -> None:
@@ -85,7 +86,7 @@ def _drop(cursor: Any, queue_id: int) -> None:
     bounds.drop_function(cursor, queue_id)
 
 
-def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: object) -> None:
+def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
     """Note up to which transaction archived messages go.
 
     Reads the archive before the lock, and under it only rows that are new since, by their index.

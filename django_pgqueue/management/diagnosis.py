@@ -10,7 +10,7 @@ from typing import Any
 from django.db import Error, connections, transaction
 
 from django_pgqueue.conf import settings
-from django_pgqueue.ddl import hot_tables, inspection, moment, server_time
+from django_pgqueue.ddl import LIVE, inspection, moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.errors import TablesMissing
@@ -154,7 +154,7 @@ def _dead_rows(alias: str, limits: Limits) -> Iterator[Finding]:
                    - greatest(last_autovacuum, last_vacuum))::float AS vacuumed
         FROM pg_stat_user_tables WHERE relname = ANY(%s) ORDER BY n_dead_tup DESC
         """,
-        [hot_tables()],
+        [list(LIVE)],
     )
     bad = [row for row in found if row["dead"] > max(limits.dead_rows, 2 * row["live"])]
     for row in bad:

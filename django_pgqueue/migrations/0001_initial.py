@@ -147,11 +147,12 @@ class Migration(migrations.Migration):
                 statements.run("messages"),
                 statements.run("live"),
                 statements.run("wake"),
-                statements.run_twice("send"),
-                statements.run_twice("groups"),
+                statements.run("send"),
+                statements.run("groups"),
+                statements.run("claim_keys"),
+                statements.run("clear_lost"),
                 statements.run("truncate"),
                 statements.run("repair"),
-                statements.run_twice("claim_keys"),
             ],
             state_operations=[
                 migrations.CreateModel(

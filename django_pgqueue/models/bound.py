@@ -100,16 +100,10 @@ class BoundQueue:
             notify=notify,
         )
 
-    @twin_of(create)
-    def acreate(self) -> None: ...
-
     @documented(queues.drop_queue)
     def drop(self) -> bool:
         """Drop a queue with its messages and its archive. Returns False if there is none."""
         return self._on_database(queues.drop_queue, self.name)
-
-    @twin_of(drop)
-    def adrop(self) -> None: ...
 
     @documented(sending.send)
     def send(
@@ -455,9 +449,6 @@ class BoundQueue:
         """Delete every live message, ready, delayed or in flight; returns how many."""
         return self._run(settling.purge, progress=progress)
 
-    @twin_of(purge)
-    def apurge(self) -> None: ...
-
     @documented(results.result)
     def result(self, message_id: int, *, timeout: float | None = 0) -> Any:
         """The return value of a message's handler, if its consumer has ``keep_result``."""
@@ -477,9 +468,6 @@ class BoundQueue:
         """The stored failed attempts of a message, the oldest first."""
         return self._run(attempt.attempts, message_id)
 
-    @twin_of(attempts)
-    def aattempts(self) -> None: ...
-
     @documented(redriving.redrive)
     def redrive(
         self,
@@ -494,9 +482,6 @@ class BoundQueue:
         return self._run(
             redriving.redrive, to=to, ids=ids, conditional=conditional, rate=rate, progress=progress
         )
-
-    @twin_of(redrive)
-    def aredrive(self) -> None: ...
 
     @documented(redriving.replay)
     def replay(
@@ -520,9 +505,6 @@ class BoundQueue:
             progress=progress,
         )
 
-    @twin_of(replay)
-    def areplay(self) -> None: ...
-
     @documented(measuring.metrics)
     def metrics(self) -> Metrics:
         """How much one queue holds now; see :class:`django_pgqueue.types.Metrics`."""
@@ -542,18 +524,12 @@ class BoundQueue:
         """Maintain one queue: make partitions ahead, remove messages whose retention is over."""
         return self._run(maintaining.maintain, patience=patience, stall=stall, progress=progress)
 
-    @twin_of(maintain)
-    def amaintain(self) -> None: ...
-
     @documented(maintaining.repartition)
     def repartition(
         self, partition_interval: dt.timedelta | float | None, *, progress: Progress | None = None
     ) -> bool:
         """Partition a queue by time, or change the interval of its partitions."""
         return self._run(maintaining.repartition, partition_interval, progress=progress)
-
-    @twin_of(repartition)
-    def arepartition(self) -> None: ...
 
     def _open(self) -> OpenQueue:
         return Queue.objects.resolve(self._target, self.using).opened

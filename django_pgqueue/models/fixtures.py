@@ -59,12 +59,12 @@ def _leave_archived(
     if not raw:
         return
     queue = Queue.objects.using(using).get(pk=instance.queue_id)
-    names = table_names(queue.pk, unlogged=queue.unlogged)
+    names = table_names(queue.pk)
     params = {"id": instance.pk, "queue_id": instance.queue_id}
     with connections[using].cursor() as cursor:
         for table in ("ready", "deferred", "waiting"):
             cursor.execute(
-                f"DELETE FROM {names[table]} WHERE id = %(id)s AND queue_id = %(queue_id)s "
+                f"DELETE FROM pgqueue_{table} WHERE id = %(id)s AND queue_id = %(queue_id)s "
                 f"AND EXISTS (SELECT FROM {names['archive']} WHERE id = %(id)s)",
                 params,
             )

@@ -27,7 +27,7 @@ class NotLoaded(models.Model):
 
 
 class Ready(NotLoaded):
-    """A readable message that was never read. Unlogged queues use another table."""
+    """A readable message that was never read."""
 
     id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
     enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import ProgrammingError, models
 
-from django_pgqueue.acks import Failure
 from django_pgqueue.engine.settle.settling import Target
-from django_pgqueue.maintenance import Progress
 from django_pgqueue.models import maintaining, queues, topics
-from django_pgqueue.models.attempt import Attempt
 from django_pgqueue.models.bound import BoundQueue, bound_to
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue, explained
 from django_pgqueue.models.topic import Binding
 from django_pgqueue.models.twins import documented, twin_of
-from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
+from django_pgqueue.types import Delay, Maintained, Metrics, Settled
 
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
@@ -75,32 +72,20 @@ class MessageManager(models.Manager["Message"]):
             notify=notify,
         )
 
-    @twin_of(create_queue)
-    def acreate_queue(self) -> None: ...
-
     @documented(queues.list_queues)
     def list_queues(self) -> list[Queue]:
         """Every queue, by name."""
         return self._run(queues.list_queues)
-
-    @twin_of(list_queues)
-    def alist_queues(self) -> None: ...
 
     @documented(queues.drop_queue)
     def drop_queue(self, name: str | Queue) -> bool:
         """Drop a queue with its messages and its archive. Returns False if there is none."""
         return self._run(queues.drop_queue, name)
 
-    @twin_of(drop_queue)
-    def adrop_queue(self) -> None: ...
-
     @documented(queues.metrics_all)
     def metrics_all(self) -> list[Metrics]:
         """The metrics of every queue, by name."""
         return self._run(queues.metrics_all)
-
-    @twin_of(metrics_all)
-    def ametrics_all(self) -> None: ...
 
     @documented(maintaining.maintain_all)
     def maintain_all(
@@ -116,40 +101,25 @@ class MessageManager(models.Manager["Message"]):
             maintaining.maintain_all, queues, patience=patience, stall=stall, progress=progress
         )
 
-    @twin_of(maintain_all)
-    def amaintain_all(self) -> None: ...
-
     @documented(topics.bind)
     def bind(self, pattern: str, queue: str | Queue) -> bool:
         """Bind a pattern to a queue, which gets a copy of each message with a matching key."""
         return self._run(topics.bind, pattern, queue)
-
-    @twin_of(bind)
-    def abind(self) -> None: ...
 
     @documented(topics.unbind)
     def unbind(self, pattern: str, queue: str | Queue) -> bool:
         """Remove a binding. Returns False if there is none."""
         return self._run(topics.unbind, pattern, queue)
 
-    @twin_of(unbind)
-    def aunbind(self) -> None: ...
-
     @documented(topics.list_bindings)
     def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
         """All bindings, or those of one queue, ordered by pattern."""
         return self._run(topics.list_bindings, queue)
 
-    @twin_of(list_bindings)
-    def alist_bindings(self) -> None: ...
-
     @documented(topics.test_routing)
     def test_routing(self, key: str) -> dict[str, list[str]]:
         """The names of the queues that would get a key, each with the matching patterns."""
         return self._run(topics.test_routing, key)
-
-    @twin_of(test_routing)
-    def atest_routing(self) -> None: ...
 
     @documented(topics.publish)
     def publish(
@@ -388,15 +358,6 @@ class MessageManager(models.Manager["Message"]):
     @twin_of(read_grouped_head_with_poll)
     def aread_grouped_head_with_poll(self) -> None: ...
 
-    @documented(BoundQueue.peek)
-    def peek(
-        self, queue: str | Queue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
-    ) -> list[Message]:
-        return self._bound(queue).peek(qty=qty, conditional=conditional)
-
-    @twin_of(peek)
-    def apeek(self) -> None: ...
-
     @documented(BoundQueue.pop)
     def pop(self, queue: str | Queue, qty: int | None = 1) -> list[Message]:
         return self._bound(queue).pop(qty)
@@ -416,20 +377,6 @@ class MessageManager(models.Manager["Message"]):
 
     @twin_of(archive)
     def aarchive(self) -> None: ...
-
-    @documented(BoundQueue.cancel)
-    def cancel(
-        self,
-        queue: str | Queue,
-        receipts_or_ids: Target | Iterable[Target],
-        *,
-        reason: str | None = None,
-        in_flight: bool = True,
-    ) -> Settled:
-        return self._bound(queue).cancel(receipts_or_ids, reason=reason, in_flight=in_flight)
-
-    @twin_of(cancel)
-    def acancel(self) -> None: ...
 
     @documented(BoundQueue.delete)
     def delete(
@@ -458,127 +405,9 @@ class MessageManager(models.Manager["Message"]):
     @twin_of(set_vt)
     def aset_vt(self) -> None: ...
 
-    @documented(BoundQueue.complete)
-    def complete(
-        self,
-        queue: str | Queue,
-        receipts: Iterable[Receipt],
-        *,
-        ran: bool = True,
-        results: Mapping[Receipt, Any] | None = None,
-    ) -> Settled:
-        return self._bound(queue).complete(receipts, ran=ran, results=results)
-
-    @twin_of(complete)
-    def acomplete(self) -> None: ...
-
-    @documented(BoundQueue.retry)
-    def retry(
-        self,
-        queue: str | Queue,
-        delays: Mapping[Receipt, float],
-        *,
-        ran: bool = True,
-        errors: Mapping[Receipt, str] | None = None,
-        failures: Mapping[Receipt, Failure] | None = None,
-        process_id: int | None = None,
-    ) -> Settled:
-        return self._bound(queue).retry(
-            delays, ran=ran, errors=errors, failures=failures, process_id=process_id
-        )
-
-    @twin_of(retry)
-    def aretry(self) -> None: ...
-
-    @documented(BoundQueue.release)
-    def release(self, queue: str | Queue, receipts: Iterable[Receipt]) -> Settled:
-        return self._bound(queue).release(receipts)
-
-    @twin_of(release)
-    def arelease(self) -> None: ...
-
-    @documented(BoundQueue.fail)
-    def fail(
-        self,
-        queue: str | Queue,
-        errors: Mapping[Receipt, str],
-        *,
-        reason: str = "rejected",
-        ran: bool = True,
-        failures: Mapping[Receipt, Failure] | None = None,
-        process_id: int | None = None,
-    ) -> Settled:
-        return self._bound(queue).fail(
-            errors, reason=reason, ran=ran, failures=failures, process_id=process_id
-        )
-
-    @twin_of(fail)
-    def afail(self) -> None: ...
-
     @documented(BoundQueue.purge)
     def purge(self, queue: str | Queue, *, progress: Any = None) -> int:
         return self._bound(queue).purge(progress=progress)
-
-    @twin_of(purge)
-    def apurge(self) -> None: ...
-
-    @documented(BoundQueue.result)
-    def result(self, queue: str | Queue, message_id: int, *, timeout: float | None = 0) -> Any:
-        return self._bound(queue).result(message_id, timeout=timeout)
-
-    @documented(BoundQueue.wait)
-    def wait(self, queue: str | Queue, message_id: int, timeout: float | None = None) -> Any:
-        return self._bound(queue).wait(message_id, timeout)
-
-    async def aresult(
-        self, queue: str | Queue, message_id: int, *, timeout: float | None = 0
-    ) -> Any:
-        """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
-        return await self._bound(queue).aresult(message_id, timeout=timeout)
-
-    @documented(BoundQueue.attempts)
-    def attempts(self, queue: str | Queue, message_id: int) -> list[Attempt]:
-        return self._bound(queue).attempts(message_id)
-
-    @twin_of(attempts)
-    def aattempts(self) -> None: ...
-
-    @documented(BoundQueue.redrive)
-    def redrive(
-        self,
-        queue: str | Queue,
-        *,
-        to: str | None = None,
-        ids: Iterable[int] | None = None,
-        conditional: dict[str, Any] | None = None,
-        rate: float | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> int:
-        return self._bound(queue).redrive(
-            to=to, ids=ids, conditional=conditional, rate=rate, progress=progress
-        )
-
-    @twin_of(redrive)
-    def aredrive(self) -> None: ...
-
-    @documented(BoundQueue.replay)
-    def replay(
-        self,
-        queue: str | Queue,
-        *,
-        to: str | None = None,
-        ids: Iterable[int] | None = None,
-        state: State | str | None = None,
-        conditional: dict[str, Any] | None = None,
-        rate: float | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> int:
-        return self._bound(queue).replay(
-            to=to, ids=ids, state=state, conditional=conditional, rate=rate, progress=progress
-        )
-
-    @twin_of(replay)
-    def areplay(self) -> None: ...
 
     @documented(BoundQueue.metrics)
     def metrics(self, queue: str | Queue) -> Metrics:
@@ -586,33 +415,6 @@ class MessageManager(models.Manager["Message"]):
 
     @twin_of(metrics)
     def ametrics(self) -> None: ...
-
-    @documented(BoundQueue.maintain)
-    def maintain(
-        self,
-        queue: str | Queue,
-        *,
-        patience: float = 1.0,
-        stall: float = 0.1,
-        progress: Callable[[int], None] | None = None,
-    ) -> Maintained:
-        return self._bound(queue).maintain(patience=patience, stall=stall, progress=progress)
-
-    @twin_of(maintain)
-    def amaintain(self) -> None: ...
-
-    @documented(BoundQueue.repartition)
-    def repartition(
-        self,
-        queue: str | Queue,
-        partition_interval: dt.timedelta | float | None,
-        *,
-        progress: Progress | None = None,
-    ) -> bool:
-        return self._bound(queue).repartition(partition_interval, progress=progress)
-
-    @twin_of(repartition)
-    def arepartition(self) -> None: ...
 
     def get_queryset(self) -> MessageQuerySet:
         """A queryset of messages."""

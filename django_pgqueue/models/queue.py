@@ -26,7 +26,7 @@ from django_pgqueue import arguments, ddl, errors
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import locks
 from django_pgqueue.ddl.names import own_tables
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.queue import OpenQueue, clear_lost
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
 from django_pgqueue.models.clock import NOW
@@ -120,22 +120,38 @@ class QueueManager(models.Manager["Queue"]):
 
     def _ask(self, name: str, alias: str, fresh: dict[str, Queue] | None) -> Queue | None:
         """Query the queue with this name. Outside transactions, also refill the cache."""
-        if not connections[alias].get_autocommit():
-            return self.using(alias).named(name).first()
-        if fresh is not None:
-            found = self.using(alias).named(name).first()
-            if found is not None:
-                fresh[name.lower()] = found
-            return found
-        # Read all queues: even with a thousand, that costs little more than reading one.
-        queues = {queue.name.lower(): queue for queue in self.using(alias)[:_MOST_REMEMBERED]}
-        self._remembered[database_key(alias)] = queues, time.monotonic() + settings.CACHE_SECONDS
-        return queues.get(name.lower()) or self.using(alias).named(name).first()
+        autocommit = connections[alias].get_autocommit()
+        named = self.using(alias).named(name)
+        if fresh is not None or not autocommit:
+            found = list(named)
+        else:
+            # Read all queues: even with a thousand, that costs little more than reading one.
+            found = list(self.using(alias)[:_MOST_REMEMBERED])
+            fresh = {}
+            until = time.monotonic() + settings.CACHE_SECONDS
+            self._remembered[database_key(alias)] = fresh, until
+            if len(found) == _MOST_REMEMBERED:
+                found += named
+        by_name = {queue.name.lower(): queue for queue in found}
+        if autocommit and fresh is not None:
+            fresh.update(by_name)
+        if any(queue.unlogged for queue in found):
+            clear_lost(runner(alias))
+        return by_name.get(name.lower())
 
     def forget(self, name: str, alias: str) -> None:
         """Remove a queue from the cache."""
         queues, _ = self._remembered.get(database_key(alias), ({}, 0.0))
         queues.pop(name.lower(), None)
+
+    def forget_unlogged(self, connection: Any, **kwargs: Any) -> None:
+        """Remove unlogged queues from the cache, at a new connection: the server may have crashed,
+        and a look-up clears what the crash left of them."""
+        key = connection.alias, str(connection.settings_dict["NAME"])
+        queues, _ = self._remembered.get(key, ({}, 0.0))
+        for name, queue in list(queues.items()):
+            if queue.unlogged:
+                queues.pop(name, None)
 
     def forget_all(self) -> None:
         """Clear the cache, for tests that change the database of an alias."""
@@ -270,7 +286,7 @@ class Queue(models.Model):
     @cached_property
     def tables(self) -> dict[str, Any]:
         """The table names to fill into the queries of this queue."""
-        return ddl.table_names(self.pk, unlogged=self.unlogged)
+        return ddl.table_names(self.pk)
 
     def reread(self) -> Queue:
         """The queue read anew, for work that takes several transactions.
@@ -357,7 +373,7 @@ class Queue(models.Model):
             self.bulk_actions.model.objects.abandon(self, using=alias)
             deleted = super().delete(using=alias, keep_parents=keep_parents)
             self.pk = pk  # super().delete() cleared it, but a retry needs it
-            tables.drop_tables(cursor, pk, name=self.name, unlogged=self.unlogged)
+            tables.drop_tables(cursor, pk, name=self.name)
         return deleted
 
     @classmethod

@@ -116,12 +116,11 @@ def drop_queue(alias: str, name: str | Queue) -> bool:
 def metrics_all(alias: str) -> list[Metrics]:
     """The metrics of every queue, by name.
 
-    Runs one statement, or two if some queues are unlogged. With more queues, smaller counts are
-    estimated. Counts of archived messages come from statistics, which lag by seconds. Ages are
-    those of the counted messages and of the last in line.
+    Runs one statement. With more queues, smaller counts are estimated. Counts of archived messages
+    come from statistics, which lag by seconds. Ages are those of the counted messages and of the
+    last in line.
 
     >>> [each.queue_name for each in Message.objects.metrics_all()]
     ['mails', 'orders']
     """
-    storage = Queue.objects.using(alias).order_by().values_list("unlogged", flat=True)
-    return measuring.metrics_of_all(runner(alias), list(storage))
+    return measuring.metrics_of_all(runner(alias))

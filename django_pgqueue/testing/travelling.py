@@ -37,9 +37,8 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     alias = Queue.objects.database(using)
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for table, column in _MOMENTS:
-            for twin in ("", "_unlogged"):
-                values: list[Any] = [length]
-                cursor.execute(f"UPDATE pgqueue_{table}{twin} SET {column} = {column} - %s", values)
+            values: list[Any] = [length]
+            cursor.execute(f"UPDATE pgqueue_{table} SET {column} = {column} - %s", values)
         Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):

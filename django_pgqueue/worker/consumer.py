@@ -340,7 +340,7 @@ class Consumer:
         if self._grew_too_large:
             settled = Message.objects.set_vt(subscription.queue, receipts, 0)
         else:
-            settled = Message.objects.release(subscription.queue, receipts)
+            settled = bound_to(subscription.queue).release(receipts)
         seconds = subscription.end(running)
         gone = set(settled.lost)
         if given_back := [message for message in messages if message.receipt not in gone]:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from django.db import models
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Ack, Discard, Nack, Outcome, Reject
+from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.types import Receipt, State
 from django_pgqueue.worker.subscription import Subscription
 
 __all__ = ["Cancelled", "Ending", "Lost", "Release", "announce", "announce_gone", "why_gone"]
+
+_READ_AT = models.Func(
+    "last_read_at",
+    template=as_microseconds("%(expressions)s"),
+    output_field=models.BigIntegerField(),
+)
 
 
 @dataclass(frozen=True)
@@ -93,18 +103,25 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
 def why_gone(
     subscription: Subscription, messages: Sequence[Message]
 ) -> dict[Receipt, Lost | Cancelled]:
-    """Tell cancelled messages from those lost to another reader, all without their lease.
+    """Why messages have no lease any more: cancelled, or lost to another reader.
+
+    A message that this very delivery completed is left out: an outcome whose answer was lost on its
+    way to this process is written again.
 
     Raises DatabaseError.
     """
     ids = [message.id for message in messages]
     archive = ArchivedMessage.objects.using(subscription.queue.alias)
-    cancelled = archive.filter(queue=subscription.queue, pk__in=ids, state=State.CANCELLED)
-    reasons = dict(cancelled.values_list("pk", "error"))
-    return {
-        message.receipt: Cancelled(reasons[message.id]) if message.id in reasons else Lost()
-        for message in messages
-    }
+    archived = archive.filter(queue=subscription.queue, pk__in=ids)
+    found = {each.pk: each for each in archived.annotate(read_at=_READ_AT)}
+    why: dict[Receipt, Lost | Cancelled] = {}
+    for message in messages:
+        each: Any = found.get(message.id)
+        if each is not None and each.state == State.CANCELLED:
+            why[message.receipt] = Cancelled(each.error)
+        elif each is None or each.read_at != message.receipt.read_at:
+            why[message.receipt] = Lost()
+    return why
 
 
 def announce_gone(

@@ -98,10 +98,9 @@ class Execution:
                 {m.receipt: o for m, o in outcomes},
                 process_id=self._subscription.process_id,
             )
-            # A delivery that was settled before took effect then.
-            if late := [*settled.lost, *settled.before]:
-                lost.extend(late)
-                raise LeaseLost(late[0])
+            if settled.lost:
+                lost.extend(settled.lost)
+                raise LeaseLost(settled.lost[0])
 
         with limited() as limit:
             returned, error = self._run_in_transaction(running, limit, settle)
@@ -180,7 +179,7 @@ class Execution:
         receipts = [message.receipt for message in messages]
         try:
             with limited():
-                settled = Message.objects.complete(self._subscription.queue, receipts)
+                settled = bound_to(self._subscription.queue).complete(receipts)
         except Error as error:
             # The acks may have been written: running the handler now could be a second run.
             connections.close_all()

@@ -146,7 +146,7 @@ class Fetcher(Loop):
         suspected = {each.group_key for each in followers if is_suspect(each, limit)}
         if suspected:
             back = [each.receipt for each in followers if each.group_key in suspected]
-            Message.objects.release(subscription.queue, back)
+            bound_to(subscription.queue).release(back)
         return [each for each in followers if each.group_key not in suspected]
 
     def _plan(self, subscription: Subscription, wanted: int, got: int) -> None:

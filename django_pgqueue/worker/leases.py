@@ -11,7 +11,7 @@ from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
 from django_pgqueue.worker.connections import cut
-from django_pgqueue.worker.endings import Cancelled, announce_gone, why_gone
+from django_pgqueue.worker.endings import Cancelled, Lost, announce_gone, why_gone
 from django_pgqueue.worker.execution import Execution
 from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.loop import Loop
@@ -81,7 +81,8 @@ class LeaseKeeper(Loop):
     @staticmethod
     def _report_gone(subscription: Subscription, gone: list[Message]) -> None:
         """Announce leases that are gone, and tell handlers whose messages were cancelled."""
-        why = why_gone(subscription, gone)
+        found = why_gone(subscription, gone)
+        why = {message.receipt: found.get(message.receipt, Lost()) for message in gone}
         for message in gone:
             # Asking again would be in vain.
             message.lease_until = float("inf")

@@ -167,8 +167,8 @@ class Settler(Loop):
         if isinstance(outcomes[0][1], Lost):
             return Settled(lost=[message.receipt for message, _ in outcomes])
         if isinstance(outcomes[0][1], Release):
-            released = Message.objects.release(
-                subscription.queue, [message.receipt for message, _ in outcomes]
+            released = bound_to(subscription.queue).release(
+                [message.receipt for message, _ in outcomes]
             )
             # A lease that was lost meanwhile needs no giving back.
             return Settled(released)

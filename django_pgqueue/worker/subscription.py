@@ -15,6 +15,7 @@ from django_pgqueue.engine.read import grouped, reading
 from django_pgqueue.engine.rows import Deliveries
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.models.queue import reopened
 from django_pgqueue.worker.buffer import AsyncBuffer, Buffer, FetchPlan
 from django_pgqueue.worker.counts import Counts
@@ -119,7 +120,7 @@ class Subscription:
         for message in messages:
             groups.promote(message)
         self.counts.add(fetched=-len(messages))
-        Message.objects.release(self.queue, [message.receipt for message in messages])
+        bound_to(self.queue).release([message.receipt for message in messages])
         signals.messages_released.send_robust(self.name, count=len(messages))
 
     def tally(self) -> dict[Any, float]:

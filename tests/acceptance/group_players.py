@@ -7,6 +7,8 @@ import random
 import time
 from typing import Any
 
+from django_pgqueue import queue
+
 __all__ = ["send", "work"]
 
 
@@ -24,8 +26,6 @@ def send(databases: dict[str, dict[str, Any]], groups: list[str], messages: int,
     """Send numbered messages to this process's groups; some transactions sleep, some roll back."""
     _set_up(databases)
     from django.db import transaction
-
-    from django_pgqueue import queue
 
     chance = random.Random(seed)
     todo = dict.fromkeys(groups, 1)
@@ -47,9 +47,6 @@ def work(databases: dict[str, dict[str, Any]], seed: int) -> None:
     _set_up(databases)
     from django.db import connection, transaction
 
-    from django_pgqueue import queue
-    from django_pgqueue.models import Message
-
     chance = random.Random(seed)
     orders = queue("orders")
     cursor = connection.cursor()
@@ -69,7 +66,7 @@ def work(databases: dict[str, dict[str, Any]], seed: int) -> None:
             # Recorded before the ack, since the next message could start before a later record.
             cursor.execute("UPDATE hand SET ended = clock_timestamp() WHERE seq = %s", [hand])
             if fate < 0.2:
-                Message.objects.retry("orders", {message.receipt: chance.random() / 10})
+                queue("orders").retry({message.receipt: chance.random() / 10})
             else:
                 with transaction.atomic():
                     if orders.archive(message.receipt) == [message.id]:

@@ -256,8 +256,8 @@ MUTANTS = (
         (
             Change(
                 "django_pgqueue/worker/execution.py",
-                "if late := [*settled.lost, *settled.before]:",
-                "if late := [][: len(settled.lost)]:",
+                "if settled.lost:",
+                "if settled.lost and False:",
             ),
         ),
     ),

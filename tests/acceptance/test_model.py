@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from django_pgqueue.engine.read import reading
-from django_pgqueue.models import Message
+from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Receipt
 from tests.conftest import run_sql
 
@@ -108,10 +108,6 @@ class Model:
     def __init__(self) -> None:
         self.live: dict[int, Entry] = {}
         self.archive: dict[int, tuple[str, str]] = {}
-        #: The last receipt of each archived message.
-        self.ended: set[Receipt] = set()
-        #: The last receipt of each dead letter, as in its header.
-        self.letters: dict[int, Receipt] = {}
         self.gone: set[int] = set()
         self.lines: dict[tuple[str, str | None], Line] = {}
         self.dedup: dict[tuple[str, str], int] = {}
@@ -175,26 +171,9 @@ class Model:
             entry.place == "deferred" and self.live[following].read_at == entry.read_at
         )
 
-    def settled_before(self, queue: str, receipt: Receipt, where: str) -> bool:
-        """Whether an earlier operation settled this delivery."""
-        if where == "dead letters":
-            entry = self.live.get(receipt.id)
-            home = self.archive.get(receipt.id, ("", ""))[0] if entry is None else entry.queue
-            return home == "dead" and self.letters.get(receipt.id) == receipt
-        if where == "archive":
-            return receipt in self.ended and self.archive[receipt.id][0] == queue
-        entry = self.live.get(receipt.id)
-        return (
-            entry is not None
-            and (entry.queue, entry.place) == (queue, "deferred")
-            and entry.read_at == receipt.read_at
-            and not entry.leased
-        )
-
     def keep(self, entry: Entry, state: str) -> None:
         """Archive an entry."""
         self.archive[entry.id] = entry.queue, state
-        self.ended.add(Receipt(entry.id, entry.read_ct, entry.read_at))
 
     def arrive(self, entry: Entry) -> None:
         if entry.group is not None:
@@ -267,7 +246,6 @@ class Model:
         self.leave(entries)
         for entry in entries:
             if entry.queue == "main":
-                self.letters[entry.id] = Receipt(entry.id, entry.read_ct, entry.read_at)
                 self.arrive(entry.copy_to("dead"))
             else:
                 self.keep(entry, "FAILED")
@@ -587,14 +565,10 @@ class QueueMachine(RuleBasedStateMachine):
         done: Any,
         *,
         leased: bool = False,
-        where: str = "",
     ) -> list[Entry]:
         """The messages for which the receipts are valid, after checking that the queue agrees.
 
-        Arguments:
-            leased: whether the message must still be leased.
-            where: where the operation finds messages settled earlier: archive, queue or dead
-                letters; empty if nowhere.
+        ``leased``: whether the message must still be leased.
         """
         newest = {receipt.id: receipt for receipt in sorted(receipts, key=_moment)}.values()
         holders = [(receipt, self.model.holder(queue, receipt)) for receipt in newest]
@@ -604,24 +578,16 @@ class QueueMachine(RuleBasedStateMachine):
             for receipt in set(newest) - set(good)
             if receipt.id in done and self.model.follows_one_of(receipt, good.values())
         }
-        left = set(receipts) - set(good)
-        before = {
-            receipt
-            for receipt in left & set(newest)
-            if where and self.model.settled_before(queue, receipt, where)
-        }
         assert sorted(done) == sorted(receipt.id for receipt in good)
-        assert sorted(done.lost) == sorted(left - before)
-        assert sorted(done.before) == sorted(before)
+        assert sorted(done.lost) == sorted(set(receipts) - set(good))
         return list(good.values())
 
     @precondition(lambda self: self.receipts)
     @rule(numbers=some, how=st.sampled_from(["archive", "complete", "delete"]))
     def ack(self, numbers: list[int], how: str) -> None:
         queue, receipts = self.chosen(numbers)
-        done = getattr(Message.objects, how)(self.names[queue], receipts)
-        where = "" if how == "delete" else "archive"
-        entries = self.held(queue, receipts, done, where=where)
+        done = getattr(BoundQueue(self.names[queue]), how)(receipts)
+        entries = self.held(queue, receipts, done)
         self.model.leave(entries)
         for entry in entries:
             if how == "delete":
@@ -633,8 +599,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=picks, later=st.booleans())
     def nack(self, number: int, later: bool) -> None:
         queue, [receipt] = self.chosen([number])
-        done = Message.objects.retry(self.names[queue], {receipt: LONG if later else 0})
-        for entry in self.held(queue, [receipt], done, leased=True, where="queue"):
+        done = BoundQueue(self.names[queue]).retry({receipt: LONG if later else 0})
+        for entry in self.held(queue, [receipt], done, leased=True):
             entry.due, entry.leased = not later, False
             entry.attempts += 1
 
@@ -642,8 +608,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=picks)
     def release(self, number: int) -> None:
         queue, [receipt] = self.chosen([number])
-        done = Message.objects.release(self.names[queue], [receipt])
-        for entry in self.held(queue, [receipt], done, leased=True, where="queue"):
+        done = BoundQueue(self.names[queue]).release([receipt])
+        for entry in self.held(queue, [receipt], done, leased=True):
             entry.due, entry.leased = True, False
             entry.read_ct -= 1
 
@@ -659,9 +625,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(numbers=some)
     def fail(self, numbers: list[int]) -> None:
         queue, receipts = self.chosen(numbers)
-        done = Message.objects.fail(self.names[queue], dict.fromkeys(receipts, "as told"))
-        where = "archive" if queue == "dead" else "dead letters"
-        self.model.die(self.held(queue, receipts, done, where=where))
+        done = BoundQueue(self.names[queue]).fail(dict.fromkeys(receipts, "as told"))
+        self.model.die(self.held(queue, receipts, done))
 
     # In any state
 
@@ -721,7 +686,7 @@ class QueueMachine(RuleBasedStateMachine):
             for entry in self.model.within("dead")
             if entry.source == "main" and not (entry.leased and not entry.due)
         ]
-        assert Message.objects.redrive(self.names["dead"]) == len(back)
+        assert BoundQueue(self.names["dead"]).redrive() == len(back)
         self.model.leave(back)
         for entry in back:
             self.model.arrive(entry.copy_to("main"))

@@ -170,6 +170,27 @@ def test_sends_and_outcomes_are_flushed(actor: Actor) -> None:
     assert flushes(actor, call, "set_vt", "orders", [rest[0].id], 5)
 
 
+def test_no_operation_on_an_unlogged_queue_is_flushed(actor: Actor) -> None:
+    actor.do(call, "create_queue", "fast", unlogged=True)
+
+    assert not flushes(actor, call, "send", "fast", 1)
+    assert not flushes(actor, call, "send", "fast", 2, dedup_key="k")
+    assert not flushes(actor, call, "send_batch", "fast", list(range(60)))
+    assert not flushes(actor, call, "send_batch", "fast", list(range(600)))
+    assert not flushes(actor, call, "pop", "fast")
+    one, two, three, four, *_ = actor.do(call, "read", "fast", qty=7)
+    assert not flushes(actor, call, "archive", "fast", one)
+    assert not flushes(actor, call, "delete", "fast", two)
+    assert not flushes(actor, call, "retry", "fast", {three.receipt: 9})
+    assert not flushes(actor, call, "fail", "fast", {four.receipt: "no"})
+    batch = actor.do(call, "read", "fast", qty=20)
+    assert not flushes(actor, call, "complete", "fast", [m.receipt for m in batch])
+    actor.do(begin)
+    actor.do(call, "send", "fast", "with the caller's data")
+    assert flushes(actor, commit)
+    actor.do(call, "drop_queue", "fast")
+
+
 def test_a_read_in_the_callers_transaction_leaves_its_commit_alone(actor: Actor) -> None:
     actor.do(call, "send_batch", "orders", list(range(3)))
     actor.do(begin)

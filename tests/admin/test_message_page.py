@@ -137,7 +137,7 @@ def test_timeline_of_a_dead_letter_begins_in_its_queue(
     message.reject("no")
 
     died = life(operator, pk)
-    Message.objects.redrive("dead")
+    queue("dead").redrive()
 
     assert "Sent to orders Failed for good in orders after 1 delivery: a dead letter" in died
     assert "Sent to orders" in life(operator, pk).partition("dead letter")[2]

@@ -12,7 +12,6 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_pgqueue import ddl, queue
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.engine.read import claims
 from django_pgqueue.engine.statements import Part
@@ -34,13 +33,6 @@ STATES = {
     IN_FLIGHT: {("PROCESSING", True)},
     DELAYED: {("SCHEDULED", True), ("RETRYABLE", True)},
 }
-
-
-@pytest.fixture(params=[False, True], ids=["logged", "unlogged"])
-def orders(db: None, request: Any) -> BoundQueue:
-    orders = queue("orders")
-    orders.create(unlogged=request.param)
-    return orders
 
 
 @pytest.fixture
@@ -83,7 +75,7 @@ def check(operator: Client) -> Callable[[dict[int, Place]], None]:
         assert found["leases"].get("leases", 0) == number[IN_FLIGHT]
 
         # Messages
-        assert {message.id for message in Message.objects.peek("orders", qty=None)} == readable
+        assert {message.id for message in BoundQueue("orders").peek(qty=None)} == readable
         assert {each["id"] for each in call_json("pgqueue_peek", "orders", "--qty", 50)} == readable
         later = RawSQL("vt > statement_timestamp()", [])
         live = LiveMessage.objects.annotate(later=later)
@@ -158,6 +150,5 @@ def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(
     opened = Queue.objects.get().opened
     opened.run("read/read_ready", values, leased=Part("read/lease_batch"))
     check({**dict.fromkeys(ids, IN_FLIGHT), later: DELAYED})
-    table = ddl.table_names(opened.id, unlogged=opened.unlogged)["lease"]
-    assert len(sql(f"UPDATE {table} SET vt = statement_timestamp() RETURNING head")) == 1
+    assert len(sql("UPDATE pgqueue_lease SET vt = statement_timestamp() RETURNING head")) == 1
     check({**dict.fromkeys(ids, DUE), later: DELAYED})

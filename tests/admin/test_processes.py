@@ -148,7 +148,7 @@ def test_the_database_shows_its_hot_tables_and_retention(
 
     text = database(admin_client)
 
-    for table in ("pgqueue_ready", "pgqueue_deferred", "pgqueue_lease_unlogged"):
+    for table in ("pgqueue_ready", "pgqueue_deferred", "pgqueue_lease"):
         assert f">{table}<" in text
     removed = PurgeMark.objects.get().purged_at
     assert f"<td>7d</td><td>{removed:%Y-%m-%d %H:%M:%S}</td>" in text

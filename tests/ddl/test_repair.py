@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -81,7 +80,7 @@ def test_maintenance_makes_a_lost_sequence_anew(committed_orders: BoundQueue) ->
     wake = names(committed_orders)["wake"]
     run_sql(f"DROP SEQUENCE {wake}")
 
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     assert run_sql("SELECT to_regclass(%s) IS NOT NULL", [wake]) == [(True,)]
 
@@ -132,16 +131,9 @@ def place(orders: BoundQueue, batch: int = 10_000) -> tuple[int, int]:
         looked, placed, last = looked + seen, placed + done, reached
 
 
-@pytest.fixture(params=["logged", "unlogged"])
-def kinds(db: None, request: pytest.FixtureRequest) -> Callable[[], BoundQueue]:
-    Message.objects.create_queue("orders", unlogged=request.param == "unlogged")
-    return lambda: queue("orders")
-
-
 def test_messages_inserted_without_triggers_get_their_place(
-    kinds: Callable[[], BoundQueue],
+    orders: BoundQueue,
 ) -> None:
-    orders = kinds()
     run_sql("SET LOCAL session_replication_role = replica")
     orders.send_batch(range(5))
     orders.send("urgent", priority=7)
@@ -160,16 +152,15 @@ def test_messages_inserted_without_triggers_get_their_place(
     assert bodies[1:] == [0, 1, 2, 3, 4, "g1"]
 
 
-def test_what_has_a_place_is_left_alone(kinds: Callable[[], BoundQueue]) -> None:
-    orders = kinds()
+def test_what_has_a_place_is_left_alone(orders: BoundQueue) -> None:
     orders.send_batch(range(60))
     orders.send("later", delay=3600)
     orders.send_batch(["g1", "g2", "g3"], group="g")
     orders.read(qty=1, in_transaction=True)
     batch = orders.read(qty=20, in_transaction=True)
     orders.archive(orders.read(qty=3, in_transaction=True)[0].receipt)
-    ready = names(orders)["ready"]
-    run_sql(f"DELETE FROM {ready} WHERE id = (SELECT max(id) FROM {ready} WHERE group_key IS NULL)")
+    newest = "SELECT max(id) FROM pgqueue_ready WHERE group_key IS NULL"
+    run_sql(f"DELETE FROM pgqueue_ready WHERE id = ({newest})")
     before = run_sql("SELECT id, state FROM pgqueue_live ORDER BY id")
 
     assert place(orders, batch=7) == (64, 1)

@@ -12,19 +12,19 @@ ENGINE = Path(django_pgqueue.engine.__file__).parent
 
 
 def test_a_text_is_made_once_for_the_same_queue() -> None:
-    assert render("send/send", 7, False) is render("send/send", 7, False)
+    assert render("send/send", 7) is render("send/send", 7)
 
 
 def test_a_path_stands_for_the_text_of_a_file() -> None:
-    text = render("settle/archive", 7, False)
+    text = render("settle/archive", 7)
 
     assert "(id, read_ct, last_read_at) IN (" in text
     assert "pgqueue_deferred.last_read_at" in text
 
 
 def test_a_name_can_stand_for_a_part() -> None:
-    each = render("read/read_ready", 7, False, (("leased", Part("read/lease_each")),))
-    batch = render("read/read_ready", 7, False, (("leased", Part("read/lease_batch")),))
+    each = render("read/read_ready", 7, (("leased", Part("read/lease_each")),))
+    batch = render("read/read_ready", 7, (("leased", Part("read/lease_batch")),))
 
     assert "INSERT INTO pgqueue_deferred" in each
     assert "INSERT INTO pgqueue_lease" in batch
@@ -32,13 +32,12 @@ def test_a_name_can_stand_for_a_part() -> None:
 
 def test_each_queue_has_texts_of_its_own() -> None:
     texts = {
-        render("read/peek", 7, False),
-        render("read/peek", 8, False),
-        render("read/peek", 7, True),
-        render("read/next_due", 7, False),
+        render("read/peek", 7),
+        render("read/peek", 8),
+        render("read/next_due", 7),
     }
 
-    assert len(texts) == 4
+    assert len(texts) == 3
 
 
 def test_every_statement_is_named_by_the_python_beside_it() -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from typing import Any
 
+from django_pgqueue import queue
 from tests.actors import _enter
 
 __all__ = ["consume", "convert_and_die", "maintain", "send"]
@@ -78,10 +79,9 @@ def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
 def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
     """Run maintenance repeatedly."""
     _enter(databases, {})
-    from django_pgqueue.models import Message
 
     while not stop.is_set():
-        Message.objects.maintain("orders", patience=0.2)
+        queue("orders").maintain(patience=0.2)
         time.sleep(0.05)
 
 

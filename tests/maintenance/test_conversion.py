@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
 from django_pgqueue import queue
@@ -159,7 +158,7 @@ def test_maintenance_goes_on_with_the_partitions() -> None:
     orders.repartition(HOUR)
     orders.purge()
 
-    maintained = Message.objects.maintain("orders")
+    maintained = queue("orders").maintain()
 
     assert maintained.queue_name == "orders"
     works(orders)
@@ -200,14 +199,6 @@ def test_what_is_so_already_changes_nothing() -> None:
     assert orders.repartition(86400) is False
     assert tables() == before
     assert in_every_state("plain").repartition(None) is False
-
-
-def test_the_async_twin_does_the_same() -> None:
-    orders = in_every_state()
-
-    assert async_to_sync(orders.arepartition)(DAY) is True
-
-    works(orders)
 
 
 def test_progress_tells_what_is_done() -> None:

@@ -23,6 +23,7 @@ from django_pgqueue.maintenance.partitions import (
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import (
     ArchivedMessage,
+    BoundQueue,
     Lake,
     LiveMessage,
     Message,
@@ -96,7 +97,7 @@ def test_a_queue_without_retention_keeps_everything() -> None:
     queue = plain(retention=None)
     old = done(queue, sent(queue, 3, 100), 100)
 
-    maintained = Message.objects.maintain("plain")
+    maintained = BoundQueue("plain").maintain()
 
     assert (maintained.removed, maintained.before) == (0, None)
     assert archived(queue) == stored(queue) == old
@@ -109,12 +110,12 @@ def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged: bool) -> None:
     young = done(queue, sent(queue, 3, 20), 6)
     live = sent(queue, 2, 30)
 
-    maintained = Message.objects.maintain("plain")
+    maintained = BoundQueue("plain").maintain()
 
     assert (maintained.pruned, maintained.dropped, maintained.held) == (30, 0, 0)
     assert archived(queue) == young
     assert stored(queue) == young + live
-    assert Message.objects.maintain("plain").removed == 0
+    assert BoundQueue("plain").maintain().removed == 0
 
 
 def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.Mon
     done(queue, sent(queue, 30, 20), 8)
     told: list[int] = []
 
-    maintained = Message.objects.maintain("plain", progress=told.append)
+    maintained = BoundQueue("plain").maintain(progress=told.append)
 
     assert maintained.pruned == 30
     assert told == [7, 14, 21, 28, 30]
@@ -139,10 +140,10 @@ def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Message.objects.maintain("plain", progress=stop)
+        BoundQueue("plain").maintain(progress=stop)
 
     assert archived(queue) == stored(queue) == old[20:]
-    assert Message.objects.maintain("plain").pruned == 10
+    assert BoundQueue("plain").maintain().pruned == 10
 
 
 def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPa
         [old],
     )
 
-    maintained = Message.objects.maintain("plain")
+    maintained = BoundQueue("plain").maintain()
 
     assert maintained.pruned == len(old)
     assert archived(queue) == stored(queue) == sorted(set(ids) - set(old))
@@ -172,7 +173,7 @@ def test_a_partition_goes_as_a_whole_when_all_in_it_is_old(unlogged: bool) -> No
     young = partition(queue, 3)
     kept = done(queue, sent(queue, 3, 3), 2)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.partitions_dropped, maintained.dropped, maintained.pruned) == (1, 30, 0)
     assert old not in partitions(queue)
@@ -187,7 +188,7 @@ def test_an_empty_partition_goes_too() -> None:
     queue = daily()
     partition(queue, 10)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.partitions_dropped, maintained.dropped) == (1, 0)
 
@@ -199,7 +200,7 @@ def test_what_was_sent_long_ago_and_archived_lately_keeps_its_partition() -> Non
     done(queue, early, 7.5)
     done(queue, [late], 1)
 
-    assert Message.objects.maintain("daily").removed == 0
+    assert BoundQueue("daily").maintain().removed == 0
 
     assert archived(queue) == [late, *early]
 
@@ -211,7 +212,7 @@ def test_a_partition_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> 
     done(queue, early, 29)
     done(queue, [late], 1)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.partitions_dropped, maintained.pruned) == (0, 4)
     assert archived(queue) == stored(queue) == [late]
@@ -230,12 +231,12 @@ def test_a_partition_without_a_beginning_is_pruned_until_it_can_be_dropped() -> 
     done(queue, sent(queue, 3, 100), 90)
     young = done(queue, sent(queue, 3, 4), 3)
 
-    assert Message.objects.maintain("daily").pruned == 3
+    assert BoundQueue("daily").maintain().pruned == 3
 
     assert archived(queue) == young
     run_sql(f"UPDATE {parents[1]} SET archived_at = archived_at - interval '5 days'")
     Queue.objects.update(retention=2 * DAY)
-    assert Message.objects.maintain("daily").partitions_dropped == 1
+    assert BoundQueue("daily").maintain().partitions_dropped == 1
 
 
 STATES: dict[str, Callable[[Queue], list[int]]] = {
@@ -257,7 +258,7 @@ def leased(queue: Queue) -> list[int]:
 def retried(queue: Queue) -> list[int]:
     ids = sent(queue, 1, 8)
     [message] = Message.objects.read(queue)
-    Message.objects.retry(queue, {message.receipt: 3600})
+    BoundQueue(queue).retry({message.receipt: 3600})
     return ids
 
 
@@ -277,7 +278,7 @@ def test_a_partition_with_a_message_that_lives_is_kept(state: str, unlogged: boo
     live = STATES[state](queue)
     old = done(queue, sent(queue, 5, 8), 7.5)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.stragglers, maintained.partitions_dropped) == (1, 0)
     assert kept in partitions(queue)
@@ -291,12 +292,12 @@ def test_a_straggler_of_long_ago_keeps_its_partition_and_not_its_old_neighbours(
     live = sent(queue, 1, 30)
     done(queue, sent(queue, 5, 30), 20)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.stragglers, maintained.pruned) == (1, 5)
     assert [message.id for message in Message.objects.read("daily", qty=9)] == live
     done(queue, live, 10)
-    assert Message.objects.maintain("daily").partitions_dropped == 1
+    assert BoundQueue("daily").maintain().partitions_dropped == 1
 
 
 def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
@@ -306,7 +307,7 @@ def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
     partition(dead, 30)
     ids = sent(queue, 3, 30)
     died = Message.objects.read(queue, qty=1)
-    Message.objects.fail(queue, {died[0].receipt: "no such customer"})
+    BoundQueue(queue).fail({died[0].receipt: "no such customer"})
     done(queue, ids[1:], 20)
 
     rounds = Message.objects.maintain_all()
@@ -314,8 +315,8 @@ def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
     assert {u.queue_name: u.partitions_dropped for u in rounds} == {"daily": 1, "dead": 1}
     assert old not in partitions(queue)
     assert [(m.id, m.body) for m in Message.objects.read("dead", vt=0)] == [(ids[0], 1)]
-    assert Message.objects.redrive("dead") == 1
-    assert Message.objects.maintain("daily").removed == 0
+    assert BoundQueue("dead").redrive() == 1
+    assert BoundQueue("daily").maintain().removed == 0
     assert [(m.id, m.body) for m in Message.objects.read("daily")] == [(ids[0], 1)]
 
 
@@ -344,13 +345,13 @@ def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
     done(queue, sent(queue, 3, 10), 8)
     lake = lake_of_this_server(holds_retention=True)
 
-    maintained = Message.objects.maintain(queue.name)
+    maintained = BoundQueue(queue.name).maintain()
 
     assert (maintained.removed, maintained.held) == (0, 3)
     assert not PurgeMark.objects.filter(queue=queue).exists()
     newest = ArchivedMessage.objects.order_by("-archive_xid")[0].archive_xid
     Lake.objects.filter(pk=lake.pk).update(exported_below=newest + 1)
-    assert Message.objects.maintain(queue.name).removed == 3
+    assert BoundQueue(queue.name).maintain().removed == 3
     assert PurgeMark.objects.get(queue=queue).below_xid == newest + 1
 
 
@@ -362,13 +363,13 @@ def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) ->
     Lake.objects.create(path="/old", holds_retention=True, exported_below=1000, system="7000")
     lake_of_this_server("/new", holds_retention=True, exported_below=901)
 
-    maintained = Message.objects.maintain(queue.name)
+    maintained = BoundQueue(queue.name).maintain()
 
     assert maintained.foreign_lakes == ("/old",)
     assert (maintained.removed, maintained.partitions_dropped) == (0, 0)
     assert archived(queue) == stored(queue) == ids
     Lake.objects.filter(path="/old").update(holds_retention=False)
-    maintained = Message.objects.maintain(queue.name)
+    maintained = BoundQueue(queue.name).maintain()
     assert (maintained.removed, maintained.foreign_lakes) == (3, ())
 
 
@@ -377,7 +378,7 @@ def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixtu
     Lake.objects.create(path="/told", holds_retention=True, exported_below=1000, system="7000")
 
     for _ in range(3):
-        Message.objects.maintain("told")
+        BoundQueue("told").maintain()
 
     [line] = [line for line in caplog.messages if "/told" in line]
     assert "exported from another server" in line
@@ -416,7 +417,7 @@ def test_only_what_is_not_exported_is_held_in_a_partition_that_is_pruned() -> No
     )
     lake_of_this_server(holds_retention=True, exported_below=102)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.pruned, maintained.held) == (2, 2)
     assert archived(queue) == ids[2:]
@@ -444,12 +445,12 @@ def test_a_listener_can_refuse(answer: object) -> None:
     old = done(queue, sent(queue, 3, 20), 9)
 
     with listening(answer) as asked:
-        maintained = Message.objects.maintain("plain")
+        maintained = BoundQueue("plain").maintain()
 
     assert [name for name, _ in asked] == ["plain"]
     assert (maintained.refused, maintained.removed) == (True, 0)
     assert archived(queue) == old
-    assert Message.objects.maintain("plain").removed == 3
+    assert BoundQueue("plain").maintain().removed == 3
 
 
 def test_a_listener_can_keep_what_was_archived_since_a_moment() -> None:
@@ -458,7 +459,7 @@ def test_a_listener_can_keep_what_was_archived_since_a_moment() -> None:
     kept = done(queue, sent(queue, 3, 20), 9)
 
     with listening(NOW - 10 * DAY):
-        maintained = Message.objects.maintain("plain")
+        maintained = BoundQueue("plain").maintain()
 
     assert (maintained.refused, maintained.pruned) == (False, 3)
     assert maintained.before == NOW - 10 * DAY
@@ -472,7 +473,7 @@ def test_any_other_answer_changes_nothing(answer: object) -> None:
     kept = done(queue, sent(queue, 3, 20), 6)
 
     with listening(answer):
-        Message.objects.maintain("plain")
+        BoundQueue("plain").maintain()
 
     assert archived(queue) == kept
 
@@ -485,7 +486,7 @@ def test_who_listens_hears_what_was_done() -> None:
         heard.append((sender, kwargs["queue"].name, kwargs["maintained"]))
 
     signals.queue_maintained.connect(listen)
-    maintained = Message.objects.maintain("plain")
+    maintained = BoundQueue("plain").maintain()
     signals.queue_maintained.disconnect(listen)
 
     assert heard == [("plain", "plain", maintained)]
@@ -503,17 +504,17 @@ def test_partitions_are_made_ahead(unlogged: bool) -> None:
         for gone in before[1:3]:
             cursor.execute(f"DROP TABLE {gone.message}, {gone.archive}")
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert maintained.partitions_made == 2
     assert partitions(queue) == before
-    assert Message.objects.maintain("daily").partitions_made == 0
+    assert BoundQueue("daily").maintain().partitions_made == 0
 
 
 def test_no_partition_is_made_for_a_queue_without_an_interval() -> None:
     queue = plain()
 
-    assert Message.objects.maintain("plain").partitions_made == 0
+    assert BoundQueue("plain").maintain().partitions_made == 0
 
     assert len(partitions(queue)) == 1
 
@@ -524,7 +525,7 @@ def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_o
     drop_all_partitions(queue)
     sent_before = queue_of(queue).send_batch([1, 2, 3])
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.partitions_made, maintained.stay_in_default) == (AHEAD + 1, 0)
     [first, second, *_] = partitions(queue)
@@ -537,7 +538,7 @@ def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_o
     read = Message.objects.read("daily", qty=10)
     assert [message.id for message in read] == sent_before
     assert Message.objects.archive("daily", read) == sent_before
-    assert Message.objects.maintain("daily").partitions_made == 0
+    assert BoundQueue("daily").maintain().partitions_made == 0
 
 
 def queue_of(found: Queue) -> Any:
@@ -555,7 +556,7 @@ def test_a_range_ahead_with_messages_in_the_default_partition_stays_there() -> N
     drop_all_partitions(queue)
     ahead = sent(queue, 2, -2)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.partitions_made, maintained.stay_in_default) == (AHEAD, 1)
     assert [message.id for message in Message.objects.read("daily", qty=9)] == ahead
@@ -569,10 +570,10 @@ def test_a_default_partition_that_takes_long_to_read_is_left_alone(
     drop_all_partitions(queue)
     sent(queue, 2, 0)
 
-    maintained = Message.objects.maintain("daily")
+    maintained = BoundQueue("daily").maintain()
 
     assert (maintained.partitions_made, maintained.stay_in_default) == (0, AHEAD + 1)
-    assert Message.objects.maintain("daily", stall=90_000).partitions_made > 0
+    assert BoundQueue("daily").maintain(stall=90_000).partitions_made > 0
 
 
 def test_old_messages_in_the_default_partition_are_pruned() -> None:
@@ -580,7 +581,7 @@ def test_old_messages_in_the_default_partition_are_pruned() -> None:
     done(queue, sent(queue, 3, 100), 90)
     live = sent(queue, 1, 100)
 
-    assert Message.objects.maintain("daily").pruned == 3
+    assert BoundQueue("daily").maintain().pruned == 3
 
     assert stored(queue) == live
 
@@ -593,7 +594,7 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
         create_partition(cursor, queue.pk, present - DAY / 2, present + DAY / 2)
         create_partition(cursor, queue.pk, present + DAY, present + 2.5 * DAY)
 
-    Message.objects.maintain("daily")
+    BoundQueue("daily").maintain()
 
     timed = [found for found in partitions(queue) if found.has_range]
     assert [found.end for found in timed[:-1]] == [found.start for found in timed[1:]]
@@ -605,20 +606,14 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
 
 def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_keys, "BATCH", 2)
-    for name in ("logged", "unlogged"):
-        found = plain(name, retention=None, unlogged=name == "unlogged")
-        for number in range(5):
-            queue(name).send(1, dedup_key=f"k{number}")
-        run_sql(
-            f"UPDATE {found.tables['dedup']} SET until = now() - interval '1 s' "
-            "WHERE queue_id = %s AND dedup_key <> 'k3'",
-            [found.pk],
-        )
+    plain(retention=None)
+    for number in range(5):
+        queue("plain").send(1, dedup_key=f"k{number}")
+    run_sql("UPDATE pgqueue_dedup SET until = now() - interval '1 s' WHERE dedup_key <> 'k3'")
 
-        assert Message.objects.maintain(name).keys == 4
+    assert BoundQueue("plain").maintain().keys == 4
 
-        left = f"SELECT dedup_key FROM {found.tables['dedup']} WHERE queue_id = %s"
-        assert run_sql(left, [found.pk]) == [("k3",)]
+    assert run_sql("SELECT dedup_key FROM pgqueue_dedup") == [("k3",)]
 
 
 def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back() -> None:
@@ -640,19 +635,19 @@ def test_impossible_waits_are_refused(options: dict[str, float]) -> None:
     plain()
 
     with pytest.raises(InvalidArgument):
-        Message.objects.maintain("plain", **options)
+        BoundQueue("plain").maintain(**options)
 
 
 def test_a_queue_that_does_not_exist_is_not_maintained() -> None:
     with pytest.raises(QueueNotFound):
-        Message.objects.maintain("plain")
+        BoundQueue("plain").maintain()
 
 
 def test_a_retention_longer_than_history_is_no_error() -> None:
     plain()
     Queue.objects.update(retention=dt.timedelta(days=3_000_000))
 
-    assert Message.objects.maintain("plain").before is None
+    assert BoundQueue("plain").maintain().before is None
 
 
 def test_settings_of_the_session_stay_as_they_were() -> None:
@@ -661,7 +656,7 @@ def test_settings_of_the_session_stay_as_they_were() -> None:
     names = "SELECT name, setting FROM pg_settings WHERE name ~ 'timeout|enable_' ORDER BY 1"
     before = run_sql(names)
 
-    Message.objects.maintain("daily")
+    BoundQueue("daily").maintain()
 
     assert run_sql(names) == before
 
@@ -671,7 +666,7 @@ def test_it_is_refused_inside_a_transaction(committed: None) -> None:
     plain()
 
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
-        Message.objects.maintain("plain")
+        BoundQueue("plain").maintain()
 
 
 # Concurrent sessions: each test uses another process
@@ -685,13 +680,13 @@ def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
     actor.do(begin)
     actor.do(call, "send", "daily", 1)
 
-    maintained = Message.objects.maintain("daily", patience=0.3)
+    maintained = BoundQueue("daily").maintain(patience=0.3)
 
     assert (maintained.busy, maintained.partitions_dropped) == (1, 0)
     assert old in partitions(queue)
     Message.objects.send("daily", 2)
     actor.do(commit)
-    assert Message.objects.maintain("daily").partitions_dropped == 1
+    assert BoundQueue("daily").maintain().partitions_dropped == 1
     assert len(Message.objects.read("daily", qty=5)) == 2
 
 
@@ -701,12 +696,12 @@ def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nothing_else(actor:
     actor.do(begin)
     actor.do(execute, f"SELECT count(*) FROM {old.message}")
 
-    assert Message.objects.maintain("daily", patience=0.3).busy == 1
+    assert BoundQueue("daily").maintain(patience=0.3).busy == 1
 
     pk = Message.objects.send("daily", 2)
     assert [message.id for message in Message.objects.read("daily")] == [pk]
     actor.do(commit)
-    assert Message.objects.maintain("daily").partitions_dropped == 1
+    assert BoundQueue("daily").maintain().partitions_dropped == 1
 
 
 def test_a_partition_is_pruned_after_an_interval_even_beside_an_open_reader(actor: Actor) -> None:
@@ -716,7 +711,7 @@ def test_a_partition_is_pruned_after_an_interval_even_beside_an_open_reader(acto
     actor.do(begin)
     actor.do(execute, f"SELECT count(*) FROM {queue.tables['message']}")
 
-    maintained = Message.objects.maintain("daily", patience=0.1)
+    maintained = BoundQueue("daily").maintain(patience=0.1)
 
     assert (maintained.busy, maintained.pruned) == (1, 5)
     assert stored(queue) == []
@@ -752,7 +747,7 @@ def test_a_message_that_comes_between_look_and_lock_keeps_the_partition(
     done(queue, sent(queue, 5, 10), 9)
     between_look_and_lock(monkeypatch, lambda: send_back_in_time(actor, queue, old))
 
-    assert Message.objects.maintain("daily").partitions_dropped == 0
+    assert BoundQueue("daily").maintain().partitions_dropped == 0
 
     assert [message.body for message in Message.objects.read("daily")] == [7]
 
@@ -770,7 +765,7 @@ def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_pa
 
     between_look_and_lock(monkeypatch, come_and_go)
 
-    assert Message.objects.maintain("daily").partitions_dropped == 0
+    assert BoundQueue("daily").maintain().partitions_dropped == 0
 
     assert len(archived(queue)) == 6
 
@@ -787,11 +782,11 @@ def test_a_sender_that_is_not_done_with_an_old_partition_is_waited_for(
 
     between_look_and_lock(monkeypatch, begin_and_send)
 
-    maintained = Message.objects.maintain("daily", patience=0.2)
+    maintained = BoundQueue("daily").maintain(patience=0.2)
 
     assert (maintained.busy, maintained.partitions_dropped) == (1, 0)
     actor.do(commit)
-    assert Message.objects.maintain("daily").stragglers == 1
+    assert BoundQueue("daily").maintain().stragglers == 1
     assert [message.body for message in Message.objects.read("daily")] == [7]
 
 
@@ -811,7 +806,7 @@ def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(
         ),
     )
 
-    assert Message.objects.maintain("daily").partitions_dropped == 0
+    assert BoundQueue("daily").maintain().partitions_dropped == 0
 
     assert len(archived(queue)) == 5
     Lake.objects.all().delete()
@@ -843,15 +838,15 @@ def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor
     partition(queue, 10)
     ids = sent(queue, 200, 10)
     for message in Message.objects.read(queue, qty=200):
-        Message.objects.fail(queue, {message.receipt: "no"})
+        BoundQueue(queue).fail({message.receipt: "no"})
 
     redrive = actor.start(call, "redrive", "dead", rate=400)
     dropped = 0
     while not redrive.done():
-        dropped += Message.objects.maintain("daily", patience=0.2).partitions_dropped
+        dropped += BoundQueue("daily").maintain(patience=0.2).partitions_dropped
 
     assert redrive.result() == 200
-    dropped += Message.objects.maintain("daily").partitions_dropped
+    dropped += BoundQueue("daily").maintain().partitions_dropped
     assert dropped == 1
     assert [message.id for message in Message.objects.read("daily", qty=300)] == ids
 
@@ -876,7 +871,7 @@ def test_a_send_waits_no_longer_than_the_stall(
     assert work.result().busy == 1
     assert longest < 0.5
     reader.do(commit)
-    until(lambda: Message.objects.maintain("daily").partitions_dropped == 1)
+    until(lambda: BoundQueue("daily").maintain().partitions_dropped == 1)
 
 
 def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old() -> None:

@@ -315,7 +315,7 @@ def dead(db: None) -> BoundQueue:
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = BoundQueue("orders")
     orders.send_batch([{"order": 1}, {"order": 2}, {"order": 3}])
-    Message.objects.fail("orders", {message.receipt: "no" for message in orders.read(qty=3)})
+    BoundQueue("orders").fail({message.receipt: "no" for message in orders.read(qty=3)})
     return BoundQueue("dead")
 
 
@@ -356,7 +356,7 @@ def test_what_cannot_go_back_is_said(dead: BoundQueue) -> None:
 def test_a_source_that_is_gone_is_said_with_what_went(dead: BoundQueue) -> None:
     Message.objects.create_queue("mails", dead_letter_queue="dead")
     BoundQueue("mails").send(1)
-    Message.objects.fail("mails", {BoundQueue("mails").read()[0].receipt: "no"})
+    BoundQueue("mails").fail({BoundQueue("mails").read()[0].receipt: "no"})
     Message.objects.drop_queue("mails")
 
     with pytest.raises(CommandError, match=r"no queue 'mails'.* 3 messages redriven"):
@@ -381,7 +381,7 @@ def archived(orders: BoundQueue) -> BoundQueue:
     orders.send_batch([{"order": 1}, {"order": 2}, {"order": 3}])
     one, two, three = orders.read(qty=3)
     orders.archive([one, two])
-    Message.objects.fail("orders", {three.receipt: "no"})
+    BoundQueue("orders").fail({three.receipt: "no"})
     return orders
 
 

@@ -139,16 +139,12 @@ def test_autovacuum_that_is_off_for_a_table(orders: BoundQueue, sql: Any) -> Non
     assert [each.text for each in findings("autovacuum")] == ["on"]
 
 
-@pytest.mark.parametrize("unlogged", [False, True])
-def test_leases_of_a_dead_process(db: None, sql: Any, unlogged: bool) -> None:
-    orders = queue("orders")
-    orders.create(unlogged=unlogged)
+def test_leases_of_a_dead_process(orders: BoundQueue, sql: Any) -> None:
     orders.send_batch([1, 2, 3])
     orders.read(qty=2)
     assert not findings("leases")[0].is_problem
     process = Process.objects.register(["orders"], version="1", using="default")
-    table = "pgqueue_deferred_unlogged" if unlogged else "pgqueue_deferred"
-    sql(f"UPDATE {table} SET process_id = %s", [process.pk])
+    sql("UPDATE pgqueue_deferred SET process_id = %s", [process.pk])
     assert not findings("leases")[0].is_problem
 
     dead = process.pk

@@ -16,28 +16,30 @@ from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.types import Metrics, Receipt
 from tests.conftest import run_sql
 
-# Arguments of the operations on one queue. `test_every_public_operation_has_a_twin` checks the
-# names of all operations.
+# Arguments of some operations.
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "create_queue": (("new",), {"visibility_timeout": 7}),
-    "list_queues": ((), {}),
-    "drop_queue": (("orders",), {}),
-    "purge": (("orders",), {}),
     "send": (("orders", {"n": 1}), {"headers": {"h": 1}, "priority": 3, "group": "g"}),
     "send_batch": (("orders", [1, 2]), {"delay": 60}),
     "read": (("orders",), {"qty": 2, "vt": 7, "conditional": {"order": 7}}),
     "read_with_poll": (("orders",), {"max_poll_seconds": 0, "qty": 2}),
-    "peek": (("orders",), {"qty": 2}),
     "pop": (("orders",), {"qty": 2}),
     "archive": (("orders", [1, Receipt(2, 9)]), {}),
     "delete": (("orders", [1, Receipt(2, 9)]), {}),
     "set_vt": (("orders", [1, Receipt(2, 9)], 60), {}),
     "metrics": (("orders",), {}),
-    "metrics_all": ((), {}),
 }
 
-# Internal methods that projects do not call.
-HELPERS = {"resolve"}
+#: The methods without an async twin: tools for operators, and what only consumers need.
+NO_TWIN = {
+    BoundQueue: {
+        *("attempts", "create", "drop", "maintain", "purge", "redrive", "repartition", "replay"),
+        *("drained", "next_due", "settle"),
+    },
+    MessageManager: {
+        *("create_queue", "drop_queue", "list_queues", "maintain_all", "metrics_all", "purge"),
+        *("bind", "unbind", "list_bindings", "test_routing", "resolve"),
+    },
+}
 
 
 # Engine functions called only by consumers and maintenance.
@@ -50,48 +52,31 @@ def test_what_only_consumers_need_is_no_method(name: str) -> None:
     assert not hasattr(MessageManager, name)
 
 
-def operations() -> list[str]:
-    inherited = set(dir(models.Manager))
-    return [
-        name
-        for name, member in inspect.getmembers(MessageManager, inspect.isfunction)
-        if not name.startswith("_") and name not in inherited and not is_twin(member)
-    ]
-
-
 def is_twin(function: Any) -> bool:
     return inspect.iscoroutinefunction(function)
 
 
-# aresult() is a method of its own, and "await" is a keyword.
-@pytest.mark.parametrize("name", sorted(set(operations()) - HELPERS - {"result", "wait"}))
-def test_every_public_operation_has_a_twin(name: str) -> None:
-    twin = getattr(MessageManager, f"a{name}")
-
-    assert is_twin(twin)
-    assert twin.__name__ == f"a{name}"
-    assert (
-        inspect.signature(twin).parameters
-        == inspect.signature(getattr(MessageManager, name)).parameters
-    )
+def methods(where: type) -> list[str]:
+    inherited = set(dir(models.Manager)) if issubclass(where, models.Manager) else set()
+    return [
+        name
+        for name, member in inspect.getmembers(where, inspect.isfunction)
+        if not name.startswith("_") and name not in inherited and not is_twin(member)
+    ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    # aresult() waits: "await" is a keyword.
-    sorted(
-        {
-            name
-            for name, member in inspect.getmembers(BoundQueue, inspect.isfunction)
-            if not name.startswith("_") and not is_twin(member)
-        }
-        - {"wait", "settle", "next_due", "drained"}  # which only consumers need
-    ),
-)
-def test_every_operation_of_a_bound_queue_has_a_twin(name: str) -> None:
-    twin = getattr(BoundQueue, f"a{name}")
+@pytest.mark.parametrize("where", NO_TWIN)
+def test_what_an_application_calls_has_a_twin_with_the_same_arguments(where: type) -> None:
+    twins = {name: getattr(where, f"a{name}", None) for name in methods(where)}
 
-    assert twin.__name__ == f"a{getattr(BoundQueue, name).__name__}"
+    # The twin of wait() is aresult(), a method of its own: "await" is a keyword.
+    assert {name for name, twin in twins.items() if twin is None} - {"wait"} == NO_TWIN[where]
+    for name, twin in twins.items():
+        if twin is not None:
+            assert is_twin(twin)
+            assert twin.__name__ == f"a{name}"
+            signature = inspect.signature(getattr(where, name))
+            assert inspect.signature(twin).parameters == signature.parameters
 
 
 @pytest.mark.parametrize("name", ["send", "read", "archive", "create"])

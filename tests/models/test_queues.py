@@ -200,7 +200,6 @@ def test_a_bad_name_is_refused_before_anything_is_asked_of_the_database(
         lambda: objects.send_batch(name, [1] * 500),
         lambda: objects.read(name),
         lambda: objects.read_with_poll(name),
-        lambda: objects.peek(name),
         lambda: objects.pop(name),
         lambda: objects.archive(name, 1),
         lambda: objects.delete(name, 1),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from django_pgqueue import queue
 from django_pgqueue.models import Message
 from pyspark_pgqueue.errors import TableRewritten
 from pyspark_pgqueue.export import export
@@ -26,8 +27,7 @@ def test_a_read_sees_all_before_and_during_and_after(url: str, finish: Finish) -
     archived = finish("orders", 300)
     during: list[list[int]] = []
 
-    Message.objects.repartition(
-        "orders",
+    queue("orders").repartition(
         DAY,
         progress=lambda *step: during.append(run(*planned(url))),
     )
@@ -41,7 +41,7 @@ def test_a_read_that_was_planned_before_says_so(url: str, finish: Finish) -> Non
     finish("orders", 300)
     options, tasks = planned(url)
 
-    Message.objects.repartition("orders", DAY)
+    queue("orders").repartition(DAY)
 
     with pytest.raises(TableRewritten):
         run(options, tasks)
@@ -54,7 +54,7 @@ def test_a_stream_and_a_lake_go_on(spark: Any, url: str, finish: Finish, tmp_pat
 
     for interval in (None, DAY, HOUR):
         Message.objects.create_queue("orders")
-        Message.objects.repartition("orders", interval)
+        queue("orders").repartition(interval)
         archived += finish("orders", 20)
         wait_for_commits(url)
         stream.catch_up()

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.types import StructType
 
-from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from pyspark_pgqueue import arrow, planning
 from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import TableRewritten
@@ -176,7 +176,7 @@ def test_filter_finds_the_same_wherever_it_is_applied(
     finish("orders", 3)
     Message.objects.send_batch("orders", [{"n": 1}, {"n": 9}])
     failing = Message.objects.read("orders", qty=2)
-    Message.objects.fail("orders", {failing[0].receipt: "it's broken", failing[1].receipt: "Ä"})
+    BoundQueue("orders").fail({failing[0].receipt: "it's broken", failing[1].receipt: "Ä"})
     frame = read()
     everything = spark.createDataFrame(frame.collect(), frame.schema)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
 from pyspark_pgqueue.export import export
 from pyspark_pgqueue.replay import load, replay
 from tests.spark.conftest import wait_for_commits
@@ -24,7 +24,7 @@ def lake(spark: Any, url: str, finish: Finish, tmp_path: Path) -> str:
     finish("orders", 36)
     Message.objects.send_batch("orders", [{"n": n} for n in range(100, 104)])
     failing = Message.objects.read("orders", qty=4)
-    Message.objects.fail("orders", {message.receipt: "no" for message in failing})
+    BoundQueue("orders").fail({message.receipt: "no" for message in failing})
     path = str(tmp_path / "lake")
     wait_for_commits(url)
     export(spark, url, path)

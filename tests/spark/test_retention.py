@@ -13,6 +13,7 @@ from django.db.models import F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from django_pgqueue import queue
 from django_pgqueue.models import ArchivedMessage, Message
 from pyspark_pgqueue import lake_source, planning
 from pyspark_pgqueue.errors import DataLost
@@ -60,14 +61,14 @@ def test_retention_takes_what_is_exported_and_leaves_the_rest(
     export(spark, url, lake, holds_retention=True)
     second = finish_long_ago(20)
 
-    maintained = Message.objects.maintain("orders")
+    maintained = queue("orders").maintain()
 
     assert (maintained.pruned, maintained.held) == (30, 20)
     assert kept() == second
 
     wait_for_commits(url)
     assert export(spark, url, lake).rows == 20
-    assert Message.objects.maintain("orders").pruned == 20
+    assert queue("orders").maintain().pruned == 20
     assert kept() == []
     assert sorted(row.id for row in lake_source.read(spark, lake).collect()) == first + second
 
@@ -82,7 +83,7 @@ def test_lake_and_database_agree_after_retention(
         export(spark, url, lake, holds_retention=True)
         if verified:
             verify(spark, url, lake)
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     findings = verify(spark, url, lake, every=True)
 
@@ -110,7 +111,7 @@ def test_stream_stops_where_retention_was_faster_and_goes_on_when_told_to(
     first = finish_long_ago(10)
     catch_up()
     finish_long_ago(10)
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
     last = finish("orders", 5)
 
     with pytest.raises(Exception, match="were purged before this stream read them"):
@@ -131,7 +132,7 @@ def test_task_notices_that_retention_took_its_rows_since_they_were_planned(
     (partition,) = source.partitions(start, end)
     assert sum(batch.num_rows for batch in source.read(partition)) == 10
 
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     with pytest.raises(DataLost):
         list(source.read(partition))
@@ -149,7 +150,7 @@ def test_task_of_a_stream_that_may_lose_messages_gives_what_is_left(
     start = careless.latestOffset(careless.initialOffset(), ReadAllAvailable())
     finish_long_ago(10)
     end = careless.latestOffset(start, ReadAllAvailable())
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -167,7 +168,7 @@ def test_batch_read_beside_retention_is_whole_or_an_error(
     assert len(tasks) > 2
     assert run(options, tasks) == sorted(ids)
 
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     with pytest.raises(DataLost, match="after this read was planned"):
         run(options, tasks)
@@ -182,7 +183,7 @@ def test_batch_read_is_whole_where_retention_works_on_another_queue(
     mails = finish("mails", 50)
     options, tasks = planned(url, subscribe="mails")
 
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
 
     assert run(options, tasks) == sorted(mails)
 
@@ -196,7 +197,7 @@ def test_batch_read_sees_all_of_a_task_or_none(
 
     def prune_after(guard: planning.Guard, marks: Any) -> None:
         check(guard, marks)
-        Message.objects.maintain("orders")
+        queue("orders").maintain()
 
     monkeypatch.setattr(planning.Guard, "check", prune_after)
 
@@ -210,7 +211,7 @@ def test_batch_read_from_an_offset_refuses_what_was_purged_behind_it(
     finish_long_ago(1)
     first = ArchivedMessage.objects.latest("archive_xid").archive_xid
     finish_long_ago(5)
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
     frame = spark.read.format("pgqueue").options(url=url, startingOffsets=f'{{"xid": {first}}}')
 
     with pytest.raises(Exception, match="failOnDataLoss=false"):
@@ -278,7 +279,7 @@ def test_export_names_the_queues_that_retention_took_messages_of(
     wait_for_commits(url)
     export(spark, url, lake)
     finish_long_ago(5)
-    Message.objects.maintain("orders")
+    queue("orders").maintain()
     finish_long_ago(2)
     wait_for_commits(url)
     told: list[str] = []

@@ -15,6 +15,7 @@ from django.db.models import F, Sum
 from django_pgqueue.history.histograms import LEAST, MOST
 from django_pgqueue.models import (
     ArchivedMessage,
+    BoundQueue,
     Message,
     PurgeMark,
     Queue,
@@ -232,7 +233,7 @@ def test_dead_letters_count_where_they_came_from(spark: Any, url: str) -> None:
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     Message.objects.send_batch("orders", [1, 2, 3])
     messages = Message.objects.read("orders", qty=3)
-    Message.objects.fail("orders", {message.receipt: "no" for message in messages})
+    BoundQueue("orders").fail({message.receipt: "no" for message in messages})
     Message.objects.archive("dead", Message.objects.read("dead"))
 
     rollup(spark, url)

@@ -17,7 +17,7 @@ from django.db import connections
 
 from django_pgqueue import handlers, queue
 from django_pgqueue.errors import InvalidArgument, MessageCancelled, PgQueueError
-from django_pgqueue.models import ArchivedMessage, Message, Process
+from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process
 from django_pgqueue.retries import Constant
 from django_pgqueue.tasks import PgQueueBackend
 from django_pgqueue.tasks.running import TaskHandler, register
@@ -260,7 +260,7 @@ def test_a_dead_letter_has_failed(
     assert result.finished_at >= result.enqueued_at
     assert sample.fail.get_result(result.id).task.queue_name == "default"
 
-    Message.objects.redrive("dead")
+    BoundQueue("dead").redrive()
     result.refresh()
     assert result.status == READY
 
@@ -268,7 +268,7 @@ def test_a_dead_letter_has_failed(
 def test_a_cancelled_task_has_failed(backend: Any) -> None:
     result = sample.noop.enqueue()
 
-    queue("default").cancel(int(result.id), reason="the customer withdrew")
+    BoundQueue("default").cancel(int(result.id), reason="the customer withdrew")
     result.refresh()
 
     assert result.status == FAILED
@@ -419,11 +419,11 @@ def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(
 
     work(max_messages=1)
 
-    [attempt] = queue("default").attempts(pk)
+    [attempt] = BoundQueue("default").attempts(pk)
     assert attempt.error_class == "builtins.ImportError"
     assert "newer" in attempt.message
     with pytest.raises(TimeoutError):
-        queue("default").result(pk)
+        BoundQueue("default").result(pk)
 
 
 def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -> None:
@@ -431,7 +431,7 @@ def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -
 
     work(max_messages=1)
 
-    assert "is no task: put @task on it" in queue("default").attempts(pk)[0].message
+    assert "is no task: put @task on it" in BoundQueue("default").attempts(pk)[0].message
 
 
 def test_runconsumer_takes_named_queues_only(

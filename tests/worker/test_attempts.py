@@ -106,9 +106,7 @@ def test_an_attempt_whose_lease_was_lost_is_not_kept(orders: BoundQueue) -> None
     orders.read(in_transaction=True)
 
     failure = Failure.of(ValueError("late"), 1)
-    settled = Message.objects.retry(
-        "orders", {message.receipt: 0}, failures={message.receipt: failure}
-    )
+    settled = queue("orders").retry({message.receipt: 0}, failures={message.receipt: failure})
 
     assert settled.lost == [message.receipt]
     assert attempts(pk) == []

@@ -138,8 +138,8 @@ def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str]
     for subscription in consumer.subscriptions:
         subscription.buffer.put(leased(subscription, 5))
         begun(subscription, 5)
-    for name in ("release", "set_vt"):
-        down(Message.objects, name)
+    down(BoundQueue, "release")
+    down(Message.objects, "set_vt")
 
     for give_back in (consumer._give_back_buffers, consumer._give_back_running):
         with pytest.raises(OperationalError):

@@ -465,7 +465,7 @@ def test_transactional_rolls_everything_back_when_its_delivery_was_settled_befor
     def place(message: Message) -> None:
         Order.objects.create(number=7)
         settled = {message.receipt: "by another"} if how == "fail" else [message.receipt]
-        elsewhere(lambda: getattr(Message.objects, how)("orders", settled))
+        elsewhere(lambda: getattr(committed_orders, how)(settled))
 
     drain(place, ack_policy="TRANSACTIONAL")
 

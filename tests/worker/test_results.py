@@ -130,9 +130,7 @@ def test_a_result_of_one_message_leaves_the_others_of_its_lease(
     messages = committed_orders.read(qty=40)
     first = messages[0].receipt
 
-    settled = Message.objects.complete(
-        "orders", [m.receipt for m in messages], results={first: "yes"}
-    )
+    settled = queue("orders").complete([m.receipt for m in messages], results={first: "yes"})
 
     assert sorted(settled) == ids
     assert settled.lost == []

@@ -12,7 +12,7 @@ WITH mode AS MATERIALIZED (
            END AS exclusive
 ),
 marks AS MATERIALIZED (
-    SELECT ctid, group_key FROM {recheck}
+    SELECT ctid, group_key FROM pgqueue_recheck
     WHERE queue_id = {queue_id}
     ORDER BY id
     LIMIT (SELECT CASE WHEN exclusive THEN %(batch)s ELSE %(batch)s / 10 END FROM mode)
@@ -26,31 +26,31 @@ asked AS MATERIALIZED (
 known AS MATERIALIZED (
     SELECT a.group_key, g.place
     FROM asked a CROSS JOIN LATERAL (
-        SELECT g.ctid AS place FROM {group} g
+        SELECT g.ctid AS place FROM pgqueue_group g
         WHERE g.queue_id = {queue_id} AND g.group_key = a.group_key OFFSET 0) g
 ),
 locked AS MATERIALIZED (
-    SELECT g.ctid AS place, g.group_key, g.head, g.priority FROM {group} g
+    SELECT g.ctid AS place, g.group_key, g.head, g.priority FROM pgqueue_group g
     WHERE g.ctid = ANY(ARRAY(SELECT place FROM known)) AND %(alone)s
     FOR UPDATE SKIP LOCKED
 ),
 looked_at AS MATERIALIZED (
     SELECT l.place, l.group_key,
-           coalesce((SELECT true FROM {deferred} d
+           coalesce((SELECT true FROM pgqueue_deferred d
                      WHERE d.id = l.head AND d.queue_id + 0 = {queue_id} LIMIT 1),
-                    (SELECT true FROM {ready} r WHERE r.queue_id = {queue_id}
+                    (SELECT true FROM pgqueue_ready r WHERE r.queue_id = {queue_id}
                      AND -r.priority = -l.priority AND r.id = l.head LIMIT 1), false) AS alive
     FROM locked l WHERE (l.place IN (SELECT place FROM known)) IS TRUE
 ),
 replaced AS MATERIALIZED (
-    SELECT {next_heads}(array_agg(place)) AS heads FROM looked_at WHERE NOT alive
+    SELECT pgqueue_next_heads(array_agg(place)) AS heads FROM looked_at WHERE NOT alive
     HAVING count(*) > 0
 ),
 -- Groups that have none: their first message becomes the head.
 unknown AS MATERIALIZED (
     SELECT a.group_key, w.place, w.id
     FROM asked a LEFT JOIN LATERAL (
-        SELECT w.ctid AS place, w.id FROM {waiting} w
+        SELECT w.ctid AS place, w.id FROM pgqueue_waiting w
         WHERE w.queue_id = {queue_id} AND w.group_key = a.group_key
         ORDER BY w.id LIMIT 1) w ON true
     WHERE (a.group_key NOT IN (SELECT group_key FROM known)) IS TRUE
@@ -61,29 +61,29 @@ mine AS MATERIALIZED (
        OR pg_try_advisory_xact_lock(hashtextextended(group_key, {queue_id}))
 ),
 first AS MATERIALIZED (
-    SELECT ctid AS place, id, priority, group_key FROM {waiting}
+    SELECT ctid AS place, id, priority, group_key FROM pgqueue_waiting
     WHERE ctid = ANY(ARRAY(SELECT place FROM mine))
     FOR UPDATE SKIP LOCKED
 ),
 begun AS (
-    INSERT INTO {group} (queue_id, group_key, head, priority)
+    INSERT INTO pgqueue_group (queue_id, group_key, head, priority)
     SELECT {queue_id}, group_key, id, priority FROM first
     ON CONFLICT DO NOTHING
     RETURNING group_key, head
 ),
 moved AS (
-    DELETE FROM {waiting}
+    DELETE FROM pgqueue_waiting
     WHERE ctid = ANY(ARRAY(
         SELECT place FROM first WHERE (id IN (SELECT head FROM begun)) IS TRUE))
     RETURNING *
 ),
 readable AS (
-    INSERT INTO {ready} (id, enqueued_at, queue_id, priority, group_key)
+    INSERT INTO pgqueue_ready (id, enqueued_at, queue_id, priority, group_key)
     SELECT id, enqueued_at, queue_id, priority, group_key FROM moved
     WHERE read_ct = 0 AND (vt IS NULL OR vt <= statement_timestamp())
 ),
 not_yet AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                             attempts, priority, state, group_key)
     SELECT id, coalesce(vt, statement_timestamp()), enqueued_at, first_read_at, last_read_at,
            queue_id, read_ct, attempts, priority,
@@ -97,7 +97,7 @@ settled AS MATERIALIZED (
     UNION ALL SELECT group_key FROM unknown WHERE place IS NULL
 ),
 done AS (
-    DELETE FROM {recheck}
+    DELETE FROM pgqueue_recheck
     WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM marks WHERE (group_key IN (SELECT group_key FROM settled)) IS TRUE))
     RETURNING 1

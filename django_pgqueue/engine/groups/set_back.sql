@@ -2,9 +2,9 @@
 -- counts and times. P1.
 WITH due AS MATERIALIZED (
     SELECT d.ctid AS place, d.id, d.group_key
-    FROM {deferred} d
+    FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp() AND d.group_key IS NOT NULL
-      AND d.id <> (SELECT g.head FROM {group} g
+      AND d.id <> (SELECT g.head FROM pgqueue_group g
                    WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key)
     ORDER BY d.vt
     LIMIT (SELECT %(batch)s::bigint)
@@ -12,18 +12,18 @@ WITH due AS MATERIALIZED (
 ),
 -- The lock keeps the head what the row says, until the followers are back in line.
 held AS MATERIALIZED (
-    SELECT g.group_key, g.head FROM {group} g
+    SELECT g.group_key, g.head FROM pgqueue_group g
     WHERE g.queue_id = {queue_id}
       AND g.group_key = ANY(ARRAY(SELECT DISTINCT group_key FROM due))
     FOR UPDATE SKIP LOCKED
 ),
 gone AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE ctid = ANY(ARRAY(
         SELECT d.place FROM due d JOIN held h ON h.group_key = d.group_key AND h.head <> d.id))
     RETURNING *
 )
-INSERT INTO {waiting} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
+INSERT INTO pgqueue_waiting (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts,
                        priority, group_key)
 SELECT id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct, attempts, priority,
        group_key

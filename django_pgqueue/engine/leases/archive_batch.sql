@@ -1,7 +1,7 @@
 -- Done, a whole batch lease: it goes with one row. A lease that was changed, unfolded or taken again
 -- since is not found here; archive.sql finds its messages. P3, P4.
 WITH gone AS (
-    DELETE FROM {lease}
+    DELETE FROM pgqueue_lease
     WHERE head = ANY(ARRAY(SELECT unnest(%(heads)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND ((head, read_at, ids::text) IN (
           SELECT g.head, timestamptz 'epoch' + g.read_at::float8 * interval '1 microsecond', g.ids

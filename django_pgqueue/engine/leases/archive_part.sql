@@ -5,7 +5,7 @@ WITH held AS MATERIALIZED (
     FROM unnest(%(heads)s::bigint[], %(read_ats)s::bigint[], %(members)s::text[])
         AS g (head, read_at, ids)
     CROSS JOIN LATERAL (
-        SELECT ctid AS place, head, ids, enqueued_ats, read_at FROM {lease}
+        SELECT ctid AS place, head, ids, enqueued_ats, read_at FROM pgqueue_lease
         WHERE head = g.head AND queue_id + 0 = {queue_id}
           AND read_at = timestamptz 'epoch' + g.read_at::float8 * interval '1 microsecond'
         FOR UPDATE) l
@@ -18,14 +18,14 @@ rest AS MATERIALIZED (
     GROUP BY place
 ),
 kept AS (
-    UPDATE {lease}
-    SET ids = (SELECT r.ids FROM rest r WHERE r.place = {lease}.ctid),
-        enqueued_ats = (SELECT r.enqueued_ats FROM rest r WHERE r.place = {lease}.ctid)
+    UPDATE pgqueue_lease
+    SET ids = (SELECT r.ids FROM rest r WHERE r.place = pgqueue_lease.ctid),
+        enqueued_ats = (SELECT r.enqueued_ats FROM rest r WHERE r.place = pgqueue_lease.ctid)
     WHERE ctid = ANY(ARRAY(SELECT place FROM rest))
     RETURNING head
 ),
 emptied AS (
-    DELETE FROM {lease} WHERE ctid = ANY(ARRAY(
+    DELETE FROM pgqueue_lease WHERE ctid = ANY(ARRAY(
         SELECT place FROM held WHERE place <> ALL(ARRAY(SELECT place FROM rest))))
     RETURNING head
 )

@@ -1,7 +1,7 @@
 -- Batch leases that ran out become rows of deferred, a hundred leases at a time. P1, P2.
 WITH gone AS (
-    DELETE FROM {lease} WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM {lease}
+    DELETE FROM pgqueue_lease WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM pgqueue_lease
         WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
         ORDER BY vt LIMIT (SELECT 100)
         FOR UPDATE SKIP LOCKED))

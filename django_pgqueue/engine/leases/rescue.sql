@@ -1,13 +1,13 @@
 -- The messages that a dead consumer process held can be read again at once. The delivery counts: one
 -- of them may be the reason why the process died.
 WITH each AS (
-    UPDATE {deferred}
+    UPDATE pgqueue_deferred
     SET vt = statement_timestamp(), process_id = NULL
     WHERE queue_id = {queue_id} AND vt > statement_timestamp() AND process_id = %(process_id)s
     RETURNING id
 ),
 batches AS (
-    UPDATE {lease}
+    UPDATE pgqueue_lease
     SET vt = statement_timestamp(), process_id = NULL
     WHERE queue_id = {queue_id} AND vt > statement_timestamp() AND process_id = %(process_id)s
     RETURNING ids

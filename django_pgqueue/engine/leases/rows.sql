@@ -1,5 +1,5 @@
 each AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at,
+    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at,
                             queue_id, read_ct, process_id, priority, state)
     SELECT m.id, vt, m.enqueued_at, read_at, read_at, {queue_id}, 1, process_id, priority,
            'PROCESSING'

@@ -1,11 +1,11 @@
 -- Batch leases that hold one of these messages become rows of deferred, one for each message, found
 -- by its id. Returns how many. P3, P5.
 WITH gone AS (
-    DELETE FROM {lease}
+    DELETE FROM pgqueue_lease
     WHERE head = ANY(ARRAY(
         SELECT l.head FROM unnest(%(ids)s::bigint[]) AS given (id)
         CROSS JOIN LATERAL (
-            SELECT head FROM {lease}
+            SELECT head FROM pgqueue_lease
             WHERE int8range(head, tail, '[]') @> given.id AND queue_id + 0 = {queue_id}
               AND given.id = ANY(ids) OFFSET 0) l))
       AND queue_id + 0 = {queue_id}

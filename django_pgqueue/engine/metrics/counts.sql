@@ -3,13 +3,13 @@
 -- it would go through the rows of all other queues (P1).
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT enqueued_at FROM {waiting} WHERE queue_id = {of}
+    FROM (SELECT enqueued_at FROM pgqueue_waiting WHERE queue_id = {of}
           ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
 -- The first messages of groups without a head, which counted has too.
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE place = 'ready') AS ready,
            count(*) FILTER (WHERE place = 'delayed') AS delayed,
-           (SELECT true FROM {recheck} WHERE queue_id = {of}
+           (SELECT true FROM pgqueue_recheck WHERE queue_id = {of}
             ORDER BY id OFFSET (SELECT {places/rechecks}) LIMIT 1) IS NULL AS complete
     FROM (SELECT place FROM ({places/headless}) f LIMIT (SELECT %(limit)s::bigint)) f
     WHERE w.counted > 0) f
@@ -19,7 +19,7 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE {places/in_flight}) AS in_flight,
            count(*) FILTER (WHERE {places/delayed}) AS delayed,
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT vt, state, enqueued_at FROM {deferred}
+    FROM (SELECT vt, state, enqueued_at FROM pgqueue_deferred
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
 -- Ids rise with time, but for the order of commits: the first and the last of a lease have its
 -- ages.
@@ -27,5 +27,5 @@ CROSS JOIN LATERAL (
     SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
            coalesce(sum(cardinality(ids)) FILTER (WHERE {places/due}), 0)::bigint AS due,
            min(enqueued_ats[1]) AS oldest, max(enqueued_ats[cardinality(ids)]) AS newest
-    FROM (SELECT vt, ids, enqueued_ats FROM {lease}
+    FROM (SELECT vt, ids, enqueued_ats FROM pgqueue_lease
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) l) l

@@ -1,9 +1,9 @@
 -- A part of other statements: the priorities of the ready messages of the queue {of}. Each is one
 -- index probe, and so is the oldest message of each.
 level AS (
-    (SELECT -priority AS rank FROM {ready} WHERE queue_id = {of} ORDER BY -priority LIMIT 1)
+    (SELECT -priority AS rank FROM pgqueue_ready WHERE queue_id = {of} ORDER BY -priority LIMIT 1)
     UNION ALL
-    SELECT (SELECT -r.priority FROM {ready} r
+    SELECT (SELECT -r.priority FROM pgqueue_ready r
             WHERE r.queue_id = {of} AND -r.priority > level.rank
             ORDER BY -r.priority LIMIT 1)
     FROM level WHERE level.rank IS NOT NULL

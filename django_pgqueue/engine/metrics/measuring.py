@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue import ddl
-from django_pgqueue.engine.queue import OpenQueue
-from django_pgqueue.engine.runner import Rows, Runner
+from django_pgqueue.engine.queue import OpenQueue, clear_lost
+from django_pgqueue.engine.runner import Runner
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.types import Metrics
 
@@ -17,6 +16,8 @@ __all__ = ["metrics", "metrics_of_all"]
 LEAST_COUNTED = 100
 #: How many ready messages are counted where the statistics show more than that.
 ENOUGH = 25
+# Makes messages that this session has sent count in the server's statistics.
+_FLUSH = "pg_stat_force_next_flush()"
 
 
 def metrics(queue: OpenQueue) -> Metrics:
@@ -28,37 +29,24 @@ def metrics(queue: OpenQueue) -> Metrics:
     Raises QueueNotFound.
     """
     limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
-    _flush_statistics(queue.runner)
+    queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)
 
 
-def metrics_of_all(runner: Runner, storage: Collection[bool]) -> list[Metrics]:
-    """:func:`metrics` of every queue of a database, by name, in a statement or two.
+def metrics_of_all(runner: Runner) -> list[Metrics]:
+    """:func:`metrics` of every queue of a database, by name, in one statement.
 
     The more queues there are, the earlier counts are estimated. Archived messages come from
     statistics that lag by seconds; ages are those of the messages counted and of the last in line.
-
-    Arguments:
-        storage: for each queue whether it is unlogged.
     """
+    clear_lost(runner)
+    [(queues, _)] = runner.run(f"SELECT count(*), {_FLUSH} FROM pgqueue_queue")
     exact = int(runner.settings.EXACT_COUNT_LIMIT)
-    limit = min(exact, max(LEAST_COUNTED, exact // max(len(storage), 1)))
-    _flush_statistics(runner)
-    rows: Rows = []
-    for unlogged in set(storage):
-        sql = compose("metrics/metrics_all", {**ddl.shared_names(unlogged=unlogged), "of": "q.id"})
-        rows += runner.run(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
-    return [_metrics(name, row, limit, most - 1) for _place, name, most, *row in sorted(rows)]
-
-
-def _flush_statistics(runner: Runner) -> None:
-    """Make messages that this session has sent count in the server's statistics.
-
-    Within a transaction they do not count before its end.
-    """
-    if runner.alone:
-        runner.run("SELECT pg_stat_force_next_flush()")
+    limit = min(exact, max(LEAST_COUNTED, exact // max(queues, 1)))
+    sql = compose("metrics/metrics_all", {"of": "q.id"})
+    rows = runner.run(sql, {"limit": limit + 1, "enough": ENOUGH + 1})
+    return [_metrics(name, row, limit, most - 1) for name, most, *row in rows]
 
 
 def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:

@@ -4,14 +4,14 @@ WITH RECURSIVE {metrics/level},
 ready_age AS (
     SELECT min(o.enqueued_at) AS oldest, max(n.enqueued_at) AS newest
     FROM level
-    CROSS JOIN LATERAL (SELECT enqueued_at FROM {ready} r
+    CROSS JOIN LATERAL (SELECT enqueued_at FROM pgqueue_ready r
         WHERE r.queue_id = {of} AND -r.priority = level.rank
         ORDER BY r.id LIMIT 1) o
-    CROSS JOIN LATERAL (SELECT enqueued_at FROM {ready} r
+    CROSS JOIN LATERAL (SELECT enqueued_at FROM pgqueue_ready r
         WHERE r.queue_id = {of} AND -r.priority = level.rank
         ORDER BY r.id DESC LIMIT 1) n
 )
-SELECT (SELECT count(*) FROM (SELECT FROM {ready} WHERE queue_id = {of}
+SELECT (SELECT count(*) FROM (SELECT FROM pgqueue_ready WHERE queue_id = {of}
                               ORDER BY -priority, id LIMIT (SELECT %(limit)s::bigint)) r) AS ready,
        w.counted AS waiting, f.ready AS first_ready, f.delayed AS first_delayed,
        d.counted AS deferred, l.counted AS leased, d.due + l.due,

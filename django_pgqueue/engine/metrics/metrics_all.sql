@@ -1,15 +1,14 @@
 -- The metrics of all queues in one statement, used when there are too many for one statement each.
 -- Counts are exact up to a limit for each queue. The limit for ready messages is lower if the
 -- statistics show more of them. Ages are those of the counted messages and the last ready one.
-SELECT q.place, q.name, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, l.counted, d.due + l.due,
+SELECT q.name, up_to.most, r.counted, w.counted, f.ready, f.delayed, d.counted, l.counted, d.due + l.due,
        d.in_flight + l.counted - l.due, d.delayed,
        extract(epoch FROM statement_timestamp() - least(r.oldest, d.oldest, l.oldest, w.oldest))::float AS oldest_age,
        extract(epoch FROM statement_timestamp() - greatest(r.newest, last.enqueued_at, d.newest, l.newest, w.newest))::float
            AS newest_age,
        coalesce(s.archived, 0), coalesce(s.live, 0), coalesce(s.archived, 0),
        coalesce(s.inserted, 0), statement_timestamp(), f.complete
-FROM (SELECT id, name, unlogged, partition_interval, row_number() OVER (ORDER BY name) AS place
-      FROM pgqueue_queue) q
+FROM pgqueue_queue q
 CROSS JOIN LATERAL (
     SELECT to_regclass('pgqueue_message_q' || q.id) AS message,
            to_regclass('pgqueue_archive_q' || q.id) AS archive OFFSET 0) own
@@ -30,10 +29,10 @@ CROSS JOIN LATERAL (
     SELECT CASE WHEN s.live - s.archived > 2 * %(limit)s THEN %(enough)s ELSE %(limit)s END AS most OFFSET 0) up_to
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
-    FROM (SELECT enqueued_at FROM {ready} WHERE queue_id = q.id
+    FROM (SELECT enqueued_at FROM pgqueue_ready WHERE queue_id = q.id
           ORDER BY -priority, id LIMIT up_to.most) r) r
 LEFT JOIN LATERAL (
-    SELECT enqueued_at FROM {ready} WHERE queue_id = q.id AND r.counted = up_to.most
+    SELECT enqueued_at FROM pgqueue_ready WHERE queue_id = q.id AND r.counted = up_to.most
     ORDER BY -priority DESC, id DESC LIMIT 1) last ON true
 {metrics/counts}
-WHERE q.unlogged = {unlogged}
+ORDER BY q.name

@@ -10,14 +10,14 @@ WITH head AS MATERIALIZED (
     FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])
         WITH ORDINALITY AS h (id, read_ct, read_at, place)
     CROSS JOIN LATERAL (
-        SELECT d.group_key, d.last_read_at FROM {deferred} d
+        SELECT d.group_key, d.last_read_at FROM pgqueue_deferred d
         WHERE d.id = h.id AND d.queue_id + 0 = {queue_id} AND d.read_ct = h.read_ct
           AND d.last_read_at = timestamptz 'epoch' + h.read_at::float8 * interval '1 microsecond'
         FOR UPDATE SKIP LOCKED) d
     CROSS JOIN LATERAL (
-        SELECT g.group_key, g.head, g.priority FROM {group} g
+        SELECT g.group_key, g.head, g.priority FROM pgqueue_group g
         WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key AND g.head = h.id
-          AND (SELECT o.id FROM {deferred} o
+          AND (SELECT o.id FROM pgqueue_deferred o
                WHERE o.id = ANY(g.followers) AND o.id <> g.head AND o.queue_id + 0 = {queue_id}
                LIMIT 1) IS NULL
         FOR UPDATE SKIP LOCKED) g
@@ -27,7 +27,7 @@ line AS MATERIALIZED (
            bool_and((w.vt IS NULL OR w.vt <= statement_timestamp())
                     AND coalesce(w.read_ct < %(max_deliveries)s, true)) OVER one AS open
     FROM head h CROSS JOIN LATERAL (
-        SELECT w.ctid AS spot, w.id, w.vt, w.read_ct FROM {waiting} w
+        SELECT w.ctid AS spot, w.id, w.vt, w.read_ct FROM pgqueue_waiting w
         WHERE w.queue_id = {queue_id} AND w.group_key = h.group_key
         ORDER BY w.id LIMIT %(qty)s) w
     WINDOW one AS (PARTITION BY h.place ORDER BY w.id)
@@ -38,7 +38,7 @@ wanted AS MATERIALIZED (
     LIMIT %(qty)s
 ),
 locked AS MATERIALIZED (
-    SELECT ctid AS spot FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT spot FROM wanted))
+    SELECT ctid AS spot FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT spot FROM wanted))
     FOR UPDATE SKIP LOCKED
 ),
 sure AS MATERIALIZED (
@@ -46,11 +46,11 @@ sure AS MATERIALIZED (
     FROM wanted w LEFT JOIN locked l ON l.spot = w.spot
 ),
 taken AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT spot FROM sure WHERE mine))
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT spot FROM sure WHERE mine))
     RETURNING *
 ),
 leased AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
+    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
                             attempts, process_id, priority, state, group_key)
     SELECT t.id, statement_timestamp() + %(vt)s, t.enqueued_at,
            coalesce(t.first_read_at, h.last_read_at), h.last_read_at, {queue_id},
@@ -60,7 +60,7 @@ leased AS (
               last_read_at
 ),
 noted AS (
-    INSERT INTO {group} (queue_id, group_key, head, priority, followers)
+    INSERT INTO pgqueue_group (queue_id, group_key, head, priority, followers)
     SELECT {queue_id}, h.group_key, h.head, h.priority, array_agg(l.id)
     FROM head h JOIN leased l ON l.group_key = h.group_key
     GROUP BY h.group_key, h.head, h.priority

@@ -3,11 +3,11 @@
 -- The first limits are hidden from the planner, which could choose to sort all rows. P1.
 WITH RECURSIVE line AS MATERIALIZED (
     SELECT array_agg(group_key) AS groups FROM (
-        (SELECT d.group_key FROM {deferred} d
+        (SELECT d.group_key FROM pgqueue_deferred d
          WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
          ORDER BY d.vt LIMIT (SELECT %(qty)s::bigint))
         UNION ALL
-        (SELECT r.group_key FROM {ready} r
+        (SELECT r.group_key FROM pgqueue_ready r
          WHERE r.queue_id = {queue_id}
          ORDER BY -r.priority, r.id LIMIT (SELECT %(qty)s::bigint))
     ) first
@@ -18,7 +18,7 @@ walk AS (
     SELECT w.heads + 1, w.messages + 1 + behind.number
     FROM walk w CROSS JOIN line l CROSS JOIN LATERAL (
         SELECT count(*) AS number FROM (
-            SELECT FROM {waiting} q
+            SELECT FROM pgqueue_waiting q
             WHERE q.queue_id = {queue_id} AND q.group_key = l.groups[w.heads + 1]
             ORDER BY q.id
             LIMIT %(qty)s - w.messages) q) behind

@@ -4,9 +4,9 @@ WITH due AS MATERIALIZED (
     SELECT d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.vt,
            d.first_read_at,
            d.group_key IS NULL OR d.id = (
-               SELECT g.head FROM {group} g
+               SELECT g.head FROM pgqueue_group g
                WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS open
-    FROM {deferred} d
+    FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND {places/due}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
@@ -15,7 +15,7 @@ WITH due AS MATERIALIZED (
 ),
 ended AS MATERIALIZED (
     SELECT u.id, u.enqueued_at, l.priority, NULL::text AS group_key, 1, 0, l.vt, l.read_at, true
-    FROM (SELECT * FROM {lease} l
+    FROM (SELECT * FROM pgqueue_lease l
           WHERE l.queue_id = {queue_id} AND {places/due}
           ORDER BY l.vt
           LIMIT (SELECT CASE WHEN %(conditional)s::jsonb IS NULL THEN %(qty)s::bigint END)) l
@@ -27,7 +27,7 @@ ended AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT r.id, r.enqueued_at, r.priority, r.group_key, 0, 0, r.enqueued_at AS vt,
            NULL::timestamptz, true
-    FROM {ready} r
+    FROM pgqueue_ready r
     WHERE r.queue_id = {queue_id}
       AND (%(conditional)s::jsonb IS NULL OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))

@@ -6,16 +6,16 @@
 -- ready (groups/promote.sql): then nothing ready was taken. A batch lease that ran out is opened
 -- here: what is not leased again becomes rows of deferred. P1, P2.
 WITH recheck AS MATERIALIZED (
-    SELECT FROM {recheck}
+    SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
 ),
 due AS MATERIALIZED (
     SELECT d.ctid, d.id, d.read_ct, d.last_read_at,
            d.read_ct >= (SELECT %(max_deliveries)s::integer) AS exhausted,
            d.group_key IS NOT NULL AND d.id IS DISTINCT FROM (
-               SELECT g.head FROM {group} g
+               SELECT g.head FROM pgqueue_group g
                WHERE g.queue_id = {queue_id} AND g.group_key = d.group_key) AS blocked
-    FROM {deferred} d
+    FROM pgqueue_deferred d
     WHERE d.queue_id = {queue_id} AND d.vt <= statement_timestamp()
       AND ({any_body} OR EXISTS (
           SELECT FROM {message} m WHERE m.id = d.id AND m.body @> %(conditional)s::jsonb))
@@ -29,7 +29,7 @@ room AS MATERIALIZED (
 ended AS MATERIALIZED (
     -- With a condition: leases in which at least one message meets it.
     SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
-    FROM {lease} l
+    FROM pgqueue_lease l
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
       AND ({any_body} OR (
           SELECT true FROM unnest(l.ids) AS u (id) CROSS JOIN LATERAL (
@@ -42,7 +42,7 @@ ended AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 opened AS (
-    DELETE FROM {lease} WHERE ctid = ANY(ARRAY(
+    DELETE FROM pgqueue_lease WHERE ctid = ANY(ARRAY(
         SELECT place FROM (
             SELECT ctid AS place, sum(size) OVER (ORDER BY vt, ctid) - size AS before FROM ended) e
         WHERE before < (SELECT coalesce(room.left, before + 1) FROM room)))
@@ -64,7 +64,7 @@ unfolded AS MATERIALIZED (
 ),
 fresh AS MATERIALIZED (
     SELECT r.ctid
-    FROM {ready} r
+    FROM pgqueue_ready r
     WHERE r.queue_id = {queue_id}
       AND ({any_body} OR EXISTS (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
@@ -74,11 +74,11 @@ fresh AS MATERIALIZED (
     FOR UPDATE OF r SKIP LOCKED
 ),
 gone AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM fresh))
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ctid FROM fresh))
     RETURNING id, enqueued_at, priority, group_key
 ),
 leased AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, first_read_at, last_read_at,
+    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, first_read_at, last_read_at,
                             queue_id, read_ct, process_id, priority, state, group_key)
     SELECT id, statement_timestamp() + %(vt)s, enqueued_at, statement_timestamp(),
            statement_timestamp(), {queue_id}, 1, %(process_id)s::integer, priority, 'PROCESSING',
@@ -95,7 +95,7 @@ leased AS (
               last_read_at
 ),
 again AS (
-    UPDATE {deferred}
+    UPDATE pgqueue_deferred
     SET vt = statement_timestamp() + %(vt)s,
         read_ct = read_ct + 1,
         state = 'PROCESSING',

@@ -5,27 +5,27 @@
 -- and all rows before the bounds may be dead: a scan that starts there skips millions of them. A
 -- higher priority that came meanwhile lifts the bound. P1, P2, P6.
 WITH taken AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM {ready}
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM pgqueue_ready
         WHERE queue_id = {queue_id} AND (-priority, id) > (
-            CASE WHEN (SELECT true FROM {ready}
+            CASE WHEN (SELECT true FROM pgqueue_ready
                        WHERE queue_id = {queue_id} AND -priority < (SELECT %(rank)s::smallint)
                        ORDER BY -priority, id LIMIT 1)
                  THEN -101 ELSE %(rank)s END, (SELECT %(after)s::bigint))
         ORDER BY -priority, id
-        LIMIT CASE WHEN (SELECT true FROM {deferred}
+        LIMIT CASE WHEN (SELECT true FROM pgqueue_deferred
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                            AND vt > (SELECT timestamptz 'epoch'
                                             + %(due_after)s::float8 * interval '1 microsecond')
                          ORDER BY vt LIMIT 1)
-                     OR (SELECT true FROM {lease}
+                     OR (SELECT true FROM pgqueue_lease
                          WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
                            AND vt > (SELECT timestamptz 'epoch'
                                             + %(due_after)s::float8 * interval '1 microsecond')
                          ORDER BY vt LIMIT 1)
-                     OR (SELECT true FROM {recheck} WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
+                     OR (SELECT true FROM pgqueue_recheck WHERE queue_id = {queue_id} ORDER BY id LIMIT 1)
                      OR (SELECT %(batched)s::boolean) AND (
-                         SELECT true FROM {group} WHERE queue_id = {queue_id}
+                         SELECT true FROM pgqueue_group WHERE queue_id = {queue_id}
                          ORDER BY group_key LIMIT 1)
                    THEN 0 ELSE %(qty)s END
         FOR UPDATE SKIP LOCKED))

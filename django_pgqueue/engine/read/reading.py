@@ -204,7 +204,7 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
     Raises QueueNotFound, InvalidArgument.
     """
     alone = queue.runner.alone
-    with queue.runner.transaction():
+    with queue.transaction():
         taken = _take(queue, terms(queue, None, qty), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
     # A popped message is not delivered again: read_ct has the deliveries before this one.

@@ -1,18 +1,18 @@
 -- Messages that no process holds go to another queue, with their ids and headers; the trigger on that
 -- queue's partition makes them readable there. P3.
 WITH held AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND NOT ({places/in_flight})
     RETURNING id
 ),
 {settle/place},
 queued AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
     RETURNING id
 ),
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
     RETURNING id
 ),
 moved AS (

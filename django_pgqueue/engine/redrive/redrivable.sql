@@ -13,14 +13,14 @@ WITH looked AS MATERIALIZED (
 SELECT l.id, l.source, l.asked AND (d.found OR r.found OR w.found)
 FROM looked l
 LEFT JOIN LATERAL (
-    SELECT true AS found FROM {deferred} d
+    SELECT true AS found FROM pgqueue_deferred d
     WHERE d.id = l.id AND d.queue_id + 0 = {queue_id}
       AND NOT ({places/in_flight}) OFFSET 0) d ON true
 LEFT JOIN LATERAL (
-    SELECT true AS found FROM {ready} r
+    SELECT true AS found FROM pgqueue_ready r
     WHERE r.queue_id = {queue_id} AND -r.priority = -l.priority
       AND r.id = l.id OFFSET 0) r ON true
 LEFT JOIN LATERAL (
-    SELECT true AS found FROM {waiting} w
+    SELECT true AS found FROM pgqueue_waiting w
     WHERE w.queue_id = {queue_id} AND w.group_key = l.group_key AND w.id = l.id OFFSET 0) w ON true
 ORDER BY l.id

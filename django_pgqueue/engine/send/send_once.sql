@@ -1,6 +1,6 @@
 -- One message with a dedup key: sent, or the id of the message that has the key.
 WITH claimed AS MATERIALIZED (
-    SELECT id, is_new FROM {claim_keys}({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
+    SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
 ),
 sent AS (
     INSERT INTO {message} (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)

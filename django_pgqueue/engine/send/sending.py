@@ -145,7 +145,7 @@ def _write(
 def _copy(
     queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    with queue.runner.transaction():
+    with queue.transaction():
         reserved = queue.run("send/reserve_ids", {**params, "count": len(bodies)})
         ids, moments = zip(*reserved, strict=True)
         # A body that is refused ends the COPY, which takes back those before it.
@@ -158,7 +158,7 @@ def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
     """Copy those messages of a batch whose dedup key is new; returns the ids of all."""
-    with queue.runner.transaction():
+    with queue.transaction():
         keys = {"dedup_keys": columns["dedup_keys"], **window(queue)}
         claimed = queue.run("send/claim_keys", {**params, **keys})
         ids, is_new, moments = zip(*claimed, strict=True)
@@ -189,7 +189,7 @@ def _copy_rows(
     given = {name: values for name, values in listed.items() if values is not None}
     rows = map("\t".join, zip(*given.values(), strict=True))
     names = (("columns", ", ".join([*fixed, *given])),)
-    statement = render("send/copy", queue.id, queue.unlogged, names)
+    statement = render("send/copy", queue.id, names)
     runner = queue.runner
     with runner.errors, runner.session.cursor() as cursor, cursor.copy(statement) as copy:
         # The server works on some blocks while the next is written.

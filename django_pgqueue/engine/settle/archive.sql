@@ -1,7 +1,7 @@
 -- Done: the lease goes, its outcome is written; the body stays where it is. Fenced: a receipt of
 -- another delivery matches nothing. P3, P4, P7.
 WITH gone AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {settle/fence}
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts

@@ -1,17 +1,17 @@
 -- Done, in whatever state the message is: an operator's tool, without a fence.
 WITH held AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 ),
 {settle/place},
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
     RETURNING id, enqueued_at, NULL::timestamptz, NULL::timestamptz, 0, 0
 ),
 queued AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts
 ),
 gone AS (

@@ -1,10 +1,10 @@
 -- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell
 -- from where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
 WITH gone AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {settle/fence}
-    RETURNING id, read_ct, last_read_at, attempts, error
+    RETURNING id, read_ct, attempts, error
 ),
 moved AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
@@ -17,8 +17,6 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id}
            'reason', %(reason)s::text,
            'error', e.text,
            'read_ct', gone.read_ct,
-           'receipt', concat_ws(':', gone.id, gone.read_ct,
-               (extract(epoch FROM gone.last_read_at) * 1000000::numeric)::bigint),
            'attempts', gone.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
            'dead_lettered_at', statement_timestamp(),

@@ -1,6 +1,6 @@
 -- Gone for good, body and all. Fenced like archive.
 WITH gone AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {settle/fence}
     RETURNING id

@@ -1,17 +1,17 @@
 -- Gone for good, in whatever state the message is in the queue; the archive stays. Without a fence.
 WITH held AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))
     RETURNING id
 ),
 {settle/place},
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
     RETURNING id
 ),
 queued AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
     RETURNING id
 )
 DELETE FROM {message}

@@ -2,14 +2,14 @@
 -- list is hidden from the planner: it would read all of a partition without statistics. See P3 and
 -- P4 in engine/__init__.py.
 WITH held AS (
-    DELETE FROM {deferred} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
+    DELETE FROM pgqueue_deferred WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
 ),
 {settle/place},
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
 ),
 queued AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
 ),
 done AS (
     DELETE FROM {archive} WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[])))

@@ -1,6 +1,6 @@
 -- Failed for good, and no dead-letter queue: the archive keeps the error. Fenced.
 WITH gone AS (
-    DELETE FROM {deferred}
+    DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND {settle/fence}
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts, error

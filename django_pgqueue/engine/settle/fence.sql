@@ -4,10 +4,10 @@
                                      * interval '1 microsecond')) IS TRUE
       -- A follower's delivery is good for as long as that of its group's head. P6.
       AND (group_key IS NULL OR (
-          SELECT g.head = {deferred}.id OR {deferred}.last_read_at = (
-              SELECT h.last_read_at FROM {deferred} h
+          SELECT g.head = pgqueue_deferred.id OR pgqueue_deferred.last_read_at = (
+              SELECT h.last_read_at FROM pgqueue_deferred h
               WHERE h.id = g.head AND h.queue_id + 0 = {queue_id}
               ORDER BY h.id LIMIT 1)
-          FROM {group} g
-          WHERE g.queue_id = {queue_id} AND g.group_key = {deferred}.group_key
+          FROM pgqueue_group g
+          WHERE g.queue_id = {queue_id} AND g.group_key = pgqueue_deferred.group_key
           ORDER BY g.queue_id, g.group_key LIMIT 1))

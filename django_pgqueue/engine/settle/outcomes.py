@@ -1,7 +1,7 @@
 """Settle many deliveries at once: complete, retry, release or fail. All are fenced by receipt.
 
 ``ran`` says whether a handler ran, which counts as an attempt. Each returns the ids that changed,
-and the other receipts in ``.lost`` and ``.before`` (:class:`django_pgqueue.types.Settled`).
+and the other receipts in ``.lost`` (:class:`django_pgqueue.types.Settled`).
 """
 
 from __future__ import annotations
@@ -210,7 +210,6 @@ def settle(
     return Settled(
         [pk for part in parts for pk in part],
         lost=[receipt for part in parts for receipt in part.lost],
-        before=[receipt for part in parts for receipt in part.before],
     )
 
 
@@ -243,8 +242,8 @@ def _noting(
         return act()
     with queue.runner.transaction():
         settled = act()
-        late = {*settled.lost, *settled.before}
-        note(queue, [(r.id, f) for r, f in found.items() if r not in late], holder)
+        lost = set(settled.lost)
+        note(queue, [(r.id, f) for r, f in found.items() if r not in lost], holder)
     return settled
 
 

@@ -3,37 +3,37 @@
 -- the rows of all other queues to find the first of this one. P1. Followers go before their heads,
 -- or each head would be followed by the next one.
 WITH behind AS MATERIALIZED (
-    SELECT ctid FROM {waiting} WHERE queue_id = {queue_id}
+    SELECT ctid FROM pgqueue_waiting WHERE queue_id = {queue_id}
     ORDER BY group_key, id
     LIMIT (SELECT %(batch)s::bigint) FOR UPDATE SKIP LOCKED
 ),
 batches AS MATERIALIZED (
-    SELECT ctid FROM {lease} WHERE queue_id = {queue_id}
+    SELECT ctid FROM pgqueue_lease WHERE queue_id = {queue_id}
     ORDER BY vt
     LIMIT (SELECT 1 + %(batch)s::bigint / 100) FOR UPDATE SKIP LOCKED
 ),
 held AS MATERIALIZED (
-    SELECT ctid FROM {deferred} WHERE queue_id = {queue_id}
+    SELECT ctid FROM pgqueue_deferred WHERE queue_id = {queue_id}
     ORDER BY vt
     LIMIT %(batch)s - (SELECT count(*) FROM behind) FOR UPDATE SKIP LOCKED
 ),
 waiting AS MATERIALIZED (
-    SELECT ctid FROM {ready} WHERE queue_id = {queue_id}
+    SELECT ctid FROM pgqueue_ready WHERE queue_id = {queue_id}
     ORDER BY -priority, id
     LIMIT %(batch)s - (SELECT count(*) FROM behind) - (SELECT count(*) FROM held)
     FOR UPDATE SKIP LOCKED
 ),
 queued AS (
-    DELETE FROM {waiting} WHERE ctid = ANY(ARRAY(SELECT ctid FROM behind)) RETURNING id
+    DELETE FROM pgqueue_waiting WHERE ctid = ANY(ARRAY(SELECT ctid FROM behind)) RETURNING id
 ),
 leased AS (
-    DELETE FROM {lease} WHERE ctid = ANY(ARRAY(SELECT ctid FROM batches)) RETURNING ids
+    DELETE FROM pgqueue_lease WHERE ctid = ANY(ARRAY(SELECT ctid FROM batches)) RETURNING ids
 ),
 gone AS (
-    DELETE FROM {deferred} WHERE ctid = ANY(ARRAY(SELECT ctid FROM held)) RETURNING id
+    DELETE FROM pgqueue_deferred WHERE ctid = ANY(ARRAY(SELECT ctid FROM held)) RETURNING id
 ),
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ctid FROM waiting)) RETURNING id
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ctid FROM waiting)) RETURNING id
 ),
 deleted AS (
     DELETE FROM {message}

@@ -1,5 +1,5 @@
 -- Given back by its holder, not started or interrupted: due at once, the delivery uncounted. Fenced.
-UPDATE {deferred}
+UPDATE pgqueue_deferred
 SET vt = statement_timestamp(),
     state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,
     read_ct = read_ct - 1,

@@ -1,6 +1,6 @@
 -- Not done: due again after a delay of each message's own. Its error is kept until the next one.
 -- Fenced; a second time finds nothing, so that no attempt is counted twice.
-UPDATE {deferred}
+UPDATE pgqueue_deferred
 SET vt = statement_timestamp()
         + (%(delays)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second',
     state = 'RETRYABLE',

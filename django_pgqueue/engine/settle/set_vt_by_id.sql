@@ -1,7 +1,7 @@
 -- A new visibility timeout for any live message, one that was never read too. One that waits in
 -- its group keeps its place: it and what follows it wait until then.
 WITH moved AS (
-    UPDATE {deferred}
+    UPDATE pgqueue_deferred
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
       AND (%(in_flight)s::boolean OR NOT ({places/in_flight}))
@@ -9,18 +9,18 @@ WITH moved AS (
 ),
 {settle/place},
 unread AS (
-    DELETE FROM {ready} WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
+    DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(SELECT ready FROM place))
     RETURNING id, enqueued_at, priority, group_key
 ),
 deferred AS (
-    INSERT INTO {deferred} (id, vt, enqueued_at, queue_id, priority, state, group_key)
+    INSERT INTO pgqueue_deferred (id, vt, enqueued_at, queue_id, priority, state, group_key)
     SELECT id, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
            enqueued_at, {queue_id}, priority, 'SCHEDULED', group_key
     FROM unread
     RETURNING id
 ),
 queued AS (
-    UPDATE {waiting}
+    UPDATE pgqueue_waiting
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
     WHERE ctid = ANY(ARRAY(SELECT waiting FROM place))
     RETURNING id

@@ -37,9 +37,8 @@ def archive(
     """Done: move messages from the queue to the archive, as COMPLETED.
 
     Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
-    archived. Of the others, ``.before`` has the receipts that an earlier call archived, whose
-    answer was lost, and ``.lost`` the rest. ``in_flight=False`` leaves alone messages given by id
-    that a consumer holds; they are in ``.lost``.
+    archived; the others are in ``.lost``. ``in_flight=False`` leaves alone messages given by id
+    that a consumer holds.
 
     >>> [message] = queue("orders").read()
     >>> queue("orders").archive(message)
@@ -184,36 +183,15 @@ def by_receipts(
         done |= archive_batches(queue, good, params["ran"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
-    # A message that was read once may be in the lease of a batch, or was until a moment ago.
+    # A message that was read once may be in a batch lease, or was until a moment ago.
     if left := [r for r in good if r.id not in done and r.read_ct == 1]:
         unfold(queue, [receipt.id for receipt in left])
         run(left)
-    if len(done) == len(receipts):
-        return Settled([receipt.id for receipt in good])
-    left = [receipt for receipt in good if receipt.id not in done]
-    before = _settled_before(queue, operation, left, names) if left else []
-    newest, earlier = set(good), set(before)
+    newest = set(good)
     return Settled(
         [receipt.id for receipt in good if receipt.id in done],
-        lost=[r for r in receipts if not (r.id in done and r in newest) and r not in earlier],
-        before=before,
+        lost=[r for r in receipts if not (r.id in done and r in newest)],
     )
-
-
-def _settled_before(
-    queue: OpenQueue, operation: str, receipts: list[Receipt], names: Mapping[str, object]
-) -> list[Receipt]:
-    """Those that an operation whose answer was lost on its way has settled."""
-    fence = arguments.fence(receipts)
-    if operation == "dead_letter":
-        rows = queue.run("settle/dead_lettered_before", fence, **names)
-    elif operation in {"archive", "fail", "retry", "release"}:
-        to_archive = "true" if operation in {"archive", "fail"} else "false"
-        rows = queue.run("settle/settled_before", fence, to_archive=to_archive)
-    else:
-        return []
-    found = {pk for (pk,) in rows}
-    return [receipt for receipt in receipts if receipt.id in found]
 
 
 def _settle(
@@ -226,7 +204,7 @@ def _settle(
     receipts, ids = arguments.targets(receipts_or_ids)
     settled = by_receipts(queue, operation, receipts, params) if receipts else Settled()
     if not ids:
-        return Settled(sorted(settled), lost=settled.lost, before=settled.before)
+        return Settled(sorted(settled), lost=settled.lost)
     unfold(queue, ids)
     done, missing = list(settled), ids
     # A bare id may be on its way from ready to leased at this moment: its delete waits for that and
@@ -237,4 +215,4 @@ def _settle(
             found = {pk for (pk,) in queue.run(f"settle/{operation}_by_id", values)}
             done += sorted(found)
             missing = [pk for pk in missing if pk not in found]
-    return Settled(done, lost=[*settled.lost, *missing], before=settled.before)
+    return Settled(done, lost=[*settled.lost, *missing])

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand, duration
 from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.bound import bound_to
 
 
 class Command(QueueCommand):
@@ -39,7 +40,7 @@ class Command(QueueCommand):
                 progress.say("rows checked", total)
                 progress.show(done)
 
-            changed = Message.objects.repartition(queue, interval, progress=show)
+            changed = bound_to(queue).repartition(interval, progress=show)
         now = "no partitions by time" if interval is None else f"partitions of {interval}"
         self.answer(
             options,

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from django_pgqueue.management.base import QueueCommand, json_value, positive, table
 from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.wording import age
 
 COLUMNS = {
@@ -42,9 +43,7 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue = Message.objects.resolve(options["queue"], alias)
-        messages = Message.objects.peek(
-            queue, qty=options["qty"], conditional=options["conditional"]
-        )
+        messages = bound_to(queue).peek(qty=options["qty"], conditional=options["conditional"])
         lines = table(COLUMNS, [_row(message) for message in messages])
         if not messages:
             lines = [f"A read of queue {queue.name!r} would find nothing now."]

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand, counted, json_value
 from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 
 
 class Command(QueueCommand):
@@ -39,8 +40,8 @@ class Command(QueueCommand):
                 self.so_far = f"{counted(done)} redriven; run it again for the rest."
                 progress.show(done)
 
-            went = Message.objects.redrive(
-                queue, to=options["to"], rate=options["rate"], progress=show, **chosen
+            went = bound_to(queue).redrive(
+                to=options["to"], rate=options["rate"], progress=show, **chosen
             )
         left = Message.objects.metrics(queue).length
         lines = [f"Sent {counted(went)} of queue {queue.name!r} back."]

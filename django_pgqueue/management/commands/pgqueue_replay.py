@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from django_pgqueue.management.base import QueueCommand, counted, json_value
 from django_pgqueue.management.jobs import add_arguments, run_job
 from django_pgqueue.models import Message
+from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import State
 
 
@@ -65,8 +66,8 @@ class Command(QueueCommand):
                 )
                 progress.show(done)
 
-            sent = Message.objects.replay(
-                queue, to=options["to"], rate=options["rate"], progress=show, **chosen
+            sent = bound_to(queue).replay(
+                to=options["to"], rate=options["rate"], progress=show, **chosen
             )
         to = Message.objects.resolve(options["to"] or queue, alias).name
         self.answer(

@@ -116,7 +116,7 @@ def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(
 
     assert backlog.archive(most) == ids(most)
     assert leases() == [ids(rest)]
-    assert backlog.archive(most).before == [m.receipt for m in most]
+    assert backlog.archive(most).lost == [m.receipt for m in most]
     assert backlog.archive(rest) == ids(rest)
     assert leases() == []
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
@@ -154,10 +154,10 @@ OPERATIONS: dict[str, Callable[[BoundQueue, list[Any]], Any]] = {
     "archive": lambda q, these: q.archive(these),
     "delete": lambda q, these: q.delete(these),
     "set_vt": lambda q, these: q.set_vt(these, 300),
-    "retry": lambda q, these: Message.objects.retry(q.name, dict.fromkeys(these, 5.0)),
-    "release": lambda q, these: Message.objects.release(q.name, these),
-    "fail": lambda q, these: Message.objects.fail(q.name, dict.fromkeys(these, "no")),
-    "complete": lambda q, these: Message.objects.complete(q.name, these),
+    "retry": lambda q, these: BoundQueue(q.name).retry(dict.fromkeys(these, 5.0)),
+    "release": lambda q, these: BoundQueue(q.name).release(these),
+    "fail": lambda q, these: BoundQueue(q.name).fail(dict.fromkeys(these, "no")),
+    "complete": lambda q, these: BoundQueue(q.name).complete(these),
 }
 AFTER: dict[str, tuple[str, int] | None] = {
     "archive": None,
@@ -221,7 +221,7 @@ def test_a_dead_letter_of_a_batch_goes_with_its_id(backlog: BoundQueue) -> None:
     batch = backlog.read(qty=QTY)
     assert len(leases()) == 1
 
-    Message.objects.fail("orders", {batch[0].receipt: "no"})
+    BoundQueue("orders").fail({batch[0].receipt: "no"})
 
     [letter] = Message.objects.read("dead")
     assert (letter.id, letter.headers["x-dead-letter"]["read_ct"]) == (batch[0].id, 1)
@@ -426,10 +426,10 @@ def test_what_a_dead_letter_queue_has_in_a_batch_that_ran_out_goes_back(
     backlog: BoundQueue, batch: list[Message]
 ) -> None:
     home = Message.objects.create_queue("home")
-    assert Message.objects.redrive("orders", to="home", ids=ids(batch)) == 0
+    assert BoundQueue("orders").redrive(to="home", ids=ids(batch)) == 0
     run_out()
 
-    assert Message.objects.redrive("orders", to="home", ids=ids(batch)) == QTY
+    assert BoundQueue("orders").redrive(to="home", ids=ids(batch)) == QTY
     assert ids(Message.objects.read(home, qty=QTY)) == ids(batch)
 
 
@@ -447,21 +447,10 @@ def test_a_leaf_with_a_leased_batch_is_not_dropped(committed: None) -> None:
     Message.objects.pop(queue, QTY)
     run_sql(f"UPDATE {queue.tables['archive']} SET archived_at = archived_at - interval '8 days'")
 
-    Message.objects.maintain("daily")
+    BoundQueue("daily").maintain()
 
     assert Message.objects.archive(queue, held) == ids(held)
     assert Message.objects.filter(id__in=ids(held)).count() == QTY
-
-
-def test_an_unlogged_queue_has_leases_of_its_own(committed: None) -> None:
-    queue = Message.objects.create_queue("quick", unlogged=True)
-    Message.objects.send_batch(queue, range(3 * QTY))
-    Message.objects.read(queue, qty=QTY)
-
-    batch = Message.objects.read(queue, qty=QTY)
-
-    assert (leases(), leases("pgqueue_lease_unlogged")) == ([], [ids(batch)])
-    assert Message.objects.archive(queue, batch) == ids(batch)
 
 
 # Which reads lease a batch

@@ -34,10 +34,7 @@ def test_an_empty_queue_measures_zero_and_has_no_ages(orders: BoundQueue) -> Non
     assert abs(metrics.scraped_at - timezone.now()) < dt.timedelta(seconds=5)
 
 
-@pytest.mark.parametrize("unlogged", [False, True])
-def test_metrics_tell_where_each_message_stands(db: None, unlogged: bool) -> None:
-    Message.objects.create_queue("orders", unlogged=unlogged)
-    orders = BoundQueue("orders")
+def test_metrics_tell_where_each_message_stands(orders: BoundQueue) -> None:
     archived, in_flight, due = orders.send_batch([1, 2, 3])
     orders.send_batch([4, 5])
     orders.send(6, delay=60)

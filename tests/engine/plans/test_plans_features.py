@@ -250,7 +250,7 @@ def test_dead_lettering_costs_what_dies(dead: BoundQueue, sql: Sql, analyzed: bo
         sql("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_message")
 
     with watched(connection) as plans:
-        Message.objects.fail("orders", {message.receipt: "no" for message in messages})
+        BoundQueue("orders").fail({message.receipt: "no" for message in messages})
 
     assert sql("SELECT count(*) FROM pgqueue_ready WHERE id >= %s", [messages[0].id]) == [(100,)]
     for plan in plans:

@@ -38,12 +38,9 @@ def wait_out(sql: Sql) -> None:
     sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
 
 
-@pytest.mark.parametrize("unlogged", [False, True])
 def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
-    db: None, unlogged: bool
+    orders: BoundQueue,
 ) -> None:
-    Message.objects.create_queue("orders", unlogged=unlogged)
-    orders = BoundQueue("orders")
     send_line(orders, "a")
     orders.send_batch(["x", "y"])
     send_line(orders, "b")
@@ -54,12 +51,7 @@ def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
     assert orders.read(qty=None) == []
 
 
-@pytest.mark.parametrize("unlogged", [False, True])
-def test_a_group_comes_in_its_order_and_leaves_nothing_behind(
-    db: None, sql: Sql, unlogged: bool
-) -> None:
-    Message.objects.create_queue("orders", unlogged=unlogged)
-    orders = BoundQueue("orders")
+def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders: BoundQueue, sql: Sql) -> None:
     send_line(orders, "a", 5)
     seen = []
 
@@ -101,7 +93,7 @@ def test_nothing_is_given_out_while_an_earlier_message_waits_to_retry(
     send_line(orders, "a")
     [message] = orders.read()
 
-    Message.objects.retry("orders", {message.receipt: 60})
+    BoundQueue("orders").retry({message.receipt: 60})
 
     assert orders.read(qty=10) == []
     wait_out(sql)
@@ -113,7 +105,7 @@ def test_a_message_given_back_stays_the_head(orders: BoundQueue) -> None:
     send_line(orders, "a")
     messages = orders.read()
 
-    Message.objects.release("orders", [messages[0].receipt])
+    BoundQueue("orders").release([messages[0].receipt])
 
     assert bodies(orders.read(qty=10)) == ["a1"]
 
@@ -146,7 +138,7 @@ def end_by_delete_by_id(queue: BoundQueue, message: Message) -> None:
 
 
 def end_by_failure(queue: BoundQueue, message: Message) -> None:
-    Message.objects.fail(queue.name, {message.receipt: "no"})
+    BoundQueue(queue.name).fail({message.receipt: "no"})
 
 
 def end_by_the_orm(queue: BoundQueue, message: Message) -> None:
@@ -406,7 +398,7 @@ def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(
 def test_a_batch_does_not_go_on_behind_what_an_earlier_one_still_holds(orders: BoundQueue) -> None:
     send_line(orders, "a", 4)
     head, *_held = orders.read_grouped(qty=3)
-    Message.objects.retry("orders", {head.receipt: 0})
+    BoundQueue("orders").retry({head.receipt: 0})
 
     assert bodies(orders.read_grouped(qty=10)) == ["a1"]
 
@@ -424,7 +416,7 @@ def test_a_follower_that_was_set_back_comes_before_those_still_leased(
 ) -> None:
     send_line(orders, "a", 4)
     first, second, third = orders.read_grouped(qty=3)
-    Message.objects.retry("orders", {second.receipt: 0})
+    BoundQueue("orders").retry({second.receipt: 0})
     assert orders.read(qty=10) == []  # puts the message back into the group
     orders.archive(first)
     orders.set_vt(third, 0)
@@ -438,7 +430,7 @@ def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db: None
     orders = BoundQueue("orders")
     send_line(orders, "a")
     head, follower = orders.read_grouped(qty=2)
-    Message.objects.fail("orders", {follower.receipt: "no"})
+    BoundQueue("orders").fail({follower.receipt: "no"})
     assert bodies(Message.objects.read("dead")) == ["a2"]
     orders.archive(head)
 

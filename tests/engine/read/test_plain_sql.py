@@ -29,7 +29,7 @@ class Client:
         self.queue_id, self.plain = queue_id, plain
 
     def run(self, statement: str, params: dict[str, Any], **names: str) -> list[tuple[Any, ...]]:
-        text = render(statement, self.queue_id, False, tuple(names.items()))
+        text = render(statement, self.queue_id, tuple(names.items()))
         return self.plain.execute(text, params).fetchall()
 
     def read(self, qty: int, *, heed: bool = True) -> list[dict[str, Any]]:

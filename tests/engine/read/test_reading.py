@@ -545,7 +545,7 @@ def test_a_quantity_that_is_none_is_refused(orders: BoundQueue, operation: str, 
     orders.send(1)
 
     with pytest.raises(InvalidArgument, match="qty must be"):
-        getattr(Message.objects, operation)("orders", qty=qty)
+        getattr(orders, operation)(qty=qty)
 
     assert orders.metrics().ready == 1
 
@@ -553,7 +553,7 @@ def test_a_quantity_that_is_none_is_refused(orders: BoundQueue, operation: str, 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_reading_an_unknown_queue_says_so(db: None, operation: str) -> None:
     with pytest.raises(QueueNotFound, match="Create it first"):
-        getattr(Message.objects, operation)("nowhere")
+        getattr(BoundQueue("nowhere"), operation)()
 
 
 @pytest.mark.parametrize(

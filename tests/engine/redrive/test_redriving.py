@@ -32,7 +32,7 @@ def fail_all(queue: BoundQueue, error: str = "no") -> list[int]:
     """Fail every message; returns the ids in the order of their failures."""
     failed: list[int] = []
     while messages := queue.read(qty=100):
-        objects.fail(queue.name, {message.receipt: error for message in messages})
+        queue.fail({message.receipt: error for message in messages})
         failed += [message.id for message in messages]
     return failed
 
@@ -273,7 +273,7 @@ def test_replay_takes_some_and_sends_them_elsewhere(orders: BoundQueue) -> None:
     ids = orders.send_batch([{"n": n} for n in range(4)])
     messages = orders.read(qty=4)
     orders.archive(messages[:3])
-    objects.fail("orders", {messages[3].receipt: "no"})
+    BoundQueue("orders").fail({messages[3].receipt: "no"})
 
     assert orders.replay(state=State.FAILED, to="audit") == 1
     assert orders.replay(ids=ids[:2], to="audit") == 2
