@@ -1,6 +1,7 @@
 """Measures the admin's pages with a large backlog, and the cost of history to consumers.
 
-    python -m benchmarks.admin                    # 1,000,000 ready, 300,000 archived, 200 queues
+    python -m benchmarks.admin                    # 1,000,000 ready, 300,000 archived, 200 queues,
+                                                  # 110,000 dead letters, 8,000 failed
     python -m benchmarks.admin --size 0.01        # a hundredth of the messages
     python -m benchmarks.admin pages              # only the pages; history: only the consumers
 
@@ -28,6 +29,13 @@ import django
 from benchmarks import database
 
 READY, ARCHIVED, QUEUES = 1_000_000, 300_000, 200
+DEAD, FAILED, KINDS = 110_000, 8_000, 40
+#: Of one kind of failure, as long as tracebacks are.
+TRACE = "KeyError: 'price{kind}'\n\nTraceback (most recent call last):\n" + "".join(
+    f'  File "/app/shop/consumers_{number}.py", line {{line}}, in handle_{number}\n'
+    f"    return await self.service.charge(order, source=body['token'], number={number})\n"
+    for number in range(9)
+)
 LARGE, LARGE_BYTES = 50, 5_000_000
 CHUNK = 50_000
 VISITS = 5
@@ -41,7 +49,7 @@ def fill(size: float) -> None:
     from django.db import connection
 
     from django_pgqueue import queue
-    from django_pgqueue.models import Message, Process
+    from django_pgqueue.models import Message, Process, Queue
 
     for number in range(QUEUES):
         Message.objects.create_queue(f"queue-{number:03}")
@@ -59,6 +67,12 @@ def fill(size: float) -> None:
     queue("queue-003").send_batch([1] * 2000, group="g")
     for message in queue("queue-002").read(qty=10):
         message.reject("CardDeclined: no")
+    Queue.objects.filter(name="queue-004").update(
+        dead_letter_queue=Queue.objects.get(name="queue-005")
+    )
+    Queue.objects.forget_all()
+    fail("queue-004", int(DEAD * size))
+    fail("queue-006", int(FAILED * size))
     names = [f"queue-{number:03}" for number in range(QUEUES)]
     for number in range(8):
         Process.objects.create(host=f"web-{number}", pid=number, version="1", queues=names)
@@ -85,6 +99,22 @@ def fill(size: float) -> None:
         )
         say(f"{cursor.rowcount:,} rows of history")
         cursor.execute("VACUUM ANALYZE")
+
+
+def fail(name: str, number: int) -> None:
+    """Fail messages of a queue, for all kinds of reasons."""
+    from django_pgqueue import queue
+
+    bound = queue(name)
+    bound.send_batch([{"n": n, "x": "y" * 180} for n in range(number)])
+    while messages := bound.read(qty=1000):
+        bound.fail(
+            {
+                message.receipt: TRACE.format(kind="abcdefgh"[n % 8], line=n % KINDS)
+                for n, message in enumerate(messages)
+            }
+        )
+    say(f"{number:,} failed in {name}")
 
 
 def addresses() -> Iterator[tuple[str, str]]:

@@ -103,7 +103,9 @@ def _take(options: argparse.Namespace) -> None:
                 page.goto(url + path)
                 page.wait_for_selector(drawn)
                 wide = page.evaluate("document.documentElement.scrollWidth")
-                target = options.directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
+                target = (
+                    options.directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
+                )
                 page.screenshot(path=target, full_page=True)
                 print(target, "" if wide <= width else f"is {wide} pixels wide")
             context.close()
@@ -113,8 +115,8 @@ def pages() -> Iterator[tuple[str, str]]:
     """The name and path of every page, using the scene's objects."""
     from django.urls import reverse
 
-    from django_pgqueue.admin.failures import fingerprint
-    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Queue
+    from django_pgqueue.admin.failures import WINDOWS, Failures
+    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Queue, Schedule
 
     def path(name: str, *args: object, **query: str) -> str:
         return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
@@ -135,9 +137,12 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "message", path("message_change", Message.objects.earliest("pk").pk)
     yield "messages-failed", path("message_changelist", state="failed")
     yield "message-failed", path("message_change", failed.pk)
-    yield "message-resend", path("message_resend", failed.pk)
+    yield "message-copy", path("queue_send", failed.queue_id, copy=failed.pk)
     yield "failures", path("message_failures")
-    yield "failure", path("message_failure", fingerprint(failed.error or ""))
+    group = Failures([failed.queue_id], [], WINDOWS["7d"], "default").groups(1)[0]
+    yield "failure", path("message_failure", group.kind)
+    yield "schedules", path("schedule_changelist")
+    yield "schedule", path("schedule_change", Schedule.objects.earliest("pk").pk)
     yield "bulk-actions", path("bulkaction_changelist")
     yield "bulk-action", path("bulkaction_change", BulkAction.objects.latest("pk").pk)
     yield "charts", path("rollup_charts")

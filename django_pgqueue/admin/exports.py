@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -14,9 +12,9 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.base import PageAdmin, RecordAdmin
-from django_pgqueue.admin.wording import moment
+from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
 from django_pgqueue.models import ExportRun, Lake
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, moment, when
 
 __all__ = ["ExportRunAdmin", "LakeAdmin"]
 
@@ -64,13 +62,10 @@ class LakeAdmin(PageAdmin):
     fields = ["path", "queues", "holds_retention", "exported_below", "made_at"]
     readonly_fields = ["path", "exported_below", "made_at"]
 
-    @admin.display(description=gettext_lazy("queues"))
-    def takes(self, lake: Lake) -> str:
-        return ", ".join(map(str, lake.queues)) or _("all")
-
-    @admin.display(description=gettext_lazy("created at"))
-    def made_at(self, lake: Lake) -> str:
-        return moment(lake.created_at)
+    takes = column(
+        gettext_lazy("queues"), lambda lake: ", ".join(map(str, lake.queues)) or _("all")
+    )
+    made_at = column(gettext_lazy("created at"), lambda lake: moment(lake.created_at))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -81,16 +76,7 @@ class ExportRunAdmin(RecordAdmin):
     """The runs of the export: messages, duration, and whether they were verified."""
 
     list_display = [
-        "id",
-        "lake",
-        "kind",
-        "state",
-        "rows",
-        "files",
-        "size",
-        "began",
-        "took",
-        "verified",
+        *("id", "lake", "kind", "state", "rows", "files", "size", "began", "took", "verified"),
     ]
     list_filter = ["kind", "state"]
     list_select_related = ["lake"]
@@ -98,20 +84,14 @@ class ExportRunAdmin(RecordAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
         return super().get_queryset(request).filter(lake__in=_lakes_for(request))
 
-    @admin.display(description=gettext_lazy("size"))
-    def size(self, run: ExportRun) -> str:
-        return str(filesizeformat(run.bytes))
-
-    @admin.display(description=gettext_lazy("started at"))
-    def began(self, run: ExportRun) -> str:
-        return moment(run.started_at)
-
-    @admin.display(description=gettext_lazy("verified at"))
-    def verified(self, run: ExportRun) -> str:
-        return moment(run.verified_at)
-
-    @admin.display(description=gettext_lazy("took"))
-    def took(self, run: Any) -> str:
-        if run.finished_at is None:
-            return _("not finished")
-        return f"{(run.finished_at - run.started_at).total_seconds():.1f} s"
+    size = column(gettext_lazy("size"), lambda run: str(filesizeformat(run.bytes)))
+    began = column(gettext_lazy("started at"), lambda run: when(run.started_at))
+    verified = column(gettext_lazy("verified at"), lambda run: when(run.verified_at) or EMPTY)
+    took = column(
+        gettext_lazy("took"),
+        lambda run: (
+            _("not finished")
+            if run.finished_at is None
+            else lapse((run.finished_at - run.started_at).total_seconds())
+        ),
+    )

@@ -8,13 +8,14 @@ All queries read the narrow tables by their indexes, up to a limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import connections
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.admin.statements import ask
 from django_pgqueue.engine.statements import Part, compose
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ __all__ = [
     "Standing",
     "Surroundings",
     "listed",
-    "oldest_readable",
+    "oldest_readable_sql",
     "standing",
+    "standing_sql",
     "surroundings",
 ]
 
@@ -123,10 +125,9 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
     )
 
 
-def oldest_readable(queues: Iterable[int], *, using: str) -> dict[int, float]:
-    """By queue, for how many seconds its oldest readable message has waited for a read."""
-    rows = _fetch("oldest_readable", "q.id", {"queues": list(queues)}, using)
-    return {queue_id: float(seconds) for queue_id, seconds in rows}
+def oldest_readable_sql() -> str:
+    """SQL for how long the oldest readable message of each of %(queues)s has waited for a read."""
+    return compose("oldest_readable", {"of": "q.id"}, __package__)
 
 
 class Standing(NamedTuple):
@@ -139,6 +140,12 @@ class Standing(NamedTuple):
     first_read_at: dt.datetime | None
     last_read_at: dt.datetime | None
     leased: bool  # True also after the lease has expired
+    holder: int | None  # the consumer process that has the lease
+
+
+def standing_sql() -> str:
+    """SQL for the columns of :class:`Standing` of a message ``m``, to join laterally."""
+    return compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
 def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
@@ -149,7 +156,7 @@ def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
         "priorities": [message.priority for message in messages],
         "groups": [message.group_key for message in messages],
     }
-    rows = _fetch("standing", "m.queue_id", params, using)
+    rows = ask("standing/all", params, using=using, of_message=standing_sql())
     return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
 
 
@@ -163,13 +170,20 @@ class Surroundings(NamedTuple):
     waiting_before: int  # at most MOST_COUNTED
     error: str | None  # of its last attempt
     has_consumer: bool
+    kind: int | None  # of its failure
+    source_id: int | None  # the queue that it died in
+    processes: dict[str, str]  # that held it: their names by id
 
 
-def surroundings(message: Message, dead_after: float, qty: int = 5) -> Surroundings:
-    """What is around a message in the queue: its FIFO group, its last error, its consumers.
+def surroundings(
+    message: Message, dead_after: float, source: str | None, holder: int | None, qty: int = 5
+) -> Surroundings:
+    """What is around a message: its FIFO group, its errors, its consumers.
 
     Arguments:
         dead_after: seconds without a heartbeat after which a consumer counts as dead.
+        source: the name of the queue that a dead letter came from.
+        holder: the id of the process that has the lease.
         qty: how many messages of the group to list before it and after it.
     """
     params = {
@@ -180,14 +194,11 @@ def surroundings(message: Message, dead_after: float, qty: int = 5) -> Surroundi
         "queue_id": message.queue_id,
         "queue": message.queue.name,
         "dead_after": dead_after,
+        "source": source,
+        "holder": holder,
     }
-    with connections[message.queue.alias].cursor() as cursor:
-        cursor.execute(compose("surroundings", {}, __package__), params)
-        head, before, after, *others = cursor.fetchone()
+    queue = message.queue
+    rows = ask("message", params, using=queue.alias, **queue.tables)
+    [(head, before, after, *others)] = rows
+    others[-1] = json.loads(others[-1])
     return Surroundings(head, before[::-1], after[:qty], len(after) > qty, *others)
-
-
-def _fetch(name: str, of: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(compose(name, {"of": of}, __package__), params)
-        return list(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""The last hour of all queues, for the overview, in one or two statements."""
+"""The last hour of queues, for the admin."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from django_pgqueue.history.histograms import quantile
 
 __all__ = ["LATELY", "SLOTS", "Counts", "Recent", "Times", "recent", "times"]
 
-#: The slots of two minutes in an hour.
-SLOTS = 30
-#: Seconds over which wait and run times are measured.
-LATELY = 600
-#: The number of newest slots from which rates per minute are computed.
+#: The slots of an hour: one of the present minute, the others of two minutes.
+SLOTS = 31
+#: Seconds over which wait and run times are measured, and the slots of about that time.
+LATELY, LATELY_SLOTS = 600, 6
+#: The number of two-minute slots from which rates per minute are computed.
 RATE = 3
 
 
@@ -64,33 +64,57 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 @dataclass
 class Recent:
-    """The last hour of a queue: ``slots`` of two minutes, the oldest first."""
+    """The last hour of a queue, or of several: ``slots``, the oldest first."""
 
     slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
+
+    @classmethod
+    def sum(cls, every: Iterable[Recent]) -> Recent:
+        """What happened in several queues together."""
+        slots = [total(slots) for slots in zip(*(each.slots for each in every), strict=True)]
+        return cls(slots) if slots else cls()
 
     @cached_property
     def hour(self) -> Counts:
         return total(self.slots)
 
     @property
-    def now(self) -> Counts:
-        """The present minute and the one before."""
-        return self.slots[-1]
+    def over(self) -> list[Counts]:
+        """The slots that are over: without the present minute."""
+        return self.slots[:-1]
 
-    def add(self, past: float, counts: Counts) -> None:
-        """Add what happened this many seconds ago."""
-        slot = -1 - min(int(past / 120), SLOTS - 1)
+    @property
+    def lately(self) -> Counts:
+        """The last ten minutes."""
+        return total(self.slots[-LATELY_SLOTS:])
+
+    @property
+    def failing_for(self) -> int | None:
+        """For how many seconds attempts have failed, without two minutes in which all went well."""
+        since = None
+        for back, slot in enumerate(reversed(self.slots)):
+            if slot.bad:
+                since = 60 + 120 * back
+            elif slot.attempts:
+                break
+        return since
+
+    def add(self, minutes: int, counts: Counts) -> None:
+        """Add what happened in the minute that began this many minutes before the present one."""
+        slot = -1 - min((minutes + 1) // 2, SLOTS - 1)
         self.slots[slot] = total([self.slots[slot], counts])
 
     def per_minute(self, second: int) -> tuple[float, float]:
-        """Messages sent and ended per minute, averaged over the last five to six minutes.
+        """Messages sent and ended per minute, averaged over the last six minutes.
+
+        Messages sent are sampled once a minute, so those of the present minute are not complete.
 
         Arguments:
             second: the seconds passed of the current minute.
         """
-        counts = total(self.slots[-RATE:])
-        minutes = 2 * RATE - 1 + second / 60
-        return counts.sent / minutes, counts.ended / minutes
+        counts, minutes = total(self.over[-RATE:]), 2 * RATE
+        ended = counts.ended + self.slots[-1].ended
+        return counts.sent / minutes, ended / (minutes + second / 60)
 
 
 class Times(NamedTuple):
@@ -111,7 +135,7 @@ def recent(alias: str, queues: Sequence[int]) -> dict[int, Recent]:
     with connections[alias].cursor() as cursor:
         cursor.execute(load("recent", __package__), {"queues": list(queues)})
         for queue_id, slot, *counts in cursor.fetchall():
-            if 0 <= slot < SLOTS:
+            if 0 <= slot < SLOTS:  # a clock may have been put back
                 found[queue_id].slots[-1 - slot] = Counts(*counts)
     return dict(found)
 

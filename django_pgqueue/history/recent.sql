@@ -1,10 +1,11 @@
--- The history of queues in the last hour, in slots of two minutes: slot 0 has the present minute
--- and the one before.
+-- The history of queues in the last hour: slot 0 has the present minute, each further one two minutes
+-- that are over.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint
 FROM pgqueue_history
 CROSS JOIN LATERAL (
-    SELECT extract(epoch FROM date_trunc('minute', statement_timestamp()) - bucket)::integer / 120 AS slot) s
-WHERE seconds = 60 AND bucket > statement_timestamp() - interval '1 hour'
+    SELECT (extract(epoch FROM date_trunc('minute', statement_timestamp()) - bucket)::integer / 60 + 1) / 2
+           AS slot) s
+WHERE seconds = 60 AND bucket >= date_trunc('minute', statement_timestamp()) - interval '1 hour'
   AND queue_id = ANY(%(queues)s)
 GROUP BY queue_id, s.slot

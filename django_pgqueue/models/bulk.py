@@ -51,7 +51,7 @@ class Kind(models.TextChoices):
 
     READABLE = "readable", "Make readable"
     REDRIVE = "redrive", "Redrive"
-    ARCHIVE = "archive", "Archive"
+    CANCEL = "cancel", "Cancel"
     DELETE = "delete", "Delete"
     PURGE = "purge", "Purge"
     REPLAY = "replay", "Send again"
@@ -392,13 +392,9 @@ def _redriven(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> 
     return _counted(redriving.redrive, bulk_action, queue, ids)
 
 
-def _archived(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    by = (
-        f"archived by hand, by {bulk_action.username}"
-        if bulk_action.username
-        else "archived by hand"
-    )
-    return len(settling.cancel(queue, ids, reason=by, in_flight=bulk_action.in_flight))
+def _cancelled(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
+    reason = f"cancelled by {bulk_action.username or 'hand'}"
+    return len(settling.cancel(queue, ids, reason=reason, in_flight=bulk_action.in_flight))
 
 
 def _deleted(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
@@ -431,7 +427,7 @@ def _counted(
 _ACTS: dict[Kind, Callable[[BulkAction, OpenQueue, Sequence[int]], int]] = {
     Kind.READABLE: _readable,
     Kind.REDRIVE: _redriven,
-    Kind.ARCHIVE: _archived,
+    Kind.CANCEL: _cancelled,
     Kind.DELETE: _deleted,
     Kind.PURGE: _deleted,
     Kind.REPLAY: _sent_again,

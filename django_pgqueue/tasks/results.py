@@ -196,7 +196,7 @@ def _successful(
     failed: int,
     **times: Any,
 ) -> TaskResult[..., Any]:
-    # A message archived by hand has no result and no worker.
+    # A message cancelled by hand has no result and no worker.
     envelope = kept if isinstance(kept, dict) else {}
     worker = envelope.get("worker_id", UNKNOWN)
     result = _result(

@@ -23,7 +23,7 @@ __all__ = ["Maintenance", "pause"]
 _TERM = 30.0
 #: Maximum seconds between two rounds of a queue.
 _LONGEST_PAUSE = 3600.0
-#: Seconds between two samples of all queues for the history.
+#: Seconds until the history is tried again after an error.
 _LOOK = 60.0
 
 
@@ -115,14 +115,14 @@ class Maintenance(Loop):
         if time.monotonic() < self._looks.get(alias, 0.0):
             return
         wait = min(self._every, _LOOK)
-        self._looks[alias] = time.monotonic() + wait
         try:
-            keep_history(alias)
+            wait = min(self._every, keep_history(alias))
         except Error as error:
             signals.database_failed.send_robust(
                 self.name, operation="history", error=error, wait=wait
             )
             connections[alias].close()
+        self._looks[alias] = time.monotonic() + wait
 
     def _maintain(self, queue: Queue) -> None:
         alias = queue.alias

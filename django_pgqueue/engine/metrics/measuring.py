@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue.engine.queue import OpenQueue, clear_lost
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.runner import Runner
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.types import Metrics
@@ -29,7 +29,8 @@ def metrics(queue: OpenQueue) -> Metrics:
     Raises QueueNotFound.
     """
     limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
-    queue.runner.run(f"SELECT {_FLUSH}")
+    if queue.runner.alone:  # within a transaction nothing is flushed before its end
+        queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)
 
@@ -40,8 +41,10 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
     The more queues there are, the earlier counts are estimated. Archived messages come from
     statistics that lag by seconds; ages are those of the messages counted and of the last in line.
     """
-    clear_lost(runner)
-    [(queues, _)] = runner.run(f"SELECT count(*), {_FLUSH} FROM pgqueue_queue")
+    [(queues, *_)] = runner.run(
+        f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
+        "FROM pgqueue_queue"
+    )
     exact = int(runner.settings.EXACT_COUNT_LIMIT)
     limit = min(exact, max(LEAST_COUNTED, exact // max(queues, 1)))
     sql = compose("metrics/metrics_all", {"of": "q.id"})

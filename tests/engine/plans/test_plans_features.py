@@ -12,6 +12,7 @@ from django.db import connection
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.admin.search import Search
+from django_pgqueue.admin.statements import rows
 from django_pgqueue.engine.read import claims
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message
@@ -59,8 +60,8 @@ def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(
 
     with watched(connection) as plans:
         peeked = crowded.peek(qty=20)
-        listed = [Search(place, (pk,)).find(50, using="default") for place in LIVE]
-        places.oldest_readable([pk], using="default")
+        listed = [Search(place, (pk,)).find(50, using="default").found for place in LIVE]
+        rows(places.oldest_readable_sql(), {"queues": [pk]}, using="default")
         shown = places.standing(Message.objects.order_by("-pk")[:50], using="default")
 
     assert len(peeked) == 20
