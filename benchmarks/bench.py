@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import database, peers, scenarios
 from benchmarks.clients import Clients, repeat
+from benchmarks.figures import ratios
 from benchmarks.machine import Watch
 from benchmarks.payloads import Payload
 from benchmarks.scenarios import Goal, Measure, Scenario
@@ -43,10 +44,7 @@ class Outcome:
         return statistics.median(self.samples[label][unit])
 
     def ratio(self, label: str, to: str, unit: str) -> float:
-        """The median of the rounds' ratios: a disturbance in a round affects both sides."""
-        # An interrupted round may lack one of the two.
-        pairs = zip(self.samples[label][unit], self.samples[to][unit], strict=False)
-        return statistics.median(a / b for a, b in pairs)
+        return statistics.median(ratios(self.samples[label][unit], self.samples[to][unit]))
 
     def judged(self) -> Iterator[tuple[Goal, float, bool]]:
         """Each measurable goal, with the figure and whether it is met."""
@@ -114,6 +112,10 @@ class Bench:
 
     def contestants(self, *wanted: str) -> list[str]:
         return [peer for peer in wanted if self.has(peer)]
+
+    def each(self, measure: Callable[[str], Measure], *wanted: str) -> dict[str, Measure]:
+        """The measure of each contestant that is installed."""
+        return {peer: measure(peer) for peer in self.contestants(*wanted)}
 
     def workers(self, *wanted: str, is_tuned: bool = False) -> dict[str, peers.Worker]:
         """Adapters of the contestants that can run here, with their tables created."""

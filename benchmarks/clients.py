@@ -36,11 +36,7 @@ class Clients:
         self._pool: list[tuple[Any, Any]] = []
 
     def run(self, number: int, task: Callable[..., Step], seconds: float, **options: Any) -> float:
-        """Messages per second of ``number`` clients, from the first start to the last end.
-
-        ``task(**options)`` runs in each client and returns the step to repeat. It also gets the
-        client's number as ``place``.
-        """
+        """Messages per second of ``number`` clients, from the first start to the last end."""
         shares = self.shares(number, task, seconds, **options)
         done = sum(count for count, _, _ in shares)
         return done / (max(end for *_, end in shares) - min(start for _, start, _ in shares))
@@ -48,10 +44,11 @@ class Clients:
     def shares(
         self, number: int, task: Callable[..., Step], seconds: float, **options: Any
     ) -> list[Share]:
-        self.start(number, task, seconds, **options)
-        return self.finish(number)
+        """The result of each client.
 
-    def start(self, number: int, task: Callable[..., Step], seconds: float, **options: Any) -> None:
+        ``task(**options)`` runs in each client and returns the step to repeat. It also gets the
+        client's number as ``place``.
+        """
         while len(self._pool) < number:
             self._hire()
         for place, (pipe, _) in enumerate(self._pool[:number]):
@@ -59,8 +56,6 @@ class Clients:
         self._answers(number)
         for pipe, _ in self._pool[:number]:
             pipe.send("go")
-
-    def finish(self, number: int) -> list[Share]:
         return self._answers(number)
 
     def _answers(self, number: int) -> list[Any]:
@@ -94,17 +89,17 @@ def _serve(pipe: Any) -> None:
     import django
 
     django.setup()
-    while True:
-        try:
+    try:
+        while True:
             task, seconds, options = pipe.recv()
-        except EOFError:
-            return
-        try:
-            step = task(**options)
-            pipe.send("ready")
-            pipe.recv()
-            pipe.send(repeat(step, seconds))
-        except EOFError:
-            return
-        except Exception as error:
-            pipe.send(RuntimeError(f"a client failed: {error!r}"))
+            try:
+                step = task(**options)
+                pipe.send("ready")
+                pipe.recv()
+                pipe.send(repeat(step, seconds))
+            except EOFError:
+                raise
+            except Exception as error:
+                pipe.send(RuntimeError(f"a client failed: {error!r}"))
+    except EOFError:
+        return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
-from benchmarks.notes import note
+from django.db import connection
+
+from benchmarks.notes import note, note_delay
 from django_pgqueue import consumer
 
 #: Modes that have a batch handler too.
@@ -27,21 +30,27 @@ def wait_10ms(message: Any) -> None:
     time.sleep(0.01)
 
 
-@consumer("drain-20ms")
-def wait_20ms(message: Any) -> None:
-    time.sleep(0.02)
-
-
-@consumer("drain-50ms")
-def wait_50ms(message: Any) -> None:
-    time.sleep(0.05)
-
-
-@consumer("ordered")
-def nothing_in_order(message: Any) -> None:
-    """A handler that does nothing, for the messages of FIFO groups."""
-
-
 @consumer("latency")
 def note_the_delay(message: Any) -> None:
-    note(message.body["sent"])
+    note_delay(message.body["sent"])
+
+
+EFFECTS = "CREATE TABLE failover_effect (queue text NOT NULL, op text NOT NULL)"
+
+
+def effect(message: Any) -> None:
+    """An effect in the database, and one outside of it."""
+    op = message.body["op"]
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO failover_effect VALUES (%s, %s)", [message.queue_name, op])
+    note("handled", op, time.monotonic(), os.getpid())
+
+
+@consumer("failover-transactional", ack_policy="TRANSACTIONAL")
+def in_one_transaction(message: Any) -> None:
+    effect(message)
+
+
+@consumer("failover-plain")
+def at_least_once(message: Any) -> None:
+    effect(message)

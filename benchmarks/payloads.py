@@ -10,9 +10,11 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Payload", "small", "webhooks"]
+__all__ = ["BODY", "Payload", "small", "webhooks"]
 
 SMALL = "200 B"
+#: A JSON body of 200 bytes.
+BODY = {"x": "y" * 192}
 
 
 @dataclass
@@ -40,8 +42,7 @@ class Payload:
 
 
 def small() -> Payload:
-    """A JSON body of 200 bytes."""
-    return Payload(SMALL, [{"x": "y" * 192}])
+    return Payload(SMALL, [BODY])
 
 
 def webhooks(path: Path) -> Payload:

@@ -1,20 +1,18 @@
-"""Reports figures as tables: on the terminal, in Markdown and in JSON."""
+"""Results as Markdown."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime as dt
-import json
 import os
 import platform
-import shutil
 import statistics
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import database, peers, plot
+from benchmarks import database, peers
+from benchmarks.figures import figure, ratios, summary, table
 from benchmarks.machine import Machine
 from benchmarks.payloads import Payload
 
@@ -36,7 +34,6 @@ def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("django", "psycopg")},
             **peers.versions(),
-            **({} if peers.missing("PGMQ") else {"PGMQ's SQL": pgmq_version()}),
         },
         "server": database.settings(),
         "payloads": {payload.name: f"median {payload.median_bytes} bytes" for payload in sent},
@@ -46,84 +43,42 @@ def about(options: argparse.Namespace, sent: list[Payload]) -> dict[str, Any]:
 
 
 def of_machine(machine: Machine) -> dict[str, str]:
-    """The machine's state, before the start and before each measurement."""
-    found = {"load before": f"{machine.load:.1f}"}
-    if machine.others:
-        found["others' share"] = f"{statistics.median(machine.others):.0%}"
-        found["stolen"] = f"{machine.steal:.1%}"
-    return {**found, "calibrations apart": f"{machine.spread:.2f}"}
-
-
-def made_of(outcome: Outcome, facts: dict[str, Any]) -> str:
-    """The amounts behind a scenario's figures, in one line."""
-    machine = facts["machine"]
-    rounds = max((len(s) for units in outcome.samples.values() for s in units.values()), default=0)
-    parts = [
-        outcome.made_of,
-        f"{rounds} rounds",
-        f"{machine['cores']} cores ({machine['processor']})",
-        f"PostgreSQL {facts['server']['server_version']}",
-        facts["date"],
-        "BUSY MACHINE" if facts.get("disturbed") else "",
-    ]
-    return "; ".join(part for part in parts if part)
-
-
-def pgmq_version() -> str:
-    from benchmarks.peers import pgmq
-
-    return pgmq.version()
+    """The machine's state, before each measurement."""
+    return {
+        "others' share": f"{statistics.median(machine.others):.0%}",
+        "stolen": f"{machine.steal:.1%}",
+        "calibrations apart": f"{machine.spread:.2f}",
+    }
 
 
 def processor() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+        return cpuinfo.partition("model name")[2].splitlines()[0].lstrip("\t: ")
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
 
 
-# Tables
-
-
-def rows(outcome: Outcome) -> list[list[str]]:
-    """Rows of contestant, median, range and ratio to the baseline; one row per unit."""
-    baseline = outcome.scenario.baseline
-    lines = []
-    for label, units in outcome.samples.items():
-        for unit, samples in units.items():
-            compared = unit in outcome.samples.get(baseline, {})
-            lines.append(
-                [
-                    label,
-                    f"{figure(outcome.median(label, unit))} {unit}",
-                    f"{figure(min(samples))} - {figure(max(samples))}",
-                    figure(outcome.ratio(label, baseline, unit)) if compared else "",
-                ]
-            )
-    return lines
-
-
-def table(outcome: Outcome) -> str:
-    """The table for a terminal."""
-    lines = rows(outcome)
-    if not lines:
-        return "\n".join(failures(outcome))
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    return "\n".join(
-        "  "
-        + "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ) + "".join("\n  " + line for line in failures(outcome))
-
-
-def failures(outcome: Outcome) -> list[str]:
-    return [f"{label} failed: {reason}" for label, reason in reasons(outcome).items()]
+def findings(outcome: Outcome) -> str:
+    """A table of medians, with the least and the most of the rounds; the failures."""
+    samples, baseline = outcome.samples, outcome.scenario.baseline
+    units = list(dict.fromkeys(unit for of in samples.values() for unit in of))
+    lines = [
+        [outcome.scenario.name, *units],
+        *(
+            [label, *(summary(of[unit]) if unit in of else "" for unit in units)]
+            for label, of in samples.items()
+        ),
+    ]
+    unit = outcome.scenario.unit
+    if baseline in samples:
+        lines[0].append(f"to {baseline}")
+        for line, of in zip(lines[1:], samples.values(), strict=True):
+            line.append(summary(ratios(of[unit], samples[baseline][unit])))
+    if len(units) > len(samples):
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    failures = [f"{label} failed: {reason}" for label, reason in reasons(outcome).items()]
+    return "\n\n".join(filter(None, [table(lines[0], lines[1:]), *failures, outcome.made_of]))
 
 
 def reasons(outcome: Outcome) -> dict[str, str]:
@@ -133,121 +88,50 @@ def reasons(outcome: Outcome) -> dict[str, str]:
 
 def goals(outcomes: list[Outcome]) -> str:
     """Every goal and its result, as a Markdown table."""
-    lines = ["| Scenario | Goal | Measured | |", "|---|---|---:|---|"]
+    rows = []
     for outcome in outcomes:
         for goal, value, met in outcome.judged():
-            than = f" / {goal.to}" if goal.to else ""
-            limit = goal.limit(outcome.payload.name)
             unit = f" {goal.unit or outcome.scenario.unit}"
             if goal.to:
                 unit = f" ({goal.unit})" if goal.unit else ""
-            lines.append(
-                f"| {outcome.scenario.name}, {outcome.payload.name} "
-                f"| {goal.of}{than} {'≤' if goal.is_ceiling else '≥'} {limit:g}{unit} "
-                f"| {figure(value)} | {'yes' if met else '**no**'} |"
-            )
-    return "\n".join(lines)
+            than = f" / {goal.to}" if goal.to else ""
+            limit = f"{'≤' if goal.is_ceiling else '≥'} {goal.limit(outcome.payload.name):g}{unit}"
+            name = f"{outcome.scenario.name}, {outcome.payload.name}"
+            verdict = "yes" if met else "**no**"
+            rows.append([name, f"{goal.of}{than} {limit}", figure(value), verdict])
+    return table(["Scenario", "Goal", "Measured", ""], rows, text=2)
 
 
-def figure(value: float) -> str:
-    """Three significant digits: more would be noise."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-# Files
-
-
-def save(directory: Path, name: str, facts: dict[str, Any], outcomes: list[Outcome]) -> Path:
-    """Write ``<name>.md``, ``<name>.json`` and a plot per scenario; returns the ``.md`` path."""
-    plots = directory / name
-    plots.mkdir(parents=True, exist_ok=True)
-    for old in plots.glob("*.svg"):
-        old.unlink()
-    images = {}
-    for outcome in outcomes:
-        image = plots / f"{outcome.scenario.name}-{outcome.payload.name.replace(' ', '')}.svg"
-        image.write_text(plot.bars(outcome, made_of(outcome, facts)), encoding="utf-8")
-        images[id(outcome)] = f"{name}/{image.name}"
-    target = directory / f"{name}.md"
-    target.write_text(markdown(facts, outcomes, images), encoding="utf-8")
-    target.with_suffix(".json").write_text(as_json(facts, outcomes), encoding="utf-8")
-    return target
-
-
-def remove(directory: Path, name: str) -> None:
-    """Remove the results saved under a name, if any."""
-    shutil.rmtree(directory / name, ignore_errors=True)
-    for suffix in (".md", ".json"):
-        (directory / f"{name}{suffix}").unlink(missing_ok=True)
-
-
-def markdown(facts: dict[str, Any], outcomes: list[Outcome], images: dict[int, str]) -> str:
+def markdown(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
     parts = [
         "# Benchmarks",
-        f"Measured on {facts['date']} by `python -m benchmarks` (size: {facts['size']}, "
+        f"Measured on {facts['date']} by `python -m benchmarks run` (size: {facts['size']}, "
         f"{facts['rounds']} rounds, every contestant in turn). Only the ratios mean anything: "
         "they are medians of the rounds' ratios, from one run on one machine.",
-        *disturbed(facts),
+    ]
+    if facts["disturbed"]:
+        busy = "; ".join(facts["disturbed"])
+        parts.append(f"**Not for a headline**, the machine was busy: {busy}.")
+    parts.append(
         "\n".join(
             f"- {group}: " + ", ".join(f"{name} {value}" for name, value in facts[group].items())
             for group in ("machine", "versions", "server", "payloads")
-        ),
-        *advice(outcomes),
-        "## Goals",
-        goals(outcomes),
-        "## Scenarios",
-    ]
+        )
+    )
+    if any(outcome.scenario.topic == "peers" for outcome in outcomes):
+        parts += ["## How each was run", advice()]
+    parts += ["## Goals", goals(outcomes), "## Scenarios"]
     for outcome in outcomes:
-        parts += [
-            f"### {outcome.scenario.title} ({outcome.payload.name})",
-            "\n".join(
-                [
-                    f"| {outcome.scenario.name} | median | least - most "
-                    f"| to {outcome.scenario.baseline} |",
-                    "|---|---:|---:|---:|",
-                    *(f"| {' | '.join(line)} |" for line in rows(outcome)),
-                ]
-            ),
-            *failures(outcome),
-            made_of(outcome, facts),
-            f"![{outcome.scenario.title}]({images[id(outcome)]})",
-        ]
+        parts += [f"### {outcome.scenario.title} ({outcome.payload.name})", findings(outcome)]
     return "\n\n".join(parts) + "\n"
 
 
-def disturbed(facts: dict[str, Any]) -> list[str]:
-    if not facts.get("disturbed"):
-        return []
-    return [f"**Not for a headline**, the machine was busy: {'; '.join(facts['disturbed'])}."]
-
-
-def advice(outcomes: list[Outcome]) -> list[str]:
-    """The configurations of each contestant with workers, if any took part."""
-    if not any(outcome.scenario.topic == "peers" for outcome in outcomes):
-        return []
-    lines = ["| | by default | tuned, as its documentation advises | documentation |"]
-    lines.append("|---|---|---|---|")
+def advice() -> str:
+    """The configurations of each contestant with workers."""
+    head = ["", "by default", "tuned, as its documentation advises", "documentation"]
+    rows = []
     for label in peers.WORKERS:
         if not peers.missing(label):
             kind = peers.worker_class(label)
-            lines.append(f"| {label} | {kind.default} | {kind.tuned} | {kind.documentation} |")
-    return ["## How each was run", "\n".join(lines)]
-
-
-def as_json(facts: dict[str, Any], outcomes: list[Outcome]) -> str:
-    results = [
-        {
-            "scenario": outcome.scenario.name,
-            "title": outcome.scenario.title,
-            "payload": outcome.payload.name,
-            "made of": outcome.made_of,
-            "samples": outcome.samples,
-            "failures": reasons(outcome),
-            "goals": [
-                {**dataclasses.asdict(goal), "measured": value, "met": met}
-                for goal, value, met in outcome.judged()
-            ],
-        }
-        for outcome in outcomes
-    ]
-    return json.dumps({**facts, "results": results}, indent=1) + "\n"
+            rows.append([label, kind.default, kind.tuned, kind.documentation])
+    return table(head, rows, text=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import warnings
 
 database = json.loads(os.environ["BENCHMARK_DATABASE"])
 
@@ -13,7 +12,36 @@ SECRET_KEY = "only for benchmarks"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-INSTALLED_APPS = ["django.contrib.contenttypes", "django_pgqueue", "benchmarks"]
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django_pgqueue",
+    "benchmarks",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "benchmarks.urls"
+STATIC_URL = "static/"
+ALLOWED_HOSTS = ["testserver"]
 
 if importlib.util.find_spec("django.tasks"):
     TASKS = {
@@ -29,12 +57,6 @@ if importlib.util.find_spec("django.tasks"):
         INSTALLED_APPS.append("django_ox")
         TASKS["django-ox"] = {"BACKEND": "django_ox.backend.OxBackend", "QUEUES": []}
 
-if importlib.util.find_spec("django_q"):
-    INSTALLED_APPS.append("django_q")
-    # django-q2's defaults cause this warning. No task here runs longer than `retry`.
-    warnings.filterwarnings("ignore", "Retry and timeout are misconfigured")
-    Q_CLUSTER = {"orm": "default", **json.loads(os.environ.get("BENCHMARK_CLUSTER", "{}"))}
-
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",
@@ -43,6 +65,7 @@ DATABASES = {
         "PORT": database["port"],
         "USER": database["user"],
         "PASSWORD": database.get("password", ""),
+        "OPTIONS": database.get("options", {}),
         "CONN_MAX_AGE": None if "BENCHMARK_PERSISTENT" in os.environ else 0,
     },
 }
@@ -58,6 +81,6 @@ LOGGING = {
     "disable_existing_loggers": False,
     "handlers": {"stderr": {"class": "logging.StreamHandler"}},
     # These log several lines per task, whose time no contestant should pay.
-    "loggers": {name: {"level": "WARNING"} for name in ("django.tasks", "django-q")},
+    "loggers": {"django.tasks": {"level": "WARNING"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
 }

@@ -6,7 +6,7 @@ import time
 
 from django.tasks import task
 
-from benchmarks.notes import note
+from benchmarks.notes import note_delay
 
 
 @task(queue_name="tasks-drain")
@@ -21,7 +21,7 @@ def wait_10ms(x: str) -> None:
 
 @task(queue_name="tasks-latency")
 def note_the_delay(sent: float) -> None:
-    note(sent)
+    note_delay(sent)
 
 
 TASKS = {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}

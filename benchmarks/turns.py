@@ -1,21 +1,21 @@
-"""Measure this tree and another one in turns, on one server.
+"""Measure this tree and another one in turn, on one server.
 
     git worktree add ../before REVISION
-    python -m benchmarks.turns ../before read-1 send-one
+    python -m benchmarks turns ../before read-1 send-one
 
-Two whole runs would be hours apart, on a machine whose speed varies more than the code's. Here each
+Two whole runs would be hours apart, on a machine whose speed varies more than the code's. Here a
 turn takes a few seconds, and each round runs the contestants of both trees in a new order. Both
 trees use this Python and its packages. A scenario with several units, such as delays, has a table
-for each.
+for each. `python -m benchmarks.turns` is the same command.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,30 +24,52 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
-BASELINE = "PGMQ"
 
 
-def main() -> int:
-    options = parse()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tree", type=checkout, help="another checkout of this project")
+    parser.add_argument("scenarios", nargs="+", help="names, as in `python -m benchmarks list`")
+
+
+def checkout(path: str) -> Path:
+    if not (Path(path) / "benchmarks" / "bench.py").is_file():
+        raise argparse.ArgumentTypeError(f"{path} is no checkout of this project")
+    return Path(path)
+
+
+def command(options: argparse.Namespace) -> int:
     from benchmarks import database
+    from benchmarks.machine import Watch
+    from benchmarks.run import RESULTS
 
+    watch = Watch()
+    rounds = options.rounds or 7
+    paths = {"this": HERE, "other": options.tree}
+    printed = [explanation(paths, rounds)]
+    print(printed[0], flush=True)
     with ExitStack() as stack:
         where = stack.enter_context(database.server())
         trees = {
-            "this": stack.enter_context(side(HERE, where, options.payloads)),
-            "other": stack.enter_context(side(options.tree, where, options.payloads)),
+            name: stack.enter_context(side(path, where, options.size, options.payloads))
+            for name, path in paths.items()
         }
+        for name, scenario in itertools.product(trees, options.scenarios):
+            if not trees[name].ask("knows", scenario):
+                sys.exit(
+                    f"No scenario {scenario} in {paths[name]}; see `python -m benchmarks list`."
+                )
         for scenario in options.scenarios:
             samples: dict[str, dict[str, list[float]]] = {}
-            turns = [
-                (name, label)
-                for name, tree in trees.items()
-                for label in tree.ask("prepare", scenario)
-                # PGMQ is the same in both trees, so it is measured once.
-                if label.startswith("ours") or (name == "this" and label == BASELINE)
-            ]
-            for number in range(1, options.rounds + 1):
-                print(f"{scenario}: round {number} of {options.rounds}", flush=True)
+            turns = []
+            for name, tree in trees.items():
+                labels, baseline = tree.ask("prepare", scenario)
+                ours = [label for label in labels if label.startswith("ours")] or labels
+                # A peer is the same in both trees, so it is measured once.
+                peer = {baseline} & {*labels} - {*ours} if name == "this" else ()
+                turns += [(name, label) for label in (*ours, *peer)]
+            for number in range(1, rounds + 1):
+                print(f"{scenario}: round {number} of {rounds}", file=sys.stderr, flush=True)
+                watch.look()
                 random.shuffle(turns)
                 for name, label in turns:
                     for unit, value in trees[name].ask("run", label).items():
@@ -56,44 +78,50 @@ def main() -> int:
             for tree in trees.values():
                 tree.ask("close", scenario)
             for unit, of_unit in samples.items():
-                print(table(scenario, unit, of_unit), flush=True)
+                printed.append(table(scenario, unit, baseline, of_unit))
+                print(f"\n{printed[-1]}", flush=True)
+    if disturbed := watch.machine.disturbances():
+        printed.append(f"**The machine was busy**: {'; '.join(disturbed)}.")
+        print(f"\n{printed[-1]}")
+    if options.name:
+        (RESULTS / f"{options.name}.md").write_text("\n\n".join(printed) + "\n")
     return 0
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.turns",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def explanation(paths: dict[str, Path], rounds: int) -> str:
+    this, other = (revision(path) for path in paths.values())
+    return (
+        f"`this` is {this}, `other` is {other}. Each figure is the median of {rounds} rounds, with "
+        "the least and the most in brackets. A ratio divides the row's figure by the baseline's, "
+        "or by that of the same contestant in `other`, round by round: of rates, above 1 is "
+        "faster; of times, below 1 is."
     )
-    parser.add_argument("tree", type=Path, help="another checkout of this project")
-    parser.add_argument("scenarios", nargs="+", help="by name; python -m benchmarks --list")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: 7)")
-    parser.add_argument(
-        "--payloads", type=Path, help="real webhooks in place of 200 bytes, as for benchmarks"
-    )
-    options = parser.parse_args()
-    if not (options.tree / "benchmarks" / "bench.py").is_file():
-        parser.error(f"{options.tree} is no checkout of this project")
-    return options
 
 
-def table(scenario: str, unit: str, samples: dict[str, list[float]]) -> str:
-    """The median of the rounds' ratios: a disturbance in a round affects both sides."""
-    from benchmarks.report import figure
+def revision(tree: Path) -> str:
+    """The commit of a tree, and whether files differ from it."""
+    describe = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(describe, capture_output=True, text=True).stdout.strip()
+    return found or "no git checkout"
+
+
+def table(scenario: str, unit: str, baseline: str | None, samples: dict[str, list[float]]) -> str:
+    from benchmarks import figures
 
     def ratio(of: str, to: str) -> str:
-        if of == to or of not in samples or to not in samples:
-            return ""
-        pairs = zip(samples[of], samples[to], strict=True)
-        return f"{statistics.median(a / b for a, b in pairs):.2f}"
+        absent = of == to or to not in samples
+        return "" if absent else figures.summary(figures.ratios(samples[of], samples[to]))
 
-    lines = [f"\n| {scenario} | {unit} | to PGMQ | this to other |", "|---|---:|---:|---:|"]
-    for label in sorted(samples):
-        beside = ratio(label, label.replace(", this", ", other"))
-        median = figure(statistics.median(samples[label]))
-        lines.append(f"| {label} | {median} | {ratio(label, f'{BASELINE}, this')} | {beside} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        [
+            label,
+            figures.summary(samples[label]),
+            ratio(label, f"{baseline}, this"),
+            ratio(label, label.replace(", this", ", other")),
+        ]
+        for label in sorted(samples)
+    ]
+    return figures.table([scenario, unit, f"to {baseline}", "this to other"], rows)
 
 
 class Tree:
@@ -113,10 +141,11 @@ class Tree:
 
 
 @contextmanager
-def side(tree: Path, where: dict[str, Any], webhooks: Path | None) -> Iterator[Tree]:
+def side(tree: Path, where: dict[str, Any], size: str, webhooks: Path | None) -> Iterator[Tree]:
     given = {"PYTHONPATH": str(tree.resolve()), "BENCHMARK_SERVER": json.dumps(where)}
+    payloads = [str(Path(webhooks).resolve())] if webhooks else []
     process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", *([str(webhooks.resolve())] if webhooks else [])],
+        [sys.executable, __file__, "--serve", size, *payloads],
         cwd=tree,
         env={**os.environ, **given},
         stdin=subprocess.PIPE,
@@ -131,7 +160,7 @@ def side(tree: Path, where: dict[str, Any], webhooks: Path | None) -> Iterator[T
         process.wait()
 
 
-def serve(webhooks: list[str]) -> None:
+def serve(size: str, *webhooks: str) -> None:
     """Answer questions, on a temporary database. Runs in either tree, so it uses only what both
     have.
     """
@@ -160,10 +189,13 @@ def serve(webhooks: list[str]) -> None:
         unit = ""
         for line in sys.stdin:
             question, name = json.loads(line)
-            if question == "prepare":
-                bench = Bench(clients, payload, size="normal", rounds=1, tell=lambda _: None)
+            answer: Any
+            if question == "knows":
+                answer = name in known
+            elif question == "prepare":
+                bench = Bench(clients, payload, size=size, rounds=1, tell=lambda _: None)
                 measures, unit = known[name].prepare(bench), known[name].unit
-                answer: Any = list(measures)
+                answer = list(measures), known[name].baseline
             elif question == "run":
                 found = measures[name]()
                 answer = found if isinstance(found, dict) else {unit: found}
@@ -175,6 +207,8 @@ def serve(webhooks: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        serve(sys.argv[2:])
+        serve(*sys.argv[2:])
     else:
-        sys.exit(main())
+        from benchmarks.__main__ import main
+
+        sys.exit(main(["turns", *sys.argv[1:]]))

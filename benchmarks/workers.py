@@ -1,4 +1,4 @@
-"""Consumer processes, controlled from outside: started together, held at a gate, stopped."""
+"""Starts consumer processes together, holds them at a gate, and stops them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks import database
-from benchmarks.machine import Process, spent
+from benchmarks.machine import spent
 from benchmarks.peers import Worker
 
 __all__ = ["Running", "drained", "running"]
@@ -30,10 +32,6 @@ class Running:
     def __init__(self, processes: list[subprocess.Popen], log: Path) -> None:
         self.processes = processes
         self.log = log
-
-    @property
-    def pid(self) -> int:
-        return self.processes[0].pid
 
     def wait_for(
         self, condition: Callable[[], Any], seconds: float = START_SECONDS, pause: float = PAUSE
@@ -120,6 +118,7 @@ def drained(
     settle: Callable[[], None],
     processes: int = 1,
     concurrency: int | None = None,
+    **environment: str,
 ) -> dict[str, float]:
     """The rate and cost of handling ``count`` messages, or as many as are done within ``limit``
     seconds.
@@ -134,7 +133,9 @@ def drained(
         worker.fill(lacking, mode)
     worker.tune(mode)
     settle()
-    with running(worker, mode, processes=processes, concurrency=concurrency) as found:
+    with running(
+        worker, mode, processes=processes, concurrency=concurrency, **environment
+    ) as found:
         with gate(worker.table) as waiting:
             found.wait_for(lambda: waiting() >= processes)
             before = cost(found, worker)
@@ -170,10 +171,9 @@ def progress(remaining: Callable[[], int], count: int, limit: float) -> tuple[in
 
 def cost(found: Running, worker: Worker) -> dict[str, float]:
     """Processor seconds used by workers and server, if the server runs on this machine."""
-    processes = Process.all()
+    sides = {"worker": spent(process.pid for process in found.processes)}
     backend = worker.connection.info.backend_pid
-    sides = {"worker": spent(processes, [process.pid for process in found.processes])}
-    if backend in processes:
+    if psutil.pid_exists(backend):
         # Excludes the backend of the benchmark's own queries.
-        sides["server"] = spent(processes, [processes[backend].parent], without=[backend])
-    return sides if processes else {}
+        sides["server"] = spent([psutil.Process(backend).ppid()], without=backend)
+    return sides

@@ -21,7 +21,7 @@ def outcome(policy: str, error: BaseException | None = None, **options: Any) -> 
 
 
 @pytest.mark.parametrize("policy", ["ACK", "NACK_ON_ERROR", "REJECT_ON_ERROR", "TRANSACTIONAL"])
-def test_a_return_acks(policy: str) -> None:
+def test_a_return_acks(policy):
     assert outcome(policy) == Ack()
 
 
@@ -35,25 +35,25 @@ def test_a_return_acks(policy: str) -> None:
         ("TRANSACTIONAL", Nack(5, "ValueError: bad")),
     ],
 )
-def test_an_error_ends_as_the_policy_says(policy: str, expected: Any) -> None:
+def test_an_error_ends_as_the_policy_says(policy, expected):
     assert outcome(policy, ERROR) == expected
 
 
-def test_reject_on_error_rejects_with_the_error() -> None:
+def test_reject_on_error_rejects_with_the_error():
     assert outcome("REJECT_ON_ERROR", ERROR).reason == "ValueError: bad"
 
 
-def test_the_last_attempt_rejects() -> None:
+def test_the_last_attempt_rejects():
     assert outcome("NACK_ON_ERROR", ERROR, attempt=3).reason == "ValueError: bad"
 
 
-def test_manual_without_a_word_is_no_ack() -> None:
+def test_manual_without_an_outcome_is_no_ack():
     assert isinstance(outcome("MANUAL"), Nack)
     assert isinstance(outcome("MANUAL", strategy=NoRetry()), Reject)
 
 
 @pytest.mark.parametrize("policy", ["ACK", "NACK_ON_ERROR", "REJECT_ON_ERROR", "MANUAL"])
-def test_what_the_handler_says_counts_more_than_the_policy(policy: str) -> None:
+def test_what_the_handler_says_counts_more_than_the_policy(policy):
     rejected, discarded = Reject("no"), Discard()
 
     assert outcome(policy, ERROR, said=Ack()) == Ack()
@@ -64,44 +64,44 @@ def test_what_the_handler_says_counts_more_than_the_policy(policy: str) -> None:
 
 
 @pytest.mark.parametrize("error", [None, ERROR, Retry(delay=0), Reject(), Discard()])
-def test_ack_first_has_nothing_left_to_decide(error: BaseException | None) -> None:
+def test_ack_first_has_nothing_left_to_decide(error):
     assert outcome("ACK_FIRST", error) is None
     assert outcome("ACK_FIRST", said=Nack(0)) is None
 
 
-def test_an_explicit_delay_needs_no_strategys_consent() -> None:
+def test_an_explicit_delay_needs_no_strategys_consent():
     assert outcome("NACK_ON_ERROR", said=Nack(7), attempt=99) == Nack(7)
     assert outcome("NACK_ON_ERROR", Retry(delay=7), strategy=NoRetry(), attempt=99).delay == 7
 
 
-def test_a_retry_without_delay_asks_the_strategy() -> None:
+def test_a_retry_without_delay_asks_the_strategy():
     assert outcome("NACK_ON_ERROR", Retry()).delay == 5
     assert outcome("NACK_ON_ERROR", Retry(reason="later"), attempt=3).reason == "later"
 
 
 @pytest.mark.parametrize("make", [Nack, Retry])
 @pytest.mark.parametrize("delay", [-1, "5", True, float("nan"), float("inf"), 1e10, object()])
-def test_a_delay_must_be_one(make: Any, delay: Any) -> None:
+def test_a_delay_must_be_one(make, delay):
     with pytest.raises(InvalidArgument, match="a delay must be seconds"):
         make(delay)
 
 
-def test_a_delay_may_be_a_timedelta() -> None:
+def test_a_delay_may_be_a_timedelta():
     assert Nack(dt.timedelta(minutes=1)).delay == 60  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("make", [Nack, Retry])
-def test_the_words_for_an_outcome_are_its_reason(make: Any) -> None:
+def test_an_outcome_keeps_its_reason(make):
     assert make(5, reason="the bank is closed").reason == "the bank is closed"
     assert Reject(reason="no such order").reason == "no such order"
 
 
 @pytest.mark.parametrize("make", [Nack, Retry])
-def test_a_reason_can_be_stored(make: Any) -> None:
+def test_a_reason_can_be_stored(make):
     assert make(5, "a\x00b\ud800").reason == "a\\0b\\ud800"
 
 
-def test_an_error_is_described_by_its_last_line_and_its_traceback() -> None:
+def test_an_error_is_described_by_its_last_line_and_its_traceback():
     try:
         raise KeyError("order")
     except KeyError as error:
@@ -113,13 +113,13 @@ def test_an_error_is_described_by_its_last_line_and_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("text", ["\x00", "\ud800", "x" * 100_000])
-def test_a_description_can_be_stored(text: str) -> None:
+def test_a_description_can_be_stored(text):
     for reason in (describe(ValueError(text)), Reject(text).reason):
         assert "\x00" not in reason
         assert len(reason.encode()) < 10_000
 
 
-def test_an_error_that_cannot_be_printed_is_described_all_the_same() -> None:
+def test_an_error_that_cannot_be_printed_is_described_all_the_same():
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -127,5 +127,5 @@ def test_an_error_that_cannot_be_printed_is_described_all_the_same() -> None:
     assert "Mute" in describe(Mute())
 
 
-def test_policies_are_found_by_name() -> None:
+def test_policies_are_found_by_name():
     assert AckPolicy("TRANSACTIONAL") is AckPolicy.TRANSACTIONAL

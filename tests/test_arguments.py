@@ -81,38 +81,30 @@ def refuse(orders: BoundQueue) -> Callable[..., None]:
 
 
 @not_json
-def test_a_body_that_jsonb_cannot_hold_is_refused(
-    refuse: Any, orders: BoundQueue, body: Any
-) -> None:
+def test_a_body_that_jsonb_cannot_hold_is_refused(refuse, orders, body):
     refuse(lambda: orders.send(body), InvalidMessage, "body")
 
 
 @not_json
 @pytest.mark.parametrize("count", [2, 600])
-def test_one_bad_body_refuses_the_batch(
-    refuse: Any, orders: BoundQueue, body: Any, count: int
-) -> None:
+def test_one_bad_body_refuses_the_batch(refuse, orders, body, count):
     bodies = [1] * (count - 1) + [body]
 
     refuse(lambda: orders.send_batch(bodies), InvalidMessage, "body")
 
 
 @not_json
-def test_headers_that_jsonb_cannot_hold_are_refused(
-    refuse: Any, orders: BoundQueue, body: Any
-) -> None:
+def test_headers_that_jsonb_cannot_hold_are_refused(refuse, orders, body):
     refuse(lambda: orders.send(1, headers={"h": body}), InvalidMessage, "headers")
 
 
 @pytest.mark.parametrize("headers", ["text", 1, [1], [{"h": 1}], True, ""])
-def test_headers_that_are_no_dict_are_refused(
-    refuse: Any, orders: BoundQueue, headers: Any
-) -> None:
+def test_headers_that_are_no_dict_are_refused(refuse, orders, headers):
     refuse(lambda: orders.send(1, headers=headers), InvalidMessage, "headers must be a dict")
 
 
 @pytest.mark.parametrize("body", LOOKS_LIKE_NUL)
-def test_text_that_only_looks_like_nul_is_fine(orders: BoundQueue, body: Any) -> None:
+def test_text_that_only_looks_like_nul_is_fine(orders, body):
     orders.send(body)
     orders.send_batch([body] * 600)
 
@@ -138,16 +130,14 @@ def test_text_that_only_looks_like_nul_is_fine(orders: BoundQueue, body: Any) ->
         max_leaves=10,
     )
 )
-def test_whatever_json_can_hold_is_written_as_it_is(body: Any) -> None:
+def test_whatever_json_can_hold_is_written_as_it_is(body):
     text = arguments.json_text(body)
 
     assert text is None if body is None else json.loads(text) == body
 
 
 @given(st.text(), st.sampled_from(["\x00", "\ud800", "\udc00"]), st.text())
-def test_what_postgresql_cannot_store_is_found_wherever_it_stands(
-    before: str, bad: str, after: str
-) -> None:
+def test_what_postgresql_cannot_store_is_found_wherever_it_stands(before, bad, after):
     for value in (before + bad + after, {before + bad + after: 1}, [{"a": before + bad + after}]):
         with pytest.raises(InvalidMessage):
             arguments.json_text(value)
@@ -156,28 +146,18 @@ def test_what_postgresql_cannot_store_is_found_wherever_it_stands(
 # Batches
 
 
-@pytest.mark.parametrize("bodies", [[], (), iter([])])
-def test_an_empty_batch_is_refused(refuse: Any, orders: BoundQueue, bodies: Any) -> None:
-    refuse(lambda: orders.send_batch(bodies), InvalidArgument, "empty")
-
-
-@pytest.mark.parametrize("bodies", ["text", b"bytes", {"order": 7}])
-def test_one_body_is_no_batch(refuse: Any, orders: BoundQueue, bodies: Any) -> None:
-    refuse(lambda: orders.send_batch(bodies), InvalidArgument, "list of bodies")
-
-
-@pytest.mark.parametrize("bodies", [None, 7, object()])
-def test_what_cannot_be_gone_through_is_no_batch(
-    refuse: Any, orders: BoundQueue, bodies: Any
-) -> None:
-    refuse(lambda: orders.send_batch(bodies), InvalidArgument, "list of bodies")
+@pytest.mark.parametrize(
+    ("bodies", "match"),
+    [(empty, "empty") for empty in ([], (), iter([]))]
+    + [(one, "list of bodies") for one in ("text", b"bytes", {"order": 7}, None, 7, object())],
+)
+def test_an_empty_batch_or_a_single_body_is_refused(refuse, orders, bodies, match):
+    refuse(lambda: orders.send_batch(bodies), InvalidArgument, match)
 
 
 @pytest.mark.parametrize("name", ["headers", "group", "dedup_key"])
 @pytest.mark.parametrize("length", [0, 1, 3])
-def test_lists_of_another_length_than_the_bodies_are_refused(
-    refuse: Any, orders: BoundQueue, name: str, length: int
-) -> None:
+def test_lists_of_another_length_than_the_bodies_are_refused(refuse, orders, name, length):
     values = [{"h": 1} if name == "headers" else f"key {n}" for n in range(length)]
 
     refuse(
@@ -192,9 +172,7 @@ def test_lists_of_another_length_than_the_bodies_are_refused(
 
 @pytest.mark.parametrize("priority", [101, -101, True, 1.0, "1", None, float("nan")])
 @pytest.mark.parametrize("count", [1, 2, 600])
-def test_a_bad_priority_is_refused(
-    refuse: Any, orders: BoundQueue, priority: Any, count: int
-) -> None:
+def test_a_bad_priority_is_refused(refuse, orders, priority, count):
     refuse(sending(orders, count, priority=priority), InvalidArgument, "priority must be")
 
 
@@ -213,23 +191,19 @@ def test_a_bad_priority_is_refused(
     ],
 )
 @pytest.mark.parametrize("count", [1, 2, 600])
-def test_a_bad_delay_is_refused(refuse: Any, orders: BoundQueue, delay: Any, count: int) -> None:
+def test_a_bad_delay_is_refused(refuse, orders, delay, count):
     refuse(sending(orders, count, delay=delay), InvalidArgument, "delay")
 
 
-def test_a_naive_datetime_is_refused_with_advice() -> None:
+def test_a_naive_datetime_is_refused_with_advice():
     with pytest.raises(InvalidArgument, match=r"naive datetime .*make_aware"):
         arguments.moment(NAIVE)
 
 
-@pytest.mark.parametrize("value", ["", "x" * 256, "a\x00", 7, True, b"k", ("k",)])
+@pytest.mark.parametrize("value", ["", "x" * 256, "a\x00", "\ud800", 7, True, b"k", ("k",)])
 @pytest.mark.parametrize("name", ["group", "dedup_key"])
-def test_a_bad_key_is_refused(refuse: Any, orders: BoundQueue, name: str, value: Any) -> None:
+def test_a_bad_key_is_refused(refuse, orders, name, value):
     refuse(lambda: orders.send(1, **{name: value}), InvalidArgument, name)
-
-
-def test_a_lone_surrogate_in_a_key_is_refused(refuse: Any, orders: BoundQueue) -> None:
-    refuse(lambda: orders.send(1, group="\ud800"), InvalidArgument, "group")
 
 
 def sending(orders: BoundQueue, count: int, **options: Any) -> Callable[[], Any]:
@@ -242,12 +216,12 @@ def sending(orders: BoundQueue, count: int, **options: Any) -> Callable[[], Any]
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 63])
-def test_a_queue_name_is_taken_as_it_is(name: str) -> None:
+def test_a_queue_name_is_used_unchanged(name):
     assert arguments.queue_name(name) == name
 
 
 @given(st.text().filter(lambda text: not text or not text.isascii() or not text.isalnum()))
-def test_no_other_name_is_taken(name: str) -> None:
+def test_no_other_name_is_taken(name):
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
     if name and len(name) < 64 and set(name) <= allowed:
         assert arguments.queue_name(name) == name
@@ -260,11 +234,11 @@ def test_no_other_name_is_taken(name: str) -> None:
     ("value", "seconds"),
     [(0, 0), (1.5, 1.5), (-1, -1), (dt.timedelta(minutes=1), 60), (10**10, 10**10)],
 )
-def test_a_duration_is_a_number_of_seconds_or_a_timedelta(value: Any, seconds: float) -> None:
+def test_a_duration_is_a_number_of_seconds_or_a_timedelta(value, seconds):
     assert arguments.duration(value).total_seconds() == seconds
 
 
-def test_a_moment_is_absolute_or_relative_or_neither() -> None:
+def test_a_moment_is_absolute_or_relative_or_neither():
     aware = NAIVE.replace(tzinfo=dt.timezone.utc)
 
     assert arguments.moment(aware) == {"at": aware, "after": None}
@@ -273,11 +247,11 @@ def test_a_moment_is_absolute_or_relative_or_neither() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**31 - 1, None])
-def test_a_quantity_is_zero_or_more_or_none(value: Any) -> None:
+def test_a_quantity_is_zero_or_more_or_none(value):
     assert arguments.quantity(value) == value
 
 
-def test_targets_are_told_apart_and_kept_in_order_once_each() -> None:
+def test_targets_are_sorted_by_type_and_kept_in_order_without_duplicates():
     mixed = [3, Receipt(2, 1), 1, 3, Receipt(2, 1), Receipt(2, 2)]
 
     assert arguments.targets(mixed) == ([Receipt(2, 1), Receipt(2, 2)], [3, 1])
@@ -287,7 +261,7 @@ def test_targets_are_told_apart_and_kept_in_order_once_each() -> None:
 
 
 @pytest.mark.parametrize("receipt", [Receipt("1", 1), Receipt(1, None), Receipt(2**64, 1)])
-def test_a_receipt_of_something_else_than_numbers_is_refused(receipt: Any) -> None:
+def test_a_receipt_of_something_else_than_numbers_is_refused(receipt):
     with pytest.raises(InvalidArgument):
         arguments.targets(receipt)
 
@@ -315,5 +289,5 @@ ZONES = st.none() | st.sampled_from(
     | st.text().map(lambda text: gettext_lazy(text or "a"))
     | st.just({1, 2})
 )
-def test_values_beyond_json_are_written_as_django_does(value: Any) -> None:
+def test_values_beyond_json_are_written_as_django_does(value):
     assert written(value, encode) == written(value, DjangoJSONEncoder().encode)

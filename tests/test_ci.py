@@ -53,11 +53,11 @@ def classified(prefix: str) -> set[str]:
     return {each[1] for each in found if each}
 
 
-def test_the_workflow_has_the_matrix_of_tox() -> None:
+def test_the_workflow_has_the_matrix_of_tox():
     assert of_workflow() == of_tox()
 
 
-def test_the_environments_of_django_52_have_its_tasks() -> None:
+def test_the_environments_of_django_52_have_its_tasks():
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "tox.ini")
 
@@ -65,7 +65,7 @@ def test_the_environments_of_django_52_have_its_tasks() -> None:
     assert [*PROJECT["optional-dependencies"]["tasks"]] == ["django-tasks>=0.12"]
 
 
-def test_the_matrix_is_what_the_classifiers_promise() -> None:
+def test_the_matrix_is_what_the_classifiers_promise():
     pythons, djangos = zip(*of_tox(), strict=True)
 
     assert set(pythons) == classified("Programming Language :: Python")
@@ -73,7 +73,7 @@ def test_the_matrix_is_what_the_classifiers_promise() -> None:
     assert PROJECT["requires-python"] == f">={min(pythons, key=lambda each: int(each[2:]))}"
 
 
-def test_the_page_on_stability_names_the_same_versions() -> None:
+def test_the_page_on_stability_names_the_same_versions():
     page = (ROOT / "docs" / "stability.md").read_text()
     matrix = WORKFLOW["jobs"]["suite"]["strategy"]["matrix"]
     servers = {*matrix["postgres"], *(each["postgres"] for each in matrix["include"])}
@@ -83,13 +83,13 @@ def test_the_page_on_stability_names_the_same_versions() -> None:
     assert f"| PostgreSQL | {min(servers)} to {max(servers)} |" in page
 
 
-def test_every_step_of_the_workflow_runs_or_uses_something() -> None:
+def test_every_step_of_the_workflow_runs_or_uses_something():
     for job in WORKFLOW["jobs"].values():
         for step in job["steps"]:
             assert ("run" in step) != ("uses" in step)
 
 
-def test_the_workflow_runs_the_commands_of_a_release() -> None:
+def test_the_workflow_runs_the_commands_of_a_release():
     page = (ROOT / "docs" / "development.md").read_text().partition("## A release")[2]
     commands = re.findall(r"^    (.+?)(?:  +#.*)?$", page.partition("## Imports")[0], re.M)
     steps = [step.get("run", "") for job in WORKFLOW["jobs"].values() for step in job["steps"]]
@@ -99,7 +99,7 @@ def test_the_workflow_runs_the_commands_of_a_release() -> None:
         assert any(step.endswith(command.removeprefix("python3")) for step in steps), command
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere():
     versions = re.findall(
         r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M
     )

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_pgqueue import decoding
-from django_pgqueue.models import BoundQueue, message
+from django_pgqueue.models import message
 
 Decode = Callable[[str], Any]
 
@@ -79,7 +79,7 @@ def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
 @example("1" + "0" * 400 + ".5")
 @example("-1e400")
 @example("1.7976931348623159e308")
-def test_msgspec_decodes_as_json_does(text: str) -> None:
+def test_msgspec_decodes_as_json_does(text):
     pytest.importorskip("msgspec")
 
     # repr distinguishes 1, 1.0 and True, and the order of names.
@@ -89,9 +89,7 @@ def test_msgspec_decodes_as_json_does(text: str) -> None:
 # PostgreSQL's default stack allows some 16,000 levels.
 @pytest.mark.parametrize("depth", [500, 2000, 5000, 8000, 16_000, 1_000_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_msgspec_decodes_what_json_decodes_however_deep(
-    depth: int, opening: str, closing: str
-) -> None:
+def test_msgspec_decodes_what_json_decodes_however_deep(depth, opening, closing):
     pytest.importorskip("msgspec")
     text = opening * depth + "0" + closing * depth
 
@@ -112,7 +110,7 @@ def test_msgspec_decodes_what_json_decodes_however_deep(
 
 
 @pytest.mark.parametrize("text", ["1" * 4301, f'{{"n": -{"1" * 4301}}}', "[" * 10**6 + "]" * 10**6])
-def test_what_json_refuses_stays_text(decode: Decode, text: str) -> None:
+def test_what_json_refuses_stays_text(decode, text):
     with pytest.raises((ValueError, RecursionError)):
         json.loads(text)
 
@@ -122,9 +120,7 @@ def test_what_json_refuses_stays_text(decode: Decode, text: str) -> None:
     assert decoded == text
 
 
-def test_one_body_that_json_refuses_keeps_nothing_from_the_others(
-    decode: Decode, orders: BoundQueue
-) -> None:
+def test_one_body_that_json_refuses_keeps_nothing_from_the_others(decode, orders):
     pks = orders.send_batch(range(3))
     with connection.cursor() as cursor:
         cursor.execute(
@@ -139,9 +135,7 @@ def test_one_body_that_json_refuses_keeps_nothing_from_the_others(
 
 
 @pytest.mark.parametrize("text", STORED, ids=lambda text: text[:30])
-def test_a_message_has_the_values_that_json_makes_of_what_is_stored(
-    decode: Decode, orders: BoundQueue, text: str
-) -> None:
+def test_a_message_has_the_values_that_json_makes_of_what_is_stored(decode, orders, text):
     pk = orders.send(0)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -157,7 +151,7 @@ def test_a_message_has_the_values_that_json_makes_of_what_is_stored(
     assert repr(read.headers) == "{'é': 1.0}"
 
 
-def test_the_package_works_without_msgspec() -> None:
+def test_the_package_works_without_msgspec():
     program = """
 import sys
 sys.modules["msgspec"] = None  # what is not installed cannot be imported

@@ -114,7 +114,7 @@ async def _awaited(waiting: Any) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_of_a_page_compiles(page: Path) -> None:
+def test_python_of_a_page_compiles(page):
     for block in blocks(page):
         if block.is_session:
             for example in session(block, {}).examples:
@@ -124,7 +124,7 @@ def test_python_of_a_page_compiles(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_guide_runs_as_written(page: str, shop: None) -> None:
+def test_guide_runs_as_written(page, shop):
     names: dict[str, Any] = {"__name__": "guide"}
     found = list(blocks(ROOT / page))
 
@@ -134,7 +134,7 @@ def test_guide_runs_as_written(page: str, shop: None) -> None:
 
 
 @pytest.mark.parametrize("name", PURE_MODULES)
-def test_examples_in_docstrings_hold(name: str) -> None:
+def test_examples_in_docstrings_hold(name):
     if name == "pyspark_pgqueue.bodies":
         pytest.importorskip("pyspark")
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
@@ -143,14 +143,14 @@ def test_examples_in_docstrings_hold(name: str) -> None:
     assert not failed
 
 
-def test_a_wrong_answer_in_a_session_is_noticed() -> None:
+def test_a_wrong_answer_in_a_session_is_noticed():
     page = ROOT / "docs" / "made-up.md"
 
     with pytest.raises(AssertionError, match="Expected"):
         run(Block(page, 7, ">>> 1 + 1\n3\n"), {})
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_somewhere():
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
@@ -162,13 +162,13 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_rows_of_a_table_have_its_columns(page: Path) -> None:
+def test_rows_of_a_table_have_its_columns(page):
     for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
         head, *rows = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
         assert rows == [head] * len(rows), table.splitlines()[0]
 
 
-def test_the_packages_name_no_page_which_a_wheel_lacks() -> None:
+def test_the_packages_name_no_page_which_a_wheel_lacks():
     modules = [*ROOT.glob("django_pgqueue/**/*.py"), *ROOT.glob("pyspark_pgqueue/**/*.py")]
 
     assert [each for each in modules if re.search(r"docs/\w+\.md", each.read_text())] == []
@@ -180,7 +180,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-") for text in found}
 
 
-def test_links_to_headings_lead_somewhere() -> None:
+def test_links_to_headings_lead_somewhere():
     broken = []
     for page in PAGES:
         for target, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", page.read_text()):
@@ -191,7 +191,7 @@ def test_links_to_headings_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_diagrams_are_drawn_from_their_text() -> None:
+def test_diagrams_are_drawn_from_their_text():
     sources = sorted(FOLDER.glob("*.dot"))
 
     assert sources

@@ -24,14 +24,14 @@ EVERY_ERROR = [
 ]
 
 
-def test_the_tree_in_the_docstring_names_every_error() -> None:
+def test_the_tree_in_the_docstring_names_every_error():
     for name in errors.__all__:
         assert issubclass(getattr(errors, name), errors.PgQueueError)
         assert name in (errors.__doc__ or "")
 
 
 @pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
-def test_an_error_travels_between_processes(error: errors.PgQueueError) -> None:
+def test_an_error_travels_between_processes(error):
     error.note = "kept"  # type: ignore[attr-defined]
 
     twin = pickle.loads(pickle.dumps(error))
@@ -40,6 +40,6 @@ def test_an_error_travels_between_processes(error: errors.PgQueueError) -> None:
     assert (str(twin), twin.note) == (str(error), "kept")
 
 
-def test_errors_are_also_those_of_the_language() -> None:
+def test_errors_are_also_those_of_the_language():
     assert issubclass(errors.QueueNotFound, LookupError)
     assert issubclass(errors.InvalidArgument, ValueError)

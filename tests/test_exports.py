@@ -18,16 +18,16 @@ from tools.public_names import PUBLIC
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_every_promised_name_is_there() -> None:
+def test_every_promised_name_is_there():
     for name in django_pgqueue.__all__:
         assert getattr(django_pgqueue, name) is not None
 
 
-def test_a_name_that_is_not_promised_is_refused() -> None:
+def test_a_name_that_is_not_promised_is_refused():
     assert not hasattr(django_pgqueue, "broker")
 
 
-def test_type_checkers_see_the_same_names() -> None:
+def test_type_checkers_see_the_same_names():
     stub = Path(django_pgqueue.__file__).with_suffix(".pyi").read_text()
     imported = {
         alias.asname
@@ -39,14 +39,14 @@ def test_type_checkers_see_the_same_names() -> None:
     assert imported == set(django_pgqueue.__all__) == set(django_pgqueue._HOMES)
 
 
-def test_the_decorator_is_not_hidden_by_a_module_of_its_name() -> None:
+def test_the_decorator_is_not_hidden_by_a_module_of_its_name():
     import django_pgqueue.worker
 
     assert callable(django_pgqueue.consumer)
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_public_names_are_exported_and_documented(module: str) -> None:
+def test_public_names_are_exported_and_documented(module):
     if module == "django_pgqueue.tasks" and not HAS_TASKS:
         pytest.skip("Django 5.2 has tasks by django-tasks")
     found = import_module(module)
@@ -58,7 +58,7 @@ def test_public_names_are_exported_and_documented(module: str) -> None:
             assert value.__doc__, name
 
 
-def test_the_page_on_stability_lists_the_public_names() -> None:
+def test_the_page_on_stability_lists_the_public_names():
     page = (ROOT / "docs" / "stability.md").read_text()
 
     rows = re.findall(r"^\| `(django_pgqueue[\w.]*)` \| (.*) \|$", page, re.MULTILINE)
@@ -74,7 +74,7 @@ def test_the_page_on_stability_lists_the_public_names() -> None:
         "retry: RetryStrategy=Exponential(first=1, longest=300, max_attempts=10, jitter=True)",
     ],
 )
-def test_an_editor_shows_the_defaults_of_the_decorator(shown: str) -> None:
+def test_an_editor_shows_the_defaults_of_the_decorator(shown):
     call = "from django_pgqueue import consumer\nconsumer("
 
     [signature] = jedi.Script(call, project=jedi.Project(ROOT)).get_signatures()
@@ -89,7 +89,7 @@ def test_an_editor_shows_the_defaults_of_the_decorator(shown: str) -> None:
         ("from django_pgqueue.models import Message\nMessage.objects.send(", "queue"),
     ],
 )
-def test_an_editor_shows_the_arguments_of_a_send(call: str, first: str) -> None:
+def test_an_editor_shows_the_arguments_of_a_send(call, first):
     [signature] = jedi.Script(call, project=jedi.Project(ROOT)).get_signatures()
 
     names = [parameter.name for parameter in signature.params]

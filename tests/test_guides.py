@@ -66,7 +66,7 @@ TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend", "QUEUES":
 
 
 @needs_tasks
-def test_tasks(play: Play, settings: Any) -> None:
+def test_tasks(play, settings):
     from django.tasks import TaskResultStatus, default_task_backend, task_backends
 
     from django_pgqueue.tasks import running
@@ -98,7 +98,7 @@ def test_tasks(play: Play, settings: Any) -> None:
 
 
 @needs_tasks
-def test_schedules(play: Play, settings: Any) -> None:
+def test_schedules(play, settings):
     settings.TASKS = TASKS
     queue("default").create()
     queue("reports").create()
@@ -123,7 +123,7 @@ def make_queue(name: str) -> BoundQueue:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_testing(committed: None, play: Play) -> None:
+def test_testing(committed, play):
     mailbox: list[Any] = []
 
     def place_order(number: int) -> None:
@@ -158,9 +158,7 @@ def test_testing(committed: None, play: Play) -> None:
     assert ran == 8
 
 
-def test_results(
-    play: Play, orders: BoundQueue, pgqueue: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results(play, orders, pgqueue, capsys):
     names = play("results.md")
     [own] = names["settings"]
     pgqueue(**own)
@@ -177,7 +175,7 @@ def test_results(
     assert said.startswith("1 ")
 
 
-def test_index(play: Play, shop: None, orders: BoundQueue) -> None:
+def test_index(play, shop, orders):
     names = play("index.md")
 
     order = names["place"]("A-7")
@@ -187,7 +185,7 @@ def test_index(play: Play, shop: None, orders: BoundQueue) -> None:
     assert order.note == "charged"
 
 
-def test_retries(play: Play, orders: BoundQueue) -> None:
+def test_retries(play, orders):
     mails = make_queue("mails")
     play("retries.md")
 
@@ -208,7 +206,7 @@ def test_retries(play: Play, orders: BoundQueue) -> None:
     assert eval(told, vars(retries)) == Handler.retry
 
 
-def test_docker() -> None:
+def test_docker():
     page = (ROOT / "docs" / "docker.md").read_text()
     compose, kubernetes = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     service, spec = compose["services"]["consumer"], kubernetes["spec"]
@@ -224,7 +222,7 @@ def test_docker() -> None:
         assert parsed.health_port == 8080
 
 
-def test_cancel(play: Play, orders: BoundQueue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cancel(play, orders, capsys):
     names = play("cancel.md")
     queue("imports").create()
 
@@ -237,12 +235,7 @@ def test_cancel(play: Play, orders: BoundQueue, capsys: pytest.CaptureFixture[st
     assert orders.replay(state="CANCELLED") == 1
 
 
-def test_poolers(
-    committed_orders: BoundQueue,
-    reachable: dict[str, dict[str, Any]],
-    play: Play,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_poolers(committed_orders, reachable, play, monkeypatch):
     server = reachable["default"]
     text = (ROOT / "docs" / "poolers.md").read_text()
     [told] = re.findall(r"^```ini\n.*?^\[pgbouncer\]\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -263,12 +256,7 @@ def test_poolers(
         assert [message.id for message in direct.do(call, "read", "orders")] == [pk]
 
 
-def test_pools(
-    committed_orders: BoundQueue,
-    reachable: dict[str, dict[str, Any]],
-    play: Play,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pools(committed_orders, reachable, play, monkeypatch):
     [told] = play("pools.md")["settings"]
     pool = told["default"]["OPTIONS"]["pool"]
     options = connections.settings["default"].setdefault("OPTIONS", {})
@@ -285,9 +273,7 @@ def test_pools(
         assert actor.do(call, "archive", "orders", pk) == [pk]
 
 
-def test_triage(
-    play: Play, shop: None, operator: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_triage(play, shop, operator, capsys):
     names = play("triage.md")
     orders, dead = queue("orders"), queue("orders.dead")
 
@@ -323,9 +309,7 @@ def test_triage(
     assert names["discard"]("orders.dead", [last.id]) == [last.id]
 
 
-def test_prometheus(
-    play: Play, orders: BoundQueue, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prometheus(play, orders, settings, monkeypatch):
     from django_pgqueue.prometheus import process
 
     names = play("prometheus.md")
@@ -348,7 +332,7 @@ def test_prometheus(
     assert told == found
 
 
-def test_tracing(play: Play, orders: BoundQueue) -> None:
+def test_tracing(play, orders):
     names = play("tracing.md")
     try:
         orders.send(1)
@@ -362,7 +346,7 @@ def test_tracing(play: Play, orders: BoundQueue) -> None:
     assert [AppConfig.create(app).name for app in apps] == apps
 
 
-def test_doctor(orders: BoundQueue) -> None:
+def test_doctor(orders):
     page = (ROOT / "docs" / "doctor.md").read_text()
     shown = re.findall(r"^(?:ok  |FAIL) ([a-z ]+): (.+)$", page, re.MULTILINE)
     table = re.findall(r"^\| `([a-z ]+)` \|", page, re.MULTILINE)

@@ -7,7 +7,6 @@ import datetime as dt
 import inspect
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,11 +35,11 @@ async def ahandle(message: Any) -> None:
     pass
 
 
-def test_the_function_stays_a_function() -> None:
+def test_the_function_stays_a_function():
     assert consumer("orders")(handle) is handle
 
 
-def test_the_defaults_of_the_decorator_are_those_of_a_handler() -> None:
+def test_the_defaults_of_the_decorator_are_those_of_a_handler():
     shown = inspect.signature(consumer).parameters
     defaults = {each.name: each.default for each in dataclasses.fields(Handler)}
 
@@ -51,14 +50,14 @@ def test_the_defaults_of_the_decorator_are_those_of_a_handler() -> None:
     }
 
 
-def test_type_checkers_and_editors_know_the_names_of_the_policies() -> None:
+def test_type_checkers_and_editors_know_the_names_of_the_policies():
     hints = typing.get_type_hints(consumer)["ack_policy"]
 
     names = [name for part in typing.get_args(hints) for name in typing.get_args(part)]
     assert names == [policy.name for policy in AckPolicy]
 
 
-def test_a_decorated_function_is_found_by_queue_whatever_its_case() -> None:
+def test_a_decorated_function_is_found_by_queue_whatever_its_case():
     consumer("Orders", ack_policy="MANUAL", visibility_timeout=dt.timedelta(minutes=1))(handle)
 
     [found] = handlers.handlers(["orders"])
@@ -71,47 +70,49 @@ def test_a_decorated_function_is_found_by_queue_whatever_its_case() -> None:
     assert handlers.handler_of(handle) is found
 
 
-def test_a_queue_named_twice_is_consumed_once() -> None:
+def test_a_queue_named_twice_is_consumed_once():
     consumer("orders")(handle)
 
     assert len(handlers.handlers(["orders", "ORDERS"])) == 1
 
 
-def test_without_names_every_queue_is_meant() -> None:
+def test_without_names_every_queue_is_meant():
     consumer("orders")(handle)
     consumer("mails")(ahandle)
 
     assert [handler.queue for handler in handlers.handlers()] == ["orders", "mails"]
 
 
-def test_a_queue_without_a_handler_is_named_with_those_that_have_one() -> None:
+def test_a_queue_without_a_handler_is_named_with_those_that_have_one():
     consumer("orders")(handle)
 
     with pytest.raises(InvalidArgument, match=r"no @consumer\('mails'\).*: orders"):
         handlers.handlers(["orders", "mails"])
 
 
-def test_a_function_without_decorator_is_no_handler() -> None:
+def test_a_function_without_decorator_is_no_handler():
     with pytest.raises(LookupError):
         handlers.handler_of(handle)
 
 
-def test_a_queue_has_one_consumer() -> None:
+def test_a_queue_has_one_consumer():
     consumer("orders")(handle)
     consumer("orders")(handle)  # simulates a module imported twice
 
-    with pytest.raises(InvalidArgument, match=r"already consumed by .*handle"):
+    with pytest.raises(
+        InvalidArgument, match=r"consumed by .*handle.*Give the second one its own queue"
+    ):
         consumer("ORDERS")(ahandle)
 
 
-def test_two_databases_may_have_a_consumer_each() -> None:
+def test_two_databases_may_have_a_consumer_each():
     consumer("orders")(handle)
     consumer("orders", using="other")(ahandle)
 
     assert len(handlers.handlers(["orders"])) == 2
 
 
-def test_an_async_function_is_known_for_one() -> None:
+def test_an_async_function_is_known_for_one():
     assert (Handler("orders", handle).is_async, Handler("orders", ahandle).is_async) == (
         False,
         True,
@@ -141,19 +142,19 @@ def test_an_async_function_is_known_for_one() -> None:
         {"locked": True, "ack_policy": "ACK_FIRST"},
     ],
 )
-def test_options_that_make_no_sense_are_refused_at_once(options: dict[str, Any]) -> None:
+def test_options_that_make_no_sense_are_refused_at_once(options):
     with pytest.raises(InvalidArgument):
         consumer("orders", **options)(handle)
     assert handlers.handlers() == []
 
 
 @pytest.mark.parametrize("options", [{"locked": True}, {"ack_policy": "TRANSACTIONAL"}])
-def test_an_async_function_has_no_transaction(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="no async transactions"):
+def test_an_async_function_has_no_transaction(options):
+    with pytest.raises(InvalidArgument, match=r"no async transactions.*make it a plain function"):
         consumer("orders", **options)(ahandle)
 
 
-def test_without_parentheses_it_says_how_to_write_it() -> None:
+def test_without_parentheses_it_says_how_to_write_it():
     with pytest.raises(InvalidArgument, match=r'write @consumer\("orders"\) above handle'):
         consumer(handle)  # type: ignore[arg-type]
 
@@ -162,12 +163,12 @@ def test_without_parentheses_it_says_how_to_write_it() -> None:
     ("option", "hint"),
     [("max_delivery", "did you mean 'max_deliveries'"), ("colour", "there are using, ack_policy")],
 )
-def test_an_unknown_option_is_refused_with_the_nearest(option: str, hint: str) -> None:
+def test_an_unknown_option_is_refused_with_the_nearest(option, hint):
     with pytest.raises(InvalidArgument, match=f"no option {option!r}: {hint}"):
         consumer("orders", **{option: 1})(handle)
 
 
-def test_every_field_of_a_handler_is_an_option_with_the_same_default() -> None:
+def test_every_field_of_a_handler_is_an_option_with_the_same_default():
     parameters = dict(inspect.signature(consumer).parameters)
     options = {name: each.default for name, each in parameters.items() if name != "unknown"}
     fields = {
@@ -178,9 +179,7 @@ def test_every_field_of_a_handler_is_an_option_with_the_same_default() -> None:
     assert options == {**fields, "queue": inspect.Parameter.empty}
 
 
-def test_discover_returns_the_mistakes_of_every_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_discover_returns_the_mistakes_of_every_module(tmp_path, monkeypatch):
     for name, queue in (("shop", "orders"), ("stock", "orders"), ("mails", "letters")):
         package = tmp_path / name
         package.mkdir()
@@ -198,6 +197,6 @@ def test_discover_returns_the_mistakes_of_every_module(
     assert [handler.queue for handler in handlers.handlers()] == ["orders", "letters"]
 
 
-def test_a_queue_name_is_checked() -> None:
+def test_a_queue_name_is_checked():
     with pytest.raises(InvalidQueueName):
         consumer("no such name!")(handle)

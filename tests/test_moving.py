@@ -16,7 +16,7 @@ from django.test import override_settings
 
 from django_pgqueue import queue
 from django_pgqueue.errors import QueueNotFound
-from django_pgqueue.models import BoundQueue, LiveMessage, Message
+from django_pgqueue.models import LiveMessage, Message
 from django_pgqueue.testing import drain
 from tests.conftest import run_sql
 from tests.tasks.framework import needs_tasks
@@ -91,7 +91,7 @@ def page(name: str, part: str = "", names: dict[str, Any] | None = None) -> dict
     return names
 
 
-def test_messages_of_pgmq_move_but_for_those_that_are_read(orders: BoundQueue, shop: None) -> None:
+def test_messages_of_pgmq_move_but_for_those_that_are_read(orders, shop):
     run_sql(PGMQ)
 
     assert page("pgmq")["move"]("orders") == 3
@@ -104,7 +104,7 @@ def test_messages_of_pgmq_move_but_for_those_that_are_read(orders: BoundQueue, s
     assert [row[0] for row in run_sql("SELECT msg_id FROM pgmq.q_orders")] == [4]
 
 
-def test_nothing_of_pgmq_is_deleted_without_a_queue_to_move_to(shop: None) -> None:
+def test_nothing_of_pgmq_is_deleted_without_a_queue_to_move_to(shop):
     run_sql(PGMQ)
 
     with pytest.raises(QueueNotFound):
@@ -113,9 +113,7 @@ def test_nothing_of_pgmq_is_deleted_without_a_queue_to_move_to(shop: None) -> No
     assert run_sql("SELECT count(*) FROM pgmq.q_orders") == [(4,)]
 
 
-def test_waiting_jobs_of_procrastinate_move_and_run(
-    shop: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waiting_jobs_of_procrastinate_move_and_run(shop, capsys):
     run_sql(PROCRASTINATE)
     queue("mails").create()
 
@@ -131,7 +129,7 @@ def test_waiting_jobs_of_procrastinate_move_and_run(
 
 
 @pytest.mark.skipif(django.VERSION < (6, 0), reason="Django's Tasks came with 6.0")
-def test_waiting_tasks_of_django_tasks_db_move_in_their_order(shop: None) -> None:
+def test_waiting_tasks_of_django_tasks_db_move_in_their_order(shop):
     run_sql(DJANGO_TASKS_DB)
     soon = dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1)
     rows = [("READY", 1, "9999-01-01"), ("READY", 2, soon), ("RUNNING", 3, soon)]
@@ -154,7 +152,7 @@ def test_waiting_tasks_of_django_tasks_db_move_in_their_order(shop: None) -> Non
     assert run_sql("SELECT count(*) FROM django_tasks_database_dbtaskresult") == [(1,)]
 
 
-def test_the_consumer_that_replaces_a_task_of_celery_runs(shop: None) -> None:
+def test_the_consumer_that_replaces_a_task_of_celery_runs(shop):
     queue("charges").create()
     names = page("celery", "@consumer(")
 
@@ -167,9 +165,7 @@ def test_the_consumer_that_replaces_a_task_of_celery_runs(shop: None) -> None:
 
 @needs_tasks
 @override_settings(TASKS={"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}})
-def test_the_task_that_replaces_a_task_of_celery_runs(
-    shop: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_task_that_replaces_a_task_of_celery_runs(shop, monkeypatch):
     from django_pgqueue.tasks import running
 
     queue("default").create()
@@ -185,7 +181,7 @@ def test_the_task_that_replaces_a_task_of_celery_runs(
     assert order.note == "charged"
 
 
-def test_what_waits_in_the_broker_of_celery_moves_with_its_delay(shop: None) -> None:
+def test_what_waits_in_the_broker_of_celery_moves_with_its_delay(shop):
     celery = pytest.importorskip("celery")
     broker = f"memory://{uuid.uuid4()}"
     app = celery.Celery("shop", broker=broker)

@@ -124,7 +124,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_project_uses_the_fixtures_with_xdist_and_without_migrations(project: Path) -> None:
+def test_a_project_uses_the_fixtures_with_xdist_and_without_migrations(project):
     root = str(Path(__file__).resolve().parent.parent)
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "django_pgqueue.pytest_plugin"),

@@ -38,13 +38,13 @@ def lengths() -> dict[str, int]:
 # Operations
 
 
-def test_operations_work_where_the_routers_say(one_in_each: None) -> None:
+def test_operations_work_where_the_routers_say(one_in_each):
     Message.objects.send("orders", 1)
 
     assert lengths() == {"default": 1, "other": 0}
 
 
-def test_the_setting_beats_the_routers(one_in_each: None, settings: Any) -> None:
+def test_the_setting_beats_the_routers(one_in_each, settings):
     settings.PGQUEUE = {"DATABASE": "other"}
 
     Message.objects.send("orders", 1)
@@ -53,7 +53,7 @@ def test_the_setting_beats_the_routers(one_in_each: None, settings: Any) -> None
     assert lengths() == {"default": 0, "other": 2}
 
 
-def test_what_is_bound_beats_the_setting(one_in_each: None, settings: Any) -> None:
+def test_what_is_bound_beats_the_setting(one_in_each, settings):
     settings.PGQUEUE = {"DATABASE": "default"}
 
     Message.objects.db_manager("other").send("orders", 1)
@@ -63,7 +63,7 @@ def test_what_is_bound_beats_the_setting(one_in_each: None, settings: Any) -> No
     assert lengths() == {"default": 0, "other": 3}
 
 
-def test_using_beats_what_is_bound(one_in_each: None) -> None:
+def test_using_beats_what_is_bound(one_in_each):
     orders = Queue.objects.using("default").get()
 
     Message.objects.using("other").send("orders", 1)
@@ -73,7 +73,7 @@ def test_using_beats_what_is_bound(one_in_each: None) -> None:
     assert lengths() == {"default": 0, "other": 3}
 
 
-def test_settling_by_a_manager_of_another_database_follows_using(one_in_each: None) -> None:
+def test_settling_by_a_manager_of_another_database_follows_using(one_in_each):
     message_id = Message.objects.using("other").send("orders", 1)
 
     done = Message.objects.using("other").archive("orders", message_id)
@@ -81,9 +81,7 @@ def test_settling_by_a_manager_of_another_database_follows_using(one_in_each: No
     assert done == [message_id]
 
 
-def test_queues_are_made_listed_measured_and_dropped_where_the_setting_says(
-    settings: Any,
-) -> None:
+def test_queues_are_made_listed_measured_and_dropped_where_the_setting_says(settings):
     settings.PGQUEUE = {"DATABASE": "other"}
 
     made = Message.objects.create_queue("orders")
@@ -98,7 +96,7 @@ def test_queues_are_made_listed_measured_and_dropped_where_the_setting_says(
     assert not Queue.objects.using("other").exists()
 
 
-def test_a_new_queue_is_saved_where_the_setting_says(settings: Any) -> None:
+def test_a_new_queue_is_saved_where_the_setting_says(settings):
     settings.PGQUEUE = {"DATABASE": "other"}
 
     orders = Queue(name="orders")
@@ -108,14 +106,14 @@ def test_a_new_queue_is_saved_where_the_setting_says(settings: Any) -> None:
     assert Message.objects.send("orders", 1)
 
 
-def test_a_queue_is_dropped_in_its_own_database(one_in_each: None) -> None:
+def test_a_queue_is_dropped_in_its_own_database(one_in_each):
     Message.objects.drop_queue(Queue.objects.using("other").get())
 
     assert Queue.objects.using("default").count() == 1
     assert not Queue.objects.using("other").exists()
 
 
-def test_a_queue_of_another_database_is_not_found(one_in_each: None) -> None:
+def test_a_queue_of_another_database_is_not_found(one_in_each):
     Message.objects.using("default").drop_queue("orders")
 
     with pytest.raises(QueueNotFound, match="'default'"):
@@ -125,7 +123,7 @@ def test_a_queue_of_another_database_is_not_found(one_in_each: None) -> None:
 # The router
 
 
-def test_the_router_sends_our_models_to_the_setting_and_no_others(in_other: None) -> None:
+def test_the_router_sends_our_models_to_the_setting_and_no_others(in_other):
     for model in (Queue, Message, ArchivedMessage, LiveMessage):
         assert router.db_for_read(model) == router.db_for_write(model) == "other"
         assert router.allow_migrate_model("other", model)
@@ -134,7 +132,7 @@ def test_the_router_sends_our_models_to_the_setting_and_no_others(in_other: None
     assert router.allow_migrate_model("default", User)
 
 
-def test_the_router_has_no_say_without_the_setting(settings: Any) -> None:
+def test_the_router_has_no_say_without_the_setting(settings):
     settings.DATABASE_ROUTERS = ["django_pgqueue.routers.QueueRouter"]
 
     assert router.db_for_write(Message) == "default"
@@ -142,7 +140,7 @@ def test_the_router_has_no_say_without_the_setting(settings: Any) -> None:
     assert router.allow_migrate_model("other", Message)
 
 
-def test_orm_and_operations_meet_in_one_database(in_other: None) -> None:
+def test_orm_and_operations_meet_in_one_database(in_other):
     orders = Queue.objects.create(name="orders")
     Message.objects.bulk_create([Message(queue=orders, body=1)])
     [message] = queue("orders").read()
@@ -155,9 +153,7 @@ def test_orm_and_operations_meet_in_one_database(in_other: None) -> None:
     assert not Queue.objects.using("default").exists()
 
 
-def test_relations_are_followed_in_the_database_of_their_object(
-    in_other: None, one_in_each: None
-) -> None:
+def test_relations_are_followed_in_the_database_of_their_object(in_other, one_in_each):
     queue("orders", using="default").send(1)
 
     message = Message.objects.using("default").get()
@@ -165,7 +161,7 @@ def test_relations_are_followed_in_the_database_of_their_object(
     assert message.queue.alias == "default"
 
 
-def test_a_dead_letter_queue_is_in_the_same_database(in_other: None, one_in_each: None) -> None:
+def test_a_dead_letter_queue_is_in_the_same_database(in_other, one_in_each):
     here = Queue.objects.using("other").get()
     there = Queue.objects.using("default").get()
 

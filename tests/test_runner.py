@@ -42,7 +42,7 @@ def send(orders: BoundQueue, times: int = OFTEN) -> None:
         orders.send(number)
 
 
-def test_a_statement_that_runs_often_is_prepared(committed_orders: BoundQueue) -> None:
+def test_a_statement_that_runs_often_is_prepared(committed_orders):
     send(committed_orders, cursors.THRESHOLD - 1)
     before = prepared()
     send(committed_orders, 3)
@@ -53,9 +53,7 @@ def test_a_statement_that_runs_often_is_prepared(committed_orders: BoundQueue) -
     assert len(committed_orders.read(qty=100)) == OFTEN
 
 
-def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(
-    committed: None,
-) -> None:
+def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(committed):
     connection.ensure_connection()
     pid = connection.connection.info.backend_pid
     other = connection.copy()
@@ -68,7 +66,7 @@ def test_a_session_that_ended_before_its_first_statement_raises_djangos_error(
     connection.close()
 
 
-def test_the_same_comes_of_it_prepared(committed_orders: BoundQueue) -> None:
+def test_prepared_statements_give_the_same_results(committed_orders):
     for number in range(OFTEN * 2):
         pk = committed_orders.send({"number": number}, headers={"h": 1}, priority=1)
         [message] = committed_orders.read(vt=60)
@@ -82,9 +80,7 @@ def test_the_same_comes_of_it_prepared(committed_orders: BoundQueue) -> None:
     assert len(prepared()) >= 4
 
 
-def test_a_plan_is_used_for_ten_seconds_at_most(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_used_for_ten_seconds_at_most(committed_orders, monkeypatch):
     monkeypatch.undo()
     at = time.monotonic()
     monkeypatch.setattr(engine_runner.time, "monotonic", lambda: at)
@@ -96,9 +92,7 @@ def test_a_plan_is_used_for_ten_seconds_at_most(
     assert len(set(prepared())) == 2
 
 
-def test_a_plan_of_an_empty_table_is_no_trap(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_of_an_empty_table_is_no_trap(committed_orders, monkeypatch):
     for _ in range(OFTEN):
         assert committed_orders.read() == []
     run_sql(
@@ -118,9 +112,7 @@ def test_a_plan_of_an_empty_table_is_no_trap(
     assert committed_orders.archive(message) == [message.id]
 
 
-def test_nothing_is_prepared_where_a_pooler_may_be(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_prepared_where_a_pooler_may_be(committed_orders, monkeypatch):
     monkeypatch.setattr(cursors, "_is_direct", lambda session: False)
 
     send(committed_orders)
@@ -128,7 +120,7 @@ def test_nothing_is_prepared_where_a_pooler_may_be(
     assert prepared() == []
 
 
-def test_a_pooler_answers_with_another_process_id(db: None) -> None:
+def test_a_pooler_answers_with_another_process_id(db):
     connection.ensure_connection()
 
     class Pooled:
@@ -142,9 +134,7 @@ def test_a_pooler_answers_with_another_process_id(db: None) -> None:
 
 
 @pytest.mark.parametrize("how", ["the setting", "server-side cursors", "a threshold of its own"])
-def test_a_project_can_turn_preparing_off(
-    committed_orders: BoundQueue, how: str, monkeypatch: pytest.MonkeyPatch, settings: Any
-) -> None:
+def test_a_project_can_turn_off_prepared_statements(committed_orders, how, monkeypatch, settings):
     if how == "the setting":
         settings.PGQUEUE = {"PREPARE_STATEMENTS": False}
     elif how == "server-side cursors":
@@ -159,7 +149,7 @@ def test_a_project_can_turn_preparing_off(
     pgqueue_settings.reload()
 
 
-def test_the_applications_own_statements_are_not_prepared(committed_orders: BoundQueue) -> None:
+def test_the_applications_own_statements_are_not_prepared(committed_orders):
     send(committed_orders)
     for _ in range(OFTEN):
         Queue.objects.count()
@@ -170,9 +160,7 @@ def test_the_applications_own_statements_are_not_prepared(committed_orders: Boun
 
 
 @pytest.mark.parametrize("command", ["DEALLOCATE ALL", "DISCARD ALL", "DISCARD PLANS"])
-def test_plans_that_the_application_throws_away_are_made_again(
-    committed_orders: BoundQueue, command: str
-) -> None:
+def test_plans_that_the_application_throws_away_are_made_again(committed_orders, command):
     send(committed_orders)
     connection.connection.execute(command)
 
@@ -181,7 +169,7 @@ def test_plans_that_the_application_throws_away_are_made_again(
     assert len(committed_orders.read(qty=100)) == 2 * OFTEN
 
 
-def test_in_a_transaction_too_and_its_end_is_the_applications(committed_orders: BoundQueue) -> None:
+def test_in_a_transaction_too_and_its_end_is_the_applications(committed_orders):
     with transaction.atomic():
         send(committed_orders)
         transaction.set_rollback(True)
@@ -191,7 +179,7 @@ def test_in_a_transaction_too_and_its_end_is_the_applications(committed_orders: 
     assert len(committed_orders.read(qty=100)) == OFTEN
 
 
-def test_statements_are_seen_by_those_who_watch(committed_orders: BoundQueue) -> None:
+def test_execute_wrappers_see_our_statements(committed_orders):
     seen: list[str] = []
 
     def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -206,7 +194,7 @@ def test_statements_are_seen_by_those_who_watch(committed_orders: BoundQueue) ->
     assert "watched" in captured[0]["sql"]
 
 
-def test_a_lost_connection_is_djangos_to_mend(committed_orders: BoundQueue) -> None:
+def test_a_lost_connection_is_djangos_to_mend(committed_orders):
     send(committed_orders)
     connections["default"].close()
 
@@ -216,7 +204,7 @@ def test_a_lost_connection_is_djangos_to_mend(committed_orders: BoundQueue) -> N
     assert isinstance(connection.connection, psycopg.Connection)
 
 
-def test_a_statement_keeps_its_cursor_beside_those_of_others() -> None:
+def test_a_statement_keeps_its_cursor_beside_those_of_others():
     first = cursors.preparing_cursor(connections["default"], "SELECT 1")
     other = cursors.preparing_cursor(connections["default"], "SELECT 2")
 
@@ -225,7 +213,7 @@ def test_a_statement_keeps_its_cursor_beside_those_of_others() -> None:
     assert cursors.preparing_cursor(connections["default"], "SELECT 1") is first
 
 
-def test_cursors_are_few_and_hold_no_batch(committed_orders: BoundQueue) -> None:
+def test_cursors_are_few_and_hold_no_batch(committed_orders):
     for number in range(cursors.CURSORS + 1):
         cursors.preparing_cursor(connections["default"], f"SELECT {number}")
     assert len(cursors._cursors[connections["default"]]) == cursors.CURSORS
@@ -239,7 +227,7 @@ def test_cursors_are_few_and_hold_no_batch(committed_orders: BoundQueue) -> None
     assert [cursor.rowcount for cursor in kept if not cursor.closed and cursor.rowcount > 1] == []
 
 
-def test_a_session_opened_anew_gets_a_cursor_of_its_own(committed_orders: BoundQueue) -> None:
+def test_a_session_opened_anew_gets_a_cursor_of_its_own(committed_orders):
     before = cursors.preparing_cursor(connections["default"], "SELECT 1")
     connection.close()
 
@@ -251,7 +239,7 @@ def test_a_session_opened_anew_gets_a_cursor_of_its_own(committed_orders: BoundQ
     assert after.connection is connection.connection
 
 
-def test_threads_that_share_a_connection_share_no_cursor(committed_orders: BoundQueue) -> None:
+def test_threads_that_share_a_connection_share_no_cursor(committed_orders):
     cursors.preparing_cursor(connections["default"], "SELECT 1")
     connection.inc_thread_sharing()
     try:

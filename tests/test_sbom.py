@@ -24,14 +24,14 @@ def bill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_it_names_the_package(bill: dict[str, Any]) -> None:
+def test_the_bill_names_the_package(bill):
     component = bill["metadata"]["component"]
 
     assert (bill["bomFormat"], component["name"]) == ("CycloneDX", "django-postgres-mq")
     assert f'version = "{component["version"]}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_it_lists_what_an_installation_brings_as_it_is_pinned(bill: dict[str, Any]) -> None:
+def test_the_bill_lists_every_installed_package_at_its_pinned_version(bill):
     listed = {each["name"].lower(): each["version"] for each in bill["components"]}
     pins = (ROOT / "constraints.txt").read_text().splitlines()
 
@@ -41,7 +41,7 @@ def test_it_lists_what_an_installation_brings_as_it_is_pinned(bill: dict[str, An
         assert any(f"{pin} ".startswith(f"{name}=={version} ") for pin in pins)
 
 
-def test_it_has_the_hash_of_each(bill: dict[str, Any]) -> None:
+def test_the_bill_has_the_hash_of_each_package(bill):
     for each in bill["components"]:
         hashes = [
             digest

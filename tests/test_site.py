@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -75,12 +74,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_the_site_needs_only_what_its_group_installs(site: Path) -> None:
+def test_the_site_needs_only_what_its_group_installs(site):
     assert NEEDS["docs"] == ["--group=docs"]
     assert (site / "index.html").exists()
 
 
-def test_the_first_page_begins_with_a_picture_and_an_example(site: Path) -> None:
+def test_the_first_page_begins_with_a_picture_and_an_example(site):
     first, _, _ = (site / "index.html").read_text().partition("<h2")
 
     assert "_images/admin.png" in first
@@ -88,7 +87,7 @@ def test_the_first_page_begins_with_a_picture_and_an_example(site: Path) -> None
 
 
 @pytest.mark.parametrize("page", ["api", "stability"])
-def test_a_module_in_the_list_of_public_names_leads_to_its_page(site: Path, page: str) -> None:
+def test_a_module_in_the_list_of_public_names_leads_to_its_page(site, page):
     text = (site / f"{page}.html").read_text().partition("<article")[2]
 
     assert [module for module in PUBLIC if f'href="api/{module}.html"' not in text] == []
@@ -96,7 +95,7 @@ def test_a_module_in_the_list_of_public_names_leads_to_its_page(site: Path, page
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("word", "wanted"), SOUGHT.items())
-def test_a_search_finds_the_page(site: Path, chromium: Any, word: str, wanted: str) -> None:
+def test_a_search_finds_the_page(site, chromium, word, wanted):
     page = chromium.new_page()
     page.goto(f"{site.as_uri()}/search.html?q={quote(word)}")
     page.get_by_text("Search finished").wait_for()
@@ -111,7 +110,7 @@ def test_a_search_finds_the_page(site: Path, chromium: Any, word: str, wanted: s
 
 
 @pytest.mark.browser
-def test_the_settings_can_be_read_on_a_phone(site: Path, chromium: Any) -> None:
+def test_the_settings_can_be_read_on_a_phone(site, chromium):
     page = chromium.new_page(viewport={"width": 390, "height": 844})
     page.goto(f"{site.as_uri()}/settings.html")
     hidden = page.eval_on_selector_all(
@@ -126,7 +125,7 @@ def test_the_settings_can_be_read_on_a_phone(site: Path, chromium: Any) -> None:
 
 
 @pytest.mark.browser
-def test_the_first_screen_has_the_picture_and_the_example(site: Path, chromium: Any) -> None:
+def test_the_first_screen_has_the_picture_and_the_example(site, chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"{site.as_uri()}/index.html")
     ends = [

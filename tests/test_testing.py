@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from django.test import TestCase, TransactionTestCase
 from django_pgqueue import consumer, queue
 from django_pgqueue.acks import Discard, Nack, Reject, Retry
 from django_pgqueue.errors import InvalidArgument
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Queue
+from django_pgqueue.models import ArchivedMessage, Message, Queue
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.testing import drain, eager, factories, make_queues, make_tables
 from tests.app.models import Order
@@ -35,7 +35,7 @@ class InATestCase(TestCase):
     def setUpTestData(cls) -> None:
         Message.objects.create_queue("orders")
 
-    def test_messages_are_handled_and_archived(self) -> None:
+    def test_messages_are_handled_and_archived(self):
         queue("orders").send_batch([{"order": 1}, {"order": 2}])
 
         handled = drain("orders", place)
@@ -44,11 +44,11 @@ class InATestCase(TestCase):
         assert Order.objects.count() == 2
         assert ArchivedMessage.objects.filter(state="COMPLETED").count() == 2
 
-    def test_each_test_starts_with_an_empty_queue(self) -> None:
+    def test_each_test_starts_with_an_empty_queue(self):
         assert drain("orders", place) == []
         assert not Order.objects.exists()
 
-    def test_errors_are_retried_with_policies(self) -> None:
+    def test_errors_are_retried_with_policies(self):
         def fail(message: Message) -> None:
             raise Reject("no good")
 
@@ -61,7 +61,7 @@ class InATestCase(TestCase):
 class InATransactionTestCase(TransactionTestCase):
     """A TransactionTestCase: commits, and empties the tables after each test."""
 
-    def test_retries_are_run_with_policies(self) -> None:
+    def test_retries_are_run_with_policies(self):
         def fail_once(message: Message) -> None:
             if not message.attempts:
                 raise OSError("the bank is closed")
@@ -74,18 +74,18 @@ class InATransactionTestCase(TransactionTestCase):
     def setUp(self) -> None:
         Message.objects.create_queue("orders")
 
-    def test_messages_are_handled_and_archived(self) -> None:
+    def test_messages_are_handled_and_archived(self):
         queue("orders").send({"order": 1})
 
         assert len(drain("orders", place)) == 1
         assert queue("orders").metrics().archived == 1
 
-    def test_each_test_starts_with_an_empty_queue(self) -> None:
+    def test_each_test_starts_with_an_empty_queue(self):
         assert drain("orders", place) == []
         assert queue("orders").metrics().archived == 0
 
 
-def test_what_a_handler_sends_is_handled_too(orders: BoundQueue) -> None:
+def test_what_a_handler_sends_is_handled_too(orders):
     def count_down(message: Message) -> None:
         if message.body:
             orders.send(message.body - 1)
@@ -95,14 +95,15 @@ def test_what_a_handler_sends_is_handled_too(orders: BoundQueue) -> None:
     assert [message.body for message in drain("orders", count_down)] == [3, 2, 1, 0]
 
 
-def test_delayed_messages_stay(orders: BoundQueue) -> None:
+@pytest.mark.parametrize("policies", [False, True])
+def test_delayed_messages_stay(orders, policies):
     orders.send(1, delay=60)
 
-    assert drain("orders", place) == []
+    assert drain("orders", place, policies=policies) == []
     assert orders.metrics().delayed == 1
 
 
-def test_an_error_reaches_the_test_and_the_message_stays_leased(orders: BoundQueue) -> None:
+def test_an_error_reaches_the_test_and_the_message_stays_leased(orders):
     orders.send({"no order": 1})
 
     with pytest.raises(KeyError):
@@ -111,13 +112,14 @@ def test_an_error_reaches_the_test_and_the_message_stays_leased(orders: BoundQue
     assert orders.metrics().in_flight == 1
 
 
-@pytest.mark.parametrize("raised", [True, False])
-def test_rejected_messages_fail_and_discarded_ones_are_gone(
-    orders: BoundQueue, raised: bool
-) -> None:
+@pytest.mark.parametrize("how", ["raises", "returns", "says"])
+def test_rejected_messages_fail_and_discarded_ones_are_gone(orders, how):
     def judge(message: Message) -> Any:
         outcome = {"bad": Reject("no good"), "spam": Discard()}[message.body]
-        if raised:
+        if how == "says" and message.body == "bad":
+            message.reject("no good")
+            return None
+        if how == "raises":
             raise outcome
         return outcome
 
@@ -125,11 +127,12 @@ def test_rejected_messages_fail_and_discarded_ones_are_gone(
 
     drain("orders", judge)
 
-    assert ArchivedMessage.objects.get().error == "no good"
+    done = ArchivedMessage.objects.get()
+    assert (done.state, done.error) == ("FAILED", "no good")
     assert Message.objects.get().pk == bad
 
 
-def test_a_planned_retry_waits(orders: BoundQueue) -> None:
+def test_a_planned_retry_waits(orders):
     def later(message: Message) -> None:
         raise Retry(delay=60)
 
@@ -139,16 +142,8 @@ def test_a_planned_retry_waits(orders: BoundQueue) -> None:
     assert orders.metrics().delayed == 1
 
 
-def test_what_a_handler_says_of_its_message_counts(orders: BoundQueue) -> None:
-    orders.send(1)
-
-    drain("orders", lambda message: message.reject("not today"))
-
-    assert ArchivedMessage.objects.get().state == "FAILED"
-
-
 @pytest.mark.parametrize("again", ["reject", "raise", "return"])
-def test_the_first_word_counts_as_in_a_consumer(orders: BoundQueue, again: str) -> None:
+def test_the_first_outcome_counts_as_in_a_consumer(orders, again):
     def contradict(message: Message) -> Any:
         message.ack()
         if again == "reject":
@@ -164,7 +159,7 @@ def test_the_first_word_counts_as_in_a_consumer(orders: BoundQueue, again: str) 
     assert [done.state for done in ArchivedMessage.objects.all()] == ["COMPLETED"]
 
 
-def test_a_body_becomes_the_type_that_the_handler_names(orders: BoundQueue) -> None:
+def test_a_body_becomes_the_type_that_the_handler_names(orders):
     @dataclass
     class Line:
         sku: str
@@ -182,7 +177,7 @@ def test_a_body_becomes_the_type_that_the_handler_names(orders: BoundQueue) -> N
     assert seen == [Line("a")]
 
 
-def test_a_batch_handler_gets_whole_batches(orders: BoundQueue, own_handlers: None) -> None:
+def test_a_batch_handler_gets_whole_batches(orders, own_handlers):
     @consumer("orders", batch=True, batch_size=2)
     def judge(messages: list[Message]) -> list[Any]:
         sizes.append(len(messages))
@@ -197,9 +192,7 @@ def test_a_batch_handler_gets_whole_batches(orders: BoundQueue, own_handlers: No
     assert (orders.metrics().archived, orders.metrics().delayed) == (2, 1)
 
 
-def test_a_batch_handler_does_not_get_bodies_that_do_not_fit(
-    orders: BoundQueue, own_handlers: None
-) -> None:
+def test_a_batch_handler_does_not_get_bodies_that_do_not_fit(orders, own_handlers):
     @dataclass
     class Line:
         sku: str
@@ -218,7 +211,7 @@ def test_a_batch_handler_does_not_get_bodies_that_do_not_fit(
     assert sorted(done.state for done in ArchivedMessage.objects.all()) == ["COMPLETED", "FAILED"]
 
 
-def test_a_handler_gets_a_context(orders: BoundQueue) -> None:
+def test_a_handler_gets_a_context(orders):
     def charge(message: Message, context: Any) -> None:
         seen.append((context.queue, context.attempt, context.deliveries, context.remaining))
         context.logger.info("charging")
@@ -231,7 +224,7 @@ def test_a_handler_gets_a_context(orders: BoundQueue) -> None:
     assert seen == [("orders", 1, 1, float("inf"))]
 
 
-def test_middleware_surrounds_the_handler(orders: BoundQueue, own_handlers: None) -> None:
+def test_middleware_surrounds_the_handler(orders, own_handlers):
     def noting(call: Any) -> Any:
         def run(given: Any, context: Any) -> Any:
             seen.append(context.queue)
@@ -251,9 +244,7 @@ def test_middleware_surrounds_the_handler(orders: BoundQueue, own_handlers: None
     assert seen == ["orders", 7]
 
 
-def test_a_transactional_handler_is_rolled_back_with_its_error(
-    orders: BoundQueue, own_handlers: None
-) -> None:
+def test_a_transactional_handler_is_rolled_back_with_its_error(orders, own_handlers):
     @consumer("orders", ack_policy="TRANSACTIONAL", retry=NoRetry())
     def charge(message: Message) -> None:
         place(message)
@@ -270,9 +261,7 @@ def test_a_transactional_handler_is_rolled_back_with_its_error(
 # Policies
 
 
-def test_retries_are_run_without_a_wait_until_the_handler_succeeds(
-    orders: BoundQueue, own_handlers: None
-) -> None:
+def test_retries_are_run_without_a_wait_until_the_handler_succeeds(orders, own_handlers):
     @consumer("orders", retry=Constant(seconds=3600, max_attempts=5))
     def charge(message: Message) -> None:
         attempts.append(message.attempts)
@@ -289,50 +278,33 @@ def test_retries_are_run_without_a_wait_until_the_handler_succeeds(
     assert ArchivedMessage.objects.get().state == "COMPLETED"
 
 
-def test_the_strategy_ends_the_retries_in_the_dead_letter_queue(
-    orders: BoundQueue, own_handlers: None
-) -> None:
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [
+        ({"retry": Constant(seconds=3600, max_attempts=3)}, 3),
+        # The time that was moved on counts.
+        ({"retry": Constant(seconds=60, max_total_delay=150)}, 3),
+        ({"retry": Constant(seconds=60), "max_deliveries": 2}, 2),
+    ],
+)
+def test_the_strategy_or_max_deliveries_end_the_retries_in_the_dead_letter_queue(
+    orders, own_handlers, options, runs
+):
     Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=Queue.objects.get(name="dead"))
 
-    @consumer("orders", retry=Constant(seconds=3600, max_attempts=3))
+    @consumer("orders", **options)
     def charge(message: Message) -> None:
         raise OSError("the bank is closed")
 
     orders.send({"order": 1})
 
-    assert len(drain("orders", policies=True)) == 3
+    assert len(drain("orders", policies=True)) == runs
     [dead] = queue("dead").peek()
     assert dead.headers["x-dead-letter"]["source"] == "orders"
 
 
-def test_a_limit_in_total_time_sees_the_time_that_was_moved_on(
-    orders: BoundQueue, own_handlers: None
-) -> None:
-    @consumer("orders", retry=Constant(seconds=60, max_total_delay=150))
-    def charge(message: Message) -> None:
-        raise OSError("the bank is closed")
-
-    orders.send({"order": 1})
-
-    assert len(drain("orders", policies=True)) == 3
-    assert ArchivedMessage.objects.get().state == "FAILED"
-
-
-def test_max_deliveries_end_retries_that_the_strategy_would_go_on_with(
-    orders: BoundQueue, own_handlers: None
-) -> None:
-    @consumer("orders", retry=Constant(seconds=60), max_deliveries=2)
-    def charge(message: Message) -> None:
-        raise OSError("the bank is closed")
-
-    orders.send({"order": 1})
-
-    assert len(drain("orders", policies=True)) == 2
-    assert ArchivedMessage.objects.get().state == "FAILED"
-
-
-def test_retries_come_in_the_order_of_their_times(orders: BoundQueue, own_handlers: None) -> None:
+def test_retries_come_in_the_order_of_their_times(orders, own_handlers):
     @consumer("orders")
     def charge(message: Message) -> None:
         runs.append((message.body, message.attempts))
@@ -351,16 +323,7 @@ def test_retries_come_in_the_order_of_their_times(orders: BoundQueue, own_handle
     ]  # fmt: skip
 
 
-def test_messages_sent_with_a_delay_stay_with_policies_too(orders: BoundQueue) -> None:
-    orders.send(1, delay=60)
-
-    assert drain("orders", place, policies=True) == []
-    assert orders.metrics().delayed == 1
-
-
-def test_a_retried_head_is_run_before_its_group_goes_on(
-    orders: BoundQueue, own_handlers: None
-) -> None:
+def test_a_retried_head_is_run_before_its_group_goes_on(orders, own_handlers):
     @consumer("orders", retry=Constant(seconds=60))
     def charge(message: Message) -> None:
         runs.append(message.body)
@@ -375,9 +338,7 @@ def test_a_retried_head_is_run_before_its_group_goes_on(
     assert runs == ["first", "first", "second"]
 
 
-def test_a_handler_that_is_always_retried_is_stopped(
-    orders: BoundQueue, own_handlers: None
-) -> None:
+def test_a_handler_that_is_always_retried_is_stopped(orders, own_handlers):
     @consumer("orders", retry=Constant(seconds=60))
     def charge(message: Message) -> None:
         raise OSError("the bank is closed")
@@ -388,7 +349,7 @@ def test_a_handler_that_is_always_retried_is_stopped(
         drain("orders", policies=True, limit=5)
 
 
-def test_an_async_handler_is_awaited(orders: BoundQueue) -> None:
+def test_an_async_handler_is_awaited(orders):
     async def place_async(message: Message) -> None:
         await Order.objects.acreate(number=message.body)
 
@@ -399,14 +360,14 @@ def test_an_async_handler_is_awaited(orders: BoundQueue) -> None:
     assert Order.objects.get().number == "7"
 
 
-def test_a_handler_that_never_ends_is_stopped(orders: BoundQueue) -> None:
+def test_a_handler_that_never_ends_is_stopped(orders):
     orders.send(1)
 
     with pytest.raises(AssertionError, match="not empty after 5 messages"):
         drain("orders", lambda message: orders.send(1), limit=5)
 
 
-def test_the_consumer_of_the_queue_is_found(db: None) -> None:
+def test_the_consumer_of_the_queue_is_found(db):
     Message.objects.create_queue("github")
     Message.objects.create_queue("unknown")
 
@@ -418,9 +379,7 @@ def test_the_consumer_of_the_queue_is_found(db: None) -> None:
 # Eager mode
 
 
-def test_in_eager_mode_a_message_is_handled_as_soon_as_it_is_sent(
-    orders: BoundQueue, own_handlers: None, pgqueue: Callable[..., None]
-) -> None:
+def test_in_eager_mode_a_message_is_handled_as_soon_as_it_is_sent(orders, own_handlers, pgqueue):
     queue("mails").create()
     queue("unheard").create()
     handled: list[Any] = []
@@ -449,7 +408,7 @@ def test_in_eager_mode_a_message_is_handled_as_soon_as_it_is_sent(
     assert queue("unheard").metrics().length == 1
 
 
-def test_in_eager_mode_an_error_reaches_the_sender(orders: BoundQueue, own_handlers: None) -> None:
+def test_in_eager_mode_an_error_reaches_the_sender(orders, own_handlers):
     @consumer("orders", retry=NoRetry())
     def charge(message: Message) -> None:
         raise OSError("the bank is closed")
@@ -467,9 +426,7 @@ def failed() -> list[int]:
 
 
 @needs_tasks
-def test_in_eager_mode_tasks_run_when_they_are_enqueued(
-    db: None, own_handlers: None, settings: Any
-) -> None:
+def test_in_eager_mode_tasks_run_when_they_are_enqueued(db, own_handlers, settings):
     from django_pgqueue.tasks import running
     from tests.tasks.sample import add
 
@@ -487,7 +444,7 @@ def test_in_eager_mode_tasks_run_when_they_are_enqueued(
 # Factories
 
 
-def test_factories_make_queues_messages_and_schedules(db: None) -> None:
+def test_factories_make_queues_messages_and_schedules(db):
     message = factories.MessageFactory(queue__name="orders", body={"order": 7})
     done = factories.MessageFactory(queue=message.queue, archived=True)
     nightly = factories.ScheduleFactory(queue=message.queue, cron="0 4 * * *")
@@ -501,9 +458,7 @@ def test_factories_make_queues_messages_and_schedules(db: None) -> None:
     assert queue("orders").metrics().length == 4
 
 
-def test_without_factory_boy_the_factories_say_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_factory_boy_the_factories_say_what_to_install(monkeypatch):
     for name in ("factory", "factory.declarations"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "django_pgqueue.testing.factories")
@@ -540,7 +495,7 @@ class DisableMigrations:
 
 
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
-def test_tables_are_made_where_django_made_plain_ones(plain_tables: None, settings: Any) -> None:
+def test_tables_are_made_where_django_made_plain_ones(plain_tables, settings):
     settings.MIGRATION_MODULES = DisableMigrations()
 
     make_tables("other")
@@ -551,7 +506,7 @@ def test_tables_are_made_where_django_made_plain_ones(plain_tables: None, settin
 
 
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
-def test_queues_of_migrations_are_made_with_the_tables(plain_tables: None, settings: Any) -> None:
+def test_queues_of_migrations_are_made_with_the_tables(plain_tables, settings):
     settings.MIGRATION_MODULES = DisableMigrations()
 
     make_tables("other")
@@ -560,7 +515,7 @@ def test_queues_of_migrations_are_made_with_the_tables(plain_tables: None, setti
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_tables_that_migrations_made_stay_with_what_is_in_them() -> None:
+def test_tables_that_migrations_made_stay_with_what_is_in_them():
     Message.objects.using("other").create_queue("orders")
     queue("orders", using="other").send(1)
 
@@ -570,7 +525,7 @@ def test_tables_that_migrations_made_stay_with_what_is_in_them() -> None:
 
 
 @pytest.mark.django_db
-def test_queues_of_migrations_can_be_made_for_a_test_that_lost_them(settings: Any) -> None:
+def test_queues_of_migrations_can_be_made_for_a_test_that_lost_them(settings):
     settings.MIGRATION_MODULES = {"inbox": None}
 
     make_queues()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from django.db import transaction
 
 from django_pgqueue import consumer, queue
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
-from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.models import Message, Queue, Schedule
 from django_pgqueue.testing import drain
 from django_pgqueue.testing.messages import (
     assert_enqueued,
@@ -24,7 +23,7 @@ from tests.tasks.framework import needs_tasks
 HOUR = dt.timedelta(hours=1)
 
 
-def test_a_message_is_found_by_what_it_is(orders: BoundQueue) -> None:
+def test_a_message_is_found_by_its_attributes(orders):
     pk = orders.send({"order": 7, "total": 3}, headers={"a": 1, "b": 2}, priority=5, group="g")
     orders.send({"order": 8})
 
@@ -40,7 +39,7 @@ def test_a_message_is_found_by_what_it_is(orders: BoundQueue) -> None:
     assert_not_enqueued("orders", body={"order": 7})
 
 
-def test_bulk_sends_are_seen(orders: BoundQueue, pgqueue: Callable[..., None]) -> None:
+def test_bulk_sends_are_seen(orders, pgqueue):
     pgqueue(COPY_THRESHOLD=2)
     orders.send_batch([1, 2, 3])
     Message.objects.bulk_create([Message(queue=Queue.objects.get(name="orders"), body=4)])
@@ -48,15 +47,13 @@ def test_bulk_sends_are_seen(orders: BoundQueue, pgqueue: Callable[..., None]) -
     assert [m.body for m in assert_enqueued("orders", count=4)] == [1, 2, 3, 4]
 
 
-def test_null_is_a_body_too(orders: BoundQueue) -> None:
+def test_null_is_a_body_too(orders):
     orders.send(None)
 
     assert_enqueued("orders", body=None, count=1)
 
 
-def test_delayed_and_leased_messages_are_in_the_queue_and_archived_ones_are_not(
-    orders: BoundQueue,
-) -> None:
+def test_delayed_and_leased_messages_are_in_the_queue_and_archived_ones_are_not(orders):
     orders.send(1)
     orders.read()
     orders.send(2, delay=60)
@@ -65,7 +62,7 @@ def test_delayed_and_leased_messages_are_in_the_queue_and_archived_ones_are_not(
     assert [m.body for m in assert_enqueued("orders")] == [1, 2]
 
 
-def test_a_failure_shows_what_there_is(orders: BoundQueue) -> None:
+def test_a_failed_assertion_shows_the_messages_in_the_queue(orders):
     with pytest.raises(AssertionError, match=r"found 0\. It is empty"):
         assert_enqueued("orders")
 
@@ -83,18 +80,18 @@ def test_a_failure_shows_what_there_is(orders: BoundQueue) -> None:
         assert_not_enqueued("orders")
 
 
-def test_an_unknown_queue_is_an_error_of_its_own(db: None) -> None:
+def test_an_unknown_queue_is_an_error_of_its_own(db):
     with pytest.raises(QueueNotFound):
         assert_enqueued("missing")
 
 
-def test_arguments_are_a_tasks(orders: BoundQueue) -> None:
+def test_arguments_are_a_tasks(orders):
     with pytest.raises(TypeError, match="pass the task"):
         assert_enqueued("orders", args=[1])
 
 
 @needs_tasks
-def test_a_task_is_found_by_its_arguments(db: None, settings: Any) -> None:
+def test_a_task_is_found_by_its_arguments(db, settings):
     from tests.tasks.sample import add, noop
 
     with pytest.raises(TypeError, match="sends no messages"):
@@ -109,7 +106,7 @@ def test_a_task_is_found_by_its_arguments(db: None, settings: Any) -> None:
     assert_not_enqueued(add, args=[2])
 
 
-def test_what_a_block_sends_is_captured(orders: BoundQueue) -> None:
+def test_what_a_block_sends_is_captured(orders):
     queue("mails").create()
     orders.send("before")
 
@@ -124,7 +121,7 @@ def test_what_a_block_sends_is_captured(orders: BoundQueue) -> None:
     assert [m.body for m in mails] == [3]
 
 
-def test_the_first_message_of_all_is_captured(orders: BoundQueue, sql: Any) -> None:
+def test_the_first_message_of_all_is_captured(orders, sql):
     sql("ALTER SEQUENCE pgqueue_message_id_seq RESTART WITH 1000000000")
 
     with captured_messages() as sent:
@@ -133,7 +130,7 @@ def test_the_first_message_of_all_is_captured(orders: BoundQueue, sql: Any) -> N
     assert [m.pk for m in sent] == [1000000000]
 
 
-def test_what_is_rolled_back_was_not_sent(orders: BoundQueue) -> None:
+def test_what_is_rolled_back_was_not_sent(orders):
     with captured_messages() as sent:
         with pytest.raises(RuntimeError), transaction.atomic():  # noqa: PT012
             orders.send(1)
@@ -143,12 +140,12 @@ def test_what_is_rolled_back_was_not_sent(orders: BoundQueue) -> None:
     assert [m.body for m in sent] == [2]
 
 
-def test_an_error_of_the_block_comes_through(orders: BoundQueue) -> None:
+def test_an_error_of_the_block_comes_through(orders):
     with pytest.raises(RuntimeError, match="of the block"), captured_messages(handle=True):
         raise RuntimeError("of the block")
 
 
-def test_what_is_sent_can_be_handled_at_once(orders: BoundQueue, own_handlers: None) -> None:
+def test_what_is_sent_can_be_handled_at_once(orders, own_handlers):
     queue("mails").create()
     handled: list[Any] = []
 
@@ -174,7 +171,7 @@ def test_what_is_sent_can_be_handled_at_once(orders: BoundQueue, own_handlers: N
     assert_not_enqueued("orders")
 
 
-def test_a_delay_passes(orders: BoundQueue) -> None:
+def test_a_delay_passes(orders):
     orders.send(1, delay=3600)
     orders.send(2, delay=3600, group="g")
     orders.send(3, delay=7200)
@@ -186,7 +183,7 @@ def test_a_delay_passes(orders: BoundQueue) -> None:
     assert sorted(m.body for m in orders.read(qty=5)) == [1, 2]
 
 
-def test_a_planned_retry_and_a_lease_end(orders: BoundQueue) -> None:
+def test_a_planned_retry_and_a_lease_end(orders):
     orders.send_batch([1, 2])
     first, _leased = orders.read(qty=2, vt=600)
     first.nack(delay=300)
@@ -197,7 +194,7 @@ def test_a_planned_retry_and_a_lease_end(orders: BoundQueue) -> None:
     assert 2 in [m.body for m in orders.read(qty=5)]
 
 
-def test_a_dedup_key_ends(orders: BoundQueue) -> None:
+def test_a_dedup_key_ends(orders):
     first = orders.send(1, dedup_key="k")
     assert orders.send(2, dedup_key="k") == first
 
@@ -206,7 +203,7 @@ def test_a_dedup_key_ends(orders: BoundQueue) -> None:
     assert orders.send(3, dedup_key="k") != first
 
 
-def test_schedules_send_what_became_due(orders: BoundQueue, own_handlers: None) -> None:
+def test_schedules_send_what_became_due(orders, own_handlers):
     found = Queue.objects.get(name="orders")
     Schedule.objects.create(name="each", queue=found, interval=HOUR, body=1, missed="all")
     Schedule.objects.create(name="once", queue=found, interval=HOUR, body=2)
@@ -219,6 +216,6 @@ def test_schedules_send_what_became_due(orders: BoundQueue, own_handlers: None) 
     assert travel(0) == 0
 
 
-def test_no_queue_goes_back(orders: BoundQueue) -> None:
+def test_no_queue_goes_back(orders):
     with pytest.raises(InvalidArgument, match="time cannot go back"):
         travel(-1)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
+from benchmarks import notes
 from example_project.embedded_postgres.server import EmbeddedServer
+from tests import waiting
 from tests.standby import copy, two_servers
 
 __all__ = ["Pair", "Servers", "execute", "kill", "pair", "until"]
 
+until = partial(waiting.until, seconds=60)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,7 +38,7 @@ class Servers(ABC):
         self.folder = folder
         self.addresses = addresses
         self.notes = folder / "notes"
-        self.notes.mkdir()
+        self.stop = folder / "stop"
         self.processes: list[subprocess.Popen[bytes]] = []
         #: The time at which the primary was dead.
         self.killed = float("inf")
@@ -79,18 +84,23 @@ class Servers(ABC):
     @property
     def _environment(self) -> dict[str, str]:
         hosts, ports = zip(*self.addresses, strict=True)
+        parameters = {"dbname": "postgres", "user": "postgres", "host": ",".join(hosts)}
+        options = {"target_session_attrs": "read-write", "connect_timeout": 2}
         return {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "DJANGO_SETTINGS_MODULE": "benchmarks.failover.settings",
-            "FAILOVER_HOSTS": ",".join(hosts),
-            "FAILOVER_PORTS": ",".join(map(str, ports)),
-            "FAILOVER_NOTES": str(self.notes),
+            "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
+            "BENCHMARK_DATABASE": json.dumps(
+                {**parameters, "port": ",".join(map(str, ports)), "options": options}
+            ),
+            notes.VARIABLE: str(self.notes),
         }
 
 
 class Pair(Servers):
     """A primary and a standby, which is promoted at once, as by an operator."""
+
+    url = ""
 
     def __init__(self, folder: Path, primary: EmbeddedServer, standby: EmbeddedServer) -> None:
         super().__init__(folder, [(server.host, server.port) for server in (primary, standby)])
@@ -98,30 +108,23 @@ class Pair(Servers):
         self.standby = standby
         self.url = primary.url()
 
-    url = ""
-
     def hold_back(self, seconds: float) -> None:
         """Stop sending to the standby, and return after ``seconds``."""
         [(walsender,)] = execute(self.url, "SELECT pid FROM pg_stat_replication")
-        os.kill(walsender, signal.SIGSTOP)
+        psutil.Process(walsender).suspend()
         time.sleep(seconds)
 
     def fail(self) -> None:
         kill(self.primary.data)
         self.killed = time.monotonic()
-        promote = [self.standby.bin_dir / "pg_ctl", "promote", "--wait"]
-        promote.append(f"-D{self.standby.data}")
+        promote = [self.standby.bin_dir / "pg_ctl", "promote", "--wait", f"-D{self.standby.data}"]
         subprocess.run(promote, check=True, capture_output=True, cwd="/", **self.standby.user)
         self.url = self.standby.url()
 
 
 @contextmanager
 def pair(*, synchronous: bool) -> Iterator[Pair]:
-    settings = {
-        "shared_buffers": "64MB",
-        "max_connections": "50",
-        "wal_retrieve_retry_interval": "200ms",
-    }
+    settings = {"max_connections": "50", "wal_retrieve_retry_interval": "200ms"}
     with (
         two_servers(settings) as (primary, standby),
         tempfile.TemporaryDirectory(prefix="pgqueue-over-") as folder,
@@ -149,26 +152,10 @@ def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait until ``condition()`` is true, and return its result. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not so after {seconds:g} seconds: {condition}")
-        time.sleep(0.02)
-    return found
-
-
 def kill(data: Path) -> None:
     """Kill all processes of a directory's server at once, like a power cut."""
-    postmaster = int((data / "postmaster.pid").read_text().split()[0])
-    # Stopped, so that it does not notice a dead child and restart.
-    os.kill(postmaster, signal.SIGSTOP)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == postmaster:
-            os.kill(int(stat.parent.name), signal.SIGKILL)
-    os.kill(postmaster, signal.SIGKILL)
+    postmaster = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+    # Suspended, so that it does not notice a dead child and restart.
+    postmaster.suspend()
+    for process in (*postmaster.children(), postmaster):
+        process.kill()

@@ -12,25 +12,14 @@ import importlib.util
 import shutil
 import subprocess
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from typing import Any, Protocol
 
 from django.db import transaction
 
 from benchmarks import database
-
-__all__ = [
-    "QUEUES",
-    "WORKERS",
-    "Queues",
-    "Worker",
-    "missing",
-    "open_queues",
-    "open_worker",
-    "versions",
-    "worker_class",
-]
+from benchmarks.payloads import BODY
 
 #: By a contestant's label: its module here, and its requirements (Python distributions, a program,
 #: or a Django module).
@@ -45,7 +34,6 @@ WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ours, tasks": ("ours_tasks", ("django.tasks",)),
     "django-tasks-db": ("django_tasks_db", ("django-tasks-db", "django.tasks")),
     "django-ox": ("django_ox", ("django-ox", "django.tasks")),
-    "django-q2": ("django_q2", ("django-q2",)),
     "PgQueuer": ("pgqueuer", ("pgqueuer", "asyncpg")),
     "PGMQ's client": ("pgmq_client", ("pgmq", "psycopg-pool")),
     "Procrastinate": ("procrastinate", ("procrastinate",)),
@@ -58,14 +46,8 @@ class Queues(Protocol):
 
     def create(self, queue: str, **options: Any) -> None: ...
     def drop(self, queue: str) -> None: ...
-    def fill(self, queue: str, bodies: list[Any], count: int, delay: float = 0) -> None:
-        """Send ``count`` messages in the fastest way, with ``delay`` in seconds."""
-        ...
-
-    def hold(self, queue: str, count: int) -> None:
-        """Read ``count`` messages and leave them in flight for an hour."""
-        ...
-
+    def fill(self, queue: str, bodies: list[Any], count: int, delay: float = 0) -> None: ...
+    def hold(self, queue: str, count: int) -> None: ...
     def send(self, queue: str, body: Any) -> int: ...
     def send_batch(self, queue: str, bodies: list[Any]) -> int: ...
     def cycle(self, queue: str, batch: int) -> int:
@@ -109,7 +91,7 @@ class Worker:
 
     def fill(self, count: int, mode: str) -> None:
         """Create a backlog, in any way: this is not measured."""
-        self.enqueue_many([{"x": "y" * 192}] * count, mode)
+        self.enqueue_many([BODY] * count, mode)
 
     def enqueue(self, body: dict[str, Any], mode: str) -> None:
         """Enqueue one message in its own transaction."""
@@ -142,16 +124,12 @@ class Worker:
 
 def missing(label: str) -> str | None:
     """The first requirement of a contestant that is not installed, or None."""
-    for needed in {**QUEUES, **WORKERS}[label][1]:
-        if needed == "npm":
-            found = shutil.which("npm") and shutil.which("node")
-        elif needed == "django.tasks":
-            found = importlib.util.find_spec(needed)
-        else:
-            found = _version(needed)
-        if not found:
-            return needed
-    return None
+    others = {
+        "npm": lambda: shutil.which("npm") and shutil.which("node"),
+        "django.tasks": lambda: importlib.util.find_spec("django.tasks"),
+    }
+    needed = {**QUEUES, **WORKERS}[label][1]
+    return next((each for each in needed if not others.get(each, partial(_version, each))()), None)
 
 
 def versions() -> dict[str, str]:
@@ -163,6 +141,8 @@ def versions() -> dict[str, str]:
         found["graphile-worker"] = _module("graphile_worker").VERSION
         node = subprocess.run(["node", "--version"], capture_output=True, text=True)
         found["node"] = node.stdout.strip().removeprefix("v")
+    if not missing("PGMQ"):
+        found["PGMQ's SQL"] = _module("pgmq").version()
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from django_tasks_db.models import DBTaskResult, get_date_max
 
 from benchmarks import peers
+from benchmarks.payloads import BODY
 from benchmarks.tasks import TASKS
 
 BACKEND = "django-tasks-db"
@@ -46,7 +47,7 @@ class Worker(peers.Worker):
         for start in range(0, count, CHUNK):
             DBTaskResult.objects.bulk_create(
                 DBTaskResult(
-                    args_kwargs={"args": [], "kwargs": {"x": "y" * 192}},
+                    args_kwargs={"args": [], "kwargs": BODY},
                     task_path=task.module_path,
                     queue_name=task.queue_name,
                     backend_name=BACKEND,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from itertools import cycle, islice
 from typing import Any
 
 from benchmarks import consumers, peers
-from django_pgqueue.engine.read import reading
-from django_pgqueue.models import Message, Process, Queue
+from django_pgqueue.models import Message, Queue
 
 HOUR = 3600
 CHUNK = 50_000
@@ -38,9 +36,15 @@ class Queues:
     def send_batch(self, queue: str, bodies: list[Any]) -> int:
         return len(Message.objects.send_batch(queue, bodies))
 
-    def cycle(self, queue: str, batch: int) -> int:
-        messages = Message.objects.read(queue, qty=batch)
+    def send_grouped(self, queue: str, bodies: list[Any], groups: list[Any]) -> None:
+        Message.objects.send_batch(queue, bodies, group=groups)
+
+    def cycle(self, queue: str, batch: int, operation: str = "read") -> int:
+        messages = getattr(Message.objects, operation)(queue, qty=batch)
         return len(Message.objects.archive(queue, messages)) if messages else 0
+
+    def cycle_grouped(self, queue: str, operation: str = "read_grouped_rr") -> int:
+        return self.cycle(queue, 100, operation)
 
 
 class Worker(peers.Worker):
@@ -48,7 +52,7 @@ class Worker(peers.Worker):
     tuned = "the same, with a function that takes up to 100 messages: `@consumer(batch=True)`"
     documentation = "docs/consumer.md"
     table = "pgqueue_ready"
-    queues = ("drain", "drain-20ms", "drain-50ms", "ordered", "wait", "latency")
+    queues: tuple[str, ...] = ("drain", "wait", "latency")
 
     def queue(self, mode: str) -> str:
         """The queue's name; when tuned, that of the queue with the batch handler."""
@@ -77,25 +81,3 @@ class Worker(peers.Worker):
         # Dropping a queue drops its partitions, including the archive.
         Message.objects.drop_queue(self.queue(mode))
         Message.objects.create_queue(self.queue(mode))
-
-    def fill_groups(self, count: int, mode: str, groups: int) -> None:
-        for number in range(groups):
-            bodies = [{"x": "y" * 192}] * (count // groups)
-            Message.objects.send_batch(mode, bodies, group=str(number))
-
-    def abandon(self, count: int, mode: str) -> None:
-        """Lease messages like a consumer process, and leave them as after its death."""
-        dead = Process.objects.register([mode], version="", using="default")
-        opened = Queue.objects.resolve(mode, None).opened
-        leased = reading.lease(opened, vt=HOUR, qty=count, process_id=dead.pk)
-        assert len(leased) == count
-        Process.objects.reap(dt.timedelta(0), using="default")
-
-    def seconds(self, mode: str) -> float:
-        """Seconds from the first last_read_at to the last ack of all archived messages."""
-        [(seconds,)] = self.connection.execute(
-            "SELECT extract(epoch FROM max(archived_at) - min(last_read_at))::float "
-            "FROM pgqueue_archive WHERE queue_id = %s",
-            [Queue.objects.resolve(mode, None).pk],
-        )
-        return float(seconds)

@@ -73,10 +73,16 @@ class Queues:
         )
         return len(self.cursor.fetchall())
 
-    def cycle(self, queue: str, batch: int) -> int:
+    def send_grouped(self, queue: str, bodies: list[Any], groups: list[Any]) -> None:
+        headers = [json.dumps({"x-pgmq-group": group}) for group in groups]
         self.cursor.execute(
-            "SELECT * FROM pgmq.read(%s, %s::integer, %s::integer)", [queue, 30, batch]
+            "SELECT count(*) FROM pgmq.send_batch(%s, %s::jsonb[], %s::jsonb[])",
+            [queue, [json.dumps(body) for body in bodies], headers],
         )
+
+    def cycle(self, queue: str, batch: int, operation: str = "read") -> int:
+        read = f"SELECT * FROM pgmq.{operation}(%s, %s::integer, %s::integer)"
+        self.cursor.execute(read, [queue, 30, batch])
         rows = self.cursor.fetchall()
         if not rows:
             return 0
@@ -84,3 +90,6 @@ class Queues:
             "SELECT * FROM pgmq.archive(%s, %s::bigint[])", [queue, [row[0] for row in rows]]
         )
         return len(self.cursor.fetchall())
+
+    def cycle_grouped(self, queue: str, operation: str = "read_grouped_rr") -> int:
+        return self.cycle(queue, 100, operation)

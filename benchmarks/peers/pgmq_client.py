@@ -19,7 +19,7 @@ from pgmq.notify_listener import SyncNotificationListener
 from psycopg.conninfo import make_conninfo
 
 from benchmarks import database, peers
-from benchmarks.notes import note
+from benchmarks.notes import note_delay
 from benchmarks.peers.pgmq import install
 
 BATCH = 100
@@ -27,7 +27,7 @@ CHUNK = 10_000
 HANDLERS: dict[str, Callable[[dict[str, Any]], None]] = {
     "drain": lambda body: None,
     "wait": lambda body: time.sleep(0.01),
-    "latency": lambda body: note(body["sent"]),
+    "latency": lambda body: note_delay(body["sent"]),
 }
 
 

@@ -23,7 +23,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.queries import Queries
 
 from benchmarks import database, peers
-from benchmarks.notes import note
+from benchmarks.notes import note_delay
 
 BATCH = 1000
 CHUNK = 5000
@@ -51,7 +51,7 @@ async def main(mode: str, options: dict[str, int]) -> None:
         await asyncio.sleep(0.01)
 
     async def note_the_delay(job: Any) -> None:
-        note(json.loads(job.payload)["sent"])
+        note_delay(json.loads(job.payload)["sent"])
 
     pgq.entrypoint(mode)(
         {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}[mode],

@@ -17,7 +17,7 @@ from typing import Any
 import procrastinate
 
 from benchmarks import database, peers
-from benchmarks.notes import note
+from benchmarks.notes import note_delay
 
 CONCURRENCY = 30
 CHUNK = 1000
@@ -41,7 +41,7 @@ async def wait_10ms(x: str) -> None:
 
 @app.task(queue="latency")
 async def note_the_delay(sent: float) -> None:
-    note(sent)
+    note_delay(sent)
 
 
 TASKS = {"drain": nothing, "wait": wait_10ms, "latency": note_the_delay}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Goal", "Measure", "Scenario", "registered", "scenario"]
+__all__ = ["Goal", "Measure", "Scenario", "beside_pgmq", "median_ms", "registered", "scenario"]
 
 #: Runs a contestant for one round. Returns the figure in the scenario's unit, or several by unit.
 Measure = Callable[[], "float | dict[str, float]"]
@@ -37,6 +39,14 @@ class Goal:
         return limit
 
 
+def beside_pgmq(at_least: float, webhooks: float | None = None) -> tuple[Goal, ...]:
+    """The goal of our operations, on a bare cursor and through Django."""
+    return tuple(
+        Goal(of, "PGMQ", at_least=at_least, webhooks=webhooks)
+        for of in ("ours, bare cursor", "ours")
+    )
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A question, its contestants, and the expected answer."""
@@ -46,15 +56,10 @@ class Scenario:
     title: str
     unit: str
     prepare: Callable[[Any], dict[str, Measure]]
-    baseline: str = "PGMQ"
+    baseline: str | None = "PGMQ"
     goals: tuple[Goal, ...] = ()
     webhooks: bool = False  # also with real webhooks
     rounds: int | None = None
-    full_only: bool = False
-
-    @property
-    def lower_is_better(self) -> bool:
-        return not self.unit.endswith("/s")
 
 
 def scenario(title: str, *, unit: str = "messages/s", **options: Any) -> Callable[..., Any]:
@@ -67,3 +72,13 @@ def scenario(title: str, *, unit: str = "messages/s", **options: Any) -> Callabl
         return prepare
 
     return register
+
+
+def median_ms(operation: Callable[[], Any], times: int) -> float:
+    """The median duration of an operation in milliseconds."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        operation()
+        took.append((time.perf_counter() - began) * 1000)
+    return statistics.median(took)

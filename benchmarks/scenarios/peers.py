@@ -6,14 +6,15 @@ Each contestant runs with its defaults and tuned as its documentation advises (i
 
 from __future__ import annotations
 
-import functools
 import tempfile
 import time
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from benchmarks import notes, open_loop
+from benchmarks.payloads import BODY
 from benchmarks.peers import WORKERS, Worker
 from benchmarks.scenarios import Goal, Measure, scenario
 from benchmarks.workers import drained, running
@@ -24,17 +25,9 @@ NUMBERS = (1, 4, 16)
 SENDERS = 4
 
 
-def drainers(bench: Any, mode: str, is_tuned: bool) -> dict[str, Worker]:
-    """All contestants, with empty queues."""
-    workers = bench.workers(*ALL, is_tuned=is_tuned)
-    for worker in workers.values():
-        worker.clear(mode)
-    return workers
-
-
-def labelled(workers: dict[str, Worker], is_tuned: bool) -> dict[str, Worker]:
+def labelled(workers: dict[str, Worker]) -> dict[str, Worker]:
     """The workers by the labels used in the results."""
-    return {f"{label}, tuned" if is_tuned else label: w for label, w in workers.items()}
+    return {f"{label}, tuned" if w.is_tuned else label: w for label, w in workers.items()}
 
 
 @scenario(
@@ -43,15 +36,12 @@ def labelled(workers: dict[str, Worker], is_tuned: bool) -> dict[str, Worker]:
 def peers_enqueue(bench: Any) -> dict[str, Measure]:
     bench.made_of = "one connection, 200 bytes each"
 
-    def measure(worker: Worker) -> Measure:
-        def run() -> float:
-            rate = bench.rate(lambda: worker.enqueue({"x": "y" * 192}, "drain") or 1)
-            worker.clear("drain")
-            return rate
+    def rate(worker: Worker) -> float:
+        found = bench.rate(lambda: worker.enqueue(BODY, "drain") or 1)
+        worker.clear("drain")
+        return found
 
-        return run
-
-    return {label: measure(worker) for label, worker in bench.workers(*ALL).items()}
+    return {label: partial(rate, worker) for label, worker in bench.workers(*ALL).items()}
 
 
 @scenario(
@@ -62,24 +52,17 @@ def peers_enqueue(bench: Any) -> dict[str, Measure]:
 def peers_enqueue_many(bench: Any) -> dict[str, Measure]:
     count = bench.amount(2_000, 10_000)
     bench.made_of = f"{count:,} messages of 200 bytes, one connection"
-    bodies = [{"x": "y" * 192}] * count
 
-    def measure(worker: Worker) -> Measure:
-        def run() -> float:
-            started = time.monotonic()
-            worker.enqueue_many(bodies, "drain")
-            seconds = time.monotonic() - started
-            worker.clear("drain")
-            return count / seconds
+    def rate(worker: Worker) -> float:
+        started = time.monotonic()
+        worker.enqueue_many([BODY] * count, "drain")
+        seconds = time.monotonic() - started
+        worker.clear("drain")
+        return count / seconds
 
-        return run
-
-    tuned = labelled(bench.workers(*ALL, is_tuned=True), True)
     # The only contestant whose default is another way to enqueue.
-    return {
-        label: measure(worker)
-        for label, worker in {**bench.workers("django-tasks-db"), **tuned}.items()
-    }
+    workers = bench.workers("django-tasks-db") | labelled(bench.workers(*ALL, is_tuned=True))
+    return {label: partial(rate, worker) for label, worker in workers.items()}
 
 
 @scenario(
@@ -93,12 +76,8 @@ def peers_enqueue_many(bench: Any) -> dict[str, Measure]:
     ),
 )
 def peers_drain(bench: Any) -> dict[str, Measure]:
-    measures = {}
-    for is_tuned in (False, True):
-        workers = drainers(bench, "drain", is_tuned)
-        for label, worker in labelled(workers, is_tuned).items():
-            measures[label] = functools.partial(drain, bench, worker, "drain")
-    return measures
+    workers = bench.workers(*ALL) | labelled(bench.workers(*ALL, is_tuned=True))
+    return {label: partial(drain, bench, w, "drain") for label, w in workers.items()}
 
 
 def drain(bench: Any, worker: Worker, mode: str, **how: int) -> dict[str, float]:
@@ -113,15 +92,14 @@ def drain(bench: Any, worker: Worker, mode: str, **how: int) -> dict[str, float]
     rounds=2,
 )
 def peers_concurrency(bench: Any) -> dict[str, Measure]:
-    workers = drainers(bench, "wait", True)
+    workers = bench.workers(*ALL, is_tuned=True)
     measures: dict[str, Measure] = {
-        f"{label}, {number}": functools.partial(drain, bench, worker, "wait", concurrency=number)
+        f"{label}, {number}": partial(drain, bench, worker, "wait", concurrency=number)
         for number in NUMBERS
         for label, worker in workers.items()
         if worker.has_concurrency
     }
-    limits = {f"the limit, {number}": functools.partial(float, number * 100) for number in NUMBERS}
-    return {**measures, **limits}
+    return measures | {f"the limit, {number}": partial(float, number * 100) for number in NUMBERS}
 
 
 @scenario(
@@ -130,9 +108,9 @@ def peers_concurrency(bench: Any) -> dict[str, Measure]:
     rounds=2,
 )
 def peers_processes(bench: Any) -> dict[str, Measure]:
-    workers = drainers(bench, "drain", True)
+    workers = bench.workers(*ALL, is_tuned=True)
     return {
-        f"{label}, {number}": functools.partial(drain, bench, worker, "drain", processes=number)
+        f"{label}, {number}": partial(drain, bench, worker, "drain", processes=number)
         for number in NUMBERS
         for label, worker in workers.items()
     }
@@ -167,14 +145,13 @@ def latencies(bench: Any, rate: int, seconds: int) -> dict[str, Measure]:
     bench.made_of = (
         f"{rate * seconds:,} messages at fixed moments over {seconds} s, from {SENDERS} connections"
     )
-    measures = {}
-    for is_tuned in (False, True):
-        # Ours is tuned for delays as for rates.
-        labels = [label for label in ALL if not (is_tuned and label.startswith("ours"))]
-        for label, worker in bench.workers(*labels, is_tuned=is_tuned).items():
-            name = f"{label}, tuned" if is_tuned else label
-            measures[name] = functools.partial(late, bench, label, worker, rate, seconds)
-    return measures
+    # Ours has no separate tuning for delays.
+    others = [label for label in ALL if not label.startswith("ours")]
+    workers = bench.workers(*ALL) | labelled(bench.workers(*others, is_tuned=True))
+    return {
+        label: partial(late, bench, label.removesuffix(", tuned"), worker, rate, seconds)
+        for label, worker in workers.items()
+    }
 
 
 def late(bench: Any, label: str, worker: Worker, rate: int, seconds: int) -> dict[str, float]:
@@ -200,14 +177,14 @@ def late(bench: Any, label: str, worker: Worker, rate: int, seconds: int) -> dic
         with running(worker, "latency", **{notes.VARIABLE: str(noted)}) as found:
             # Warm up: connections are open and the worker runs before the measurement.
             warm = set(send(time.monotonic(), SENDERS))
-            found.wait_for(lambda: warm <= notes.read(noted).keys())
+            found.wait_for(lambda: warm <= notes.delays(noted).keys())
             time.sleep(0.5)
             sent = send(time.monotonic() + 0.2, rate * seconds)
             until = time.monotonic() + 2
-            while len(notes.read(noted)) < len(sent) + len(warm) and time.monotonic() < until:
+            while len(notes.delays(noted)) < len(sent) + len(warm) and time.monotonic() < until:
                 time.sleep(0.1)
             ended = time.monotonic()
-            handled = notes.read(noted)
+            handled = notes.delays(noted)
     worker.clear("latency")
     delays = [1000 * delay for delay in open_loop.delays(sent, handled, ended)]
     return {

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import peers
 from benchmarks.peers import bare
-from benchmarks.scenarios import Goal, Measure, scenario
+from benchmarks.scenarios import Goal, Measure, beside_pgmq, scenario
 
 READERS = ("ours", "ours, bare cursor", "PGMQ")
 # Our queue decodes bodies with msgspec if it is installed; this lets PGMQ do so too.
@@ -44,15 +44,12 @@ def drains(
 
         return run
 
-    return {peer: measure(peer) for peer in bench.contestants(*readers)}
+    return bench.each(measure, *readers)
 
 
 @scenario(
     "Read 100 and archive them, 1 client",
-    goals=(
-        Goal("ours, bare cursor", "PGMQ", at_least=1.1),
-        Goal("ours", "PGMQ", at_least=1.1),
-    ),
+    goals=beside_pgmq(1.1),
     webhooks=True,
 )
 def read_100(bench: Any) -> dict[str, Measure]:
@@ -70,10 +67,7 @@ def read_100(bench: Any) -> dict[str, Measure]:
 
 @scenario(
     "Read 100 and archive them, 4 clients",
-    goals=(
-        Goal("ours, bare cursor", "PGMQ", at_least=1.5, webhooks=2.0),
-        Goal("ours", "PGMQ", at_least=1.5, webhooks=2.0),
-    ),
+    goals=beside_pgmq(1.5, webhooks=2.0),
     webhooks=True,
 )
 def read_100_4_clients(bench: Any) -> dict[str, Measure]:
@@ -82,10 +76,7 @@ def read_100_4_clients(bench: Any) -> dict[str, Measure]:
 
 @scenario(
     "Read 1 and archive it, 1 client",
-    goals=(
-        Goal("ours, bare cursor", "PGMQ", at_least=1.2),
-        Goal("ours", "PGMQ", at_least=1.2),
-    ),
+    goals=beside_pgmq(1.2),
 )
 def read_1(bench: Any) -> dict[str, Measure]:
     return drains(bench, clients=1, batch=1)
@@ -93,10 +84,7 @@ def read_1(bench: Any) -> dict[str, Measure]:
 
 @scenario(
     "Read 1 and archive it, 8 clients",
-    goals=(
-        Goal("ours, bare cursor", "PGMQ", at_least=1.2),
-        Goal("ours", "PGMQ", at_least=1.2),
-    ),
+    goals=beside_pgmq(1.2),
 )
 def read_1_8_clients(bench: Any) -> dict[str, Measure]:
     return drains(bench, clients=8, batch=1)
@@ -124,4 +112,4 @@ def read_wal(bench: Any) -> dict[str, Measure]:
 
         return run
 
-    return {peer: measure(peer) for peer in bench.contestants("ours", "PGMQ")}
+    return bench.each(measure, "ours", "PGMQ")

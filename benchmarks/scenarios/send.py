@@ -8,17 +8,14 @@ from typing import Any
 
 from benchmarks import peers
 from benchmarks.peers import bare
-from benchmarks.scenarios import Goal, Measure, scenario
+from benchmarks.scenarios import Goal, Measure, beside_pgmq, scenario
 
 SENDERS = ("ours", "ours, bare cursor", "PGMQ")
 
 
 @scenario(
     "Send one message, each its own commit",
-    goals=(
-        Goal("ours, bare cursor", "PGMQ", at_least=1.0),
-        Goal("ours", "PGMQ", at_least=1.0),
-    ),
+    goals=beside_pgmq(1.0),
     webhooks=True,
 )
 def send_one(bench: Any) -> dict[str, Measure]:
@@ -27,15 +24,12 @@ def send_one(bench: Any) -> dict[str, Measure]:
         bodies = cycle(bench.payload.bodies)
         return lambda: bench.rate(lambda: queues.send(name, next(bodies)))
 
-    return {peer: measure(peer) for peer in bench.contestants(*SENDERS)}
+    return bench.each(measure, *SENDERS)
 
 
 @scenario(
     "Send a batch of 100, each batch its own commit",
-    goals=(
-        Goal("ours, bare cursor", "PGMQ", at_least=1.0),
-        Goal("ours", "PGMQ", at_least=1.0),
-    ),
+    goals=beside_pgmq(1.0),
     webhooks=True,
 )
 def send_batch(bench: Any) -> dict[str, Measure]:
@@ -43,7 +37,7 @@ def send_batch(bench: Any) -> dict[str, Measure]:
         queues, name = bench.queue(peer)
         return lambda: bench.rate(lambda: queues.send_batch(name, bench.payload.take(100)))
 
-    return {peer: measure(peer) for peer in bench.contestants(*SENDERS)}
+    return bench.each(measure, *SENDERS)
 
 
 @scenario(
@@ -62,12 +56,8 @@ def send_bulk(bench: Any) -> dict[str, Measure]:
 
     def pgmq() -> float:
         queues, name = bench.queue("PGMQ")
-
-        def batches() -> None:
-            for start in range(0, len(bodies), 100):
-                queues.send_batch(name, bodies[start : start + 100])
-
-        return rate(batches)
+        starts = range(0, len(bodies), 100)
+        return rate(lambda: [queues.send_batch(name, bodies[n : n + 100]) for n in starts])
 
     def rate(send: Any) -> float:
         started = time.monotonic()

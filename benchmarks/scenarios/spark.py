@@ -1,45 +1,38 @@
 """The Spark pipeline: reading into Spark, exporting a lake, writing from Spark.
 
-Needs PySpark and Java, and is skipped without them. DuckDB and Polars are measured too where they
-are installed. Spark's own JDBC reader is measured if its driver is installed (Debian's
-libpostgresql-jdbc-java) and the server listens on TCP, which the benchmark's own server does not:
-set DATABASE_URL.
+DuckDB is measured too where it is installed. Spark's own JDBC reader needs its driver (Debian's
+libpostgresql-jdbc-java) and a server that listens on TCP, which the benchmark's own server does
+not: set DATABASE_URL.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 from psycopg.conninfo import make_conninfo
 
 from benchmarks import database
 from benchmarks.scenarios import Goal, Measure, scenario
 
+READ = "CREATE TABLE read AS SELECT * FROM rows"
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 AVAILABLE = shutil.which("java") is not None and all(
     find_spec(name) for name in ("pyspark", "pyarrow", "adbc_driver_postgresql")
 )
-
-
-def spark_scenario(
-    title: str, *, baseline: str, unit: str = "s", webhooks: bool = False, **limit: float
-) -> Callable[..., Any]:
-    """Register a scenario if Spark is available, with our ratio to the baseline as its goal."""
-    if not AVAILABLE:
-        return lambda prepare: prepare
-    goals = (Goal("ours", baseline, **limit),) if limit else ()
-    return scenario(title, unit=unit, baseline=baseline, goals=goals, webhooks=webhooks)
 
 
 # Three days of history, inserted without the trigger: archived a day ago, and never read.
@@ -78,6 +71,8 @@ def rows_of(bench: Any, small: int) -> int:
     """The number of rows: ``small`` small bodies, or a twentieth of it in webhooks, which are forty
     times as large.
     """
+    if not AVAILABLE:
+        raise RuntimeError("needs Java, PySpark, PyArrow and ADBC's driver")
     count = small if bench.payload.is_small else small // 20
     bench.made_of = f"{count:,} rows"
     return count
@@ -174,43 +169,21 @@ def reads(bench: Any, columns: str, query: str) -> dict[str, Measure]:
         theirs()
         measures["Spark's JDBC"] = theirs
     plain = f"SELECT * FROM {query.format_map(tables)}"
-    for label, needed, action in (
-        ("DuckDB through ADBC", "duckdb", read_by_duckdb),
-        ("Polars through ADBC", "polars", read_by_polars),
-        ("COPY to a client", "psycopg", read_by_copy),
-    ):
-        if find_spec(needed):
-            measures[label] = partial(rate, count, action, plain)
+    if find_spec("duckdb"):
+        measures["DuckDB through ADBC"] = lambda: count / seconds(lambda: by_duckdb(plain, READ))
+    measures["COPY to a client"] = lambda: count / seconds(lambda: read_by_copy(plain))
     return measures
 
 
-def rate(count: int, action: Callable[[str], None], query: str) -> float:
-    return count / seconds(lambda: action(query))
-
-
-@contextmanager
-def record_batches(query: str) -> Iterator[Any]:
-    """A query's rows as Arrow record batches, through ADBC."""
+def by_duckdb(query: str, statement: str) -> None:
+    """Run a statement of DuckDB on ``rows``, a query's record batches through ADBC."""
     import adbc_driver_postgresql.dbapi as adbc
-
-    with adbc.connect(url()) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        yield cursor.fetch_record_batch()
-
-
-def read_by_duckdb(query: str) -> None:
     import duckdb
 
-    with record_batches(query) as rows, duckdb.connect() as connection:  # noqa: F841
-        # DuckDB finds the variable by its name.
-        connection.execute("CREATE TABLE read AS SELECT * FROM rows")
-
-
-def read_by_polars(query: str) -> None:
-    import polars
-
-    with record_batches(query) as rows:
-        polars.from_arrow(rows.read_all())
+    with adbc.connect(url()) as connection, connection.cursor() as cursor, duckdb.connect() as duck:
+        cursor.execute(query)
+        rows = cursor.fetch_record_batch()  # noqa: F841  DuckDB finds it by its name
+        duck.execute(statement)
 
 
 def read_by_copy(query: str) -> None:
@@ -223,11 +196,11 @@ def read_by_copy(query: str) -> None:
             pass
 
 
-@spark_scenario(
+@scenario(
     "Read the archive into Spark, without bodies",
     baseline="Spark's JDBC",
     unit="rows/s",
-    at_least=1.33,  # at most 0.75 of the baseline's time
+    goals=(Goal("ours", "Spark's JDBC", at_least=1.33),),  # at most 0.75 of its time
 )
 def spark_read_archive(bench: Any) -> dict[str, Measure]:
     columns = "id,enqueued_at,first_read_at,last_read_at,archived_at,archive_xid,read_ct,attempts"
@@ -235,12 +208,12 @@ def spark_read_archive(bench: Any) -> dict[str, Measure]:
     return reads(bench, f"{columns},state,error,result", query)
 
 
-@spark_scenario(
+@scenario(
     "Read the archive into Spark, with bodies",
     baseline="Spark's JDBC",
     unit="rows/s",
     webhooks=True,
-    at_least=1.33,  # at most 0.75 of the baseline's time
+    goals=(Goal("ours", "Spark's JDBC", at_least=1.33),),  # at most 0.75 of its time
 )
 def spark_read_bodies(bench: Any) -> dict[str, Measure]:
     query = (
@@ -250,11 +223,12 @@ def spark_read_bodies(bench: Any) -> dict[str, Measure]:
     return reads(bench, "id,state,archived_at,body", query)
 
 
-@spark_scenario(
+@scenario(
     "Archive to Parquet, in a warm session",
+    unit="s",
     baseline="DuckDB through ADBC",
     webhooks=True,
-    at_most=1.2,
+    goals=(Goal("ours", "DuckDB through ADBC", at_most=1.2),),
 )
 def spark_export(bench: Any) -> dict[str, Measure]:
     """Export an archive with bodies to Parquet by date, in a warm session."""
@@ -271,17 +245,14 @@ def spark_export(bench: Any) -> dict[str, Measure]:
     ours()
     if find_spec("duckdb"):
         measures["DuckDB through ADBC"] = lambda: seconds(
-            lambda: by_duckdb(tables, folder / "duckdb")
-        )
-    if find_spec("polars"):
-        measures["Polars through ADBC"] = lambda: seconds(
-            lambda: by_polars(tables, folder / "polars")
+            lambda: to_parquet(tables, folder / "duckdb")
         )
     return measures
 
 
-@spark_scenario(
+@scenario(
     "Archive to Parquet, cold: by a process of its own",
+    unit="s",
     baseline="DuckDB through ADBC, a new process",
 )
 def spark_export_cold(bench: Any) -> dict[str, Measure]:
@@ -295,15 +266,17 @@ def spark_export_cold(bench: Any) -> dict[str, Measure]:
 
     measures: dict[str, Measure] = {"ours, with a new session": ours}
     if find_spec("duckdb"):
-        call = (
-            f"from {__name__} import by_duckdb; by_duckdb({tables!r}, {str(folder / 'duckdb')!r})"
-        )
+        call = f"from {__name__} import to_parquet; to_parquet({tables!r}, '{folder}/duckdb')"
         measures["DuckDB through ADBC, a new process"] = lambda: seconds(lambda: run("-c", call))
     return measures
 
 
-def run(*arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+def run(*arguments: str, **environment: str) -> str:
+    """The output of a Python process."""
+    variables = {**os.environ, **environment}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
+    return done.stdout
 
 
 PLAIN_ROLLUP = """
@@ -322,7 +295,12 @@ GROUP BY a.queue_id, 1
 ALL_TABLES = {"archive": "pgqueue_archive", "message": "pgqueue_message"}
 
 
-@spark_scenario("Roll up the archive, in a warm session", baseline="plain SQL", at_most=1.5)
+@scenario(
+    "Roll up the archive, in a warm session",
+    unit="s",
+    baseline="plain SQL",
+    goals=(Goal("ours", "plain SQL", at_most=1.5),),
+)
 def spark_rollup(bench: Any) -> dict[str, Measure]:
     """Roll up everything; the baseline does most of the same work in PostgreSQL."""
     from pyspark_pgqueue.rollup import rollup
@@ -337,8 +315,7 @@ def spark_rollup(bench: Any) -> dict[str, Measure]:
     return {"ours": ours, "plain SQL": lambda: seconds(lambda: bench.sql(plain))}
 
 
-#: The number of queues, and all rows as a multiple of the normal number. The last shape is for
-#: --full.
+#: The number of queues, and all rows as a multiple of the normal number. --size full has the last.
 SHAPES = {
     "1 queue": (1, 1),
     "1 queue, a tenth of the rows": (1, 0.1),
@@ -348,7 +325,7 @@ SHAPES = {
 }
 
 
-@spark_scenario(
+@scenario(
     "Cost of a row by growth: of queues, and of rows in all of them",
     baseline="1 queue",
     unit="µs, read",
@@ -358,8 +335,7 @@ def spark_growth(bench: Any) -> dict[str, Measure]:
     from pyspark_pgqueue.export import export
     from pyspark_pgqueue.rollup import rollup
 
-    normal = bench.amount(30_000, 3_000_000)
-    bench.made_of = f"{normal:,} rows"
+    normal = rows_of(bench, bench.amount(30_000, 3_000_000))
     folder = folder_for(bench)
     shapes = list(SHAPES.items())[: bench.amount(4, 4, len(SHAPES))]
 
@@ -401,25 +377,11 @@ def lake_rows(tables: dict[str, Any]) -> str:
     )
 
 
-def by_duckdb(tables: dict[str, Any], folder: Path) -> None:
-    import duckdb
-
+def to_parquet(tables: dict[str, Any], folder: Path | str) -> None:
+    """Export by DuckDB as our job does."""
     shutil.rmtree(folder, ignore_errors=True)
-    with record_batches(lake_rows(tables)) as rows:  # noqa: F841  DuckDB finds it by its name
-        duckdb.sql(
-            f"COPY (SELECT * FROM rows) TO '{folder}' "
-            f"(FORMAT parquet, COMPRESSION zstd, PARTITION_BY (queue, date))"
-        )
-
-
-def by_polars(tables: dict[str, Any], folder: Path) -> None:
-    import polars
-
-    shutil.rmtree(folder, ignore_errors=True)
-    with record_batches(lake_rows(tables)) as rows:
-        frame = polars.from_arrow(rows.read_all())
-    assert isinstance(frame, polars.DataFrame)
-    frame.write_parquet(polars.PartitionBy(folder, key=["queue", "date"]), mkdir=True)
+    layout = "FORMAT parquet, COMPRESSION zstd, PARTITION_BY (queue, date)"
+    by_duckdb(lake_rows(tables), f"COPY (SELECT * FROM rows) TO '{folder}' ({layout})")
 
 
 def kinds_of(bodies: list[str], folder: Path) -> Path:
@@ -432,11 +394,12 @@ def kinds_of(bodies: list[str], folder: Path) -> Path:
     return folder / "kinds.parquet"
 
 
-@spark_scenario(
+@scenario(
     "Write rows from Spark into a queue",
+    unit="s",
     baseline="bare COPY into the queue",
     webhooks=True,
-    at_most=1.4,
+    goals=(Goal("ours", "bare COPY into the queue", at_most=1.4),),
 )
 def spark_write(bench: Any) -> dict[str, Measure]:
     """Write rows from Parquet into a queue; the baseline copies the same bodies with COPY."""
@@ -475,3 +438,85 @@ def spark_write(bench: Any) -> dict[str, Measure]:
 
     ours()
     return {"ours": ours, "bare COPY into the queue": bare}
+
+
+STEPS = ("read", "export", "roll up", "write")
+
+
+@scenario(
+    "Memory of Spark's Python workers on two cores, with a heap of 512 MB for the JVM",
+    baseline=None,
+    unit="MB, tasks",
+    webhooks=True,
+    goals=tuple(Goal(step, at_most=500) for step in STEPS),
+)
+def spark_memory(bench: Any) -> dict[str, Measure]:
+    """The most that the workers held at a time; those in which the driver plans hold no rows."""
+    name, _, _ = history(bench)
+    _, copies = bench.queue("ours")
+    folder = folder_for(bench)
+    # Hides polars, which ADBC would import and a cluster's machine does not need.
+    (folder / "absent").mkdir()
+    (folder / "absent" / "polars.py").write_text("raise ImportError('absent')\n")
+    paths = [str(folder / "absent"), os.environ.get("PYTHONPATH", "")]
+
+    def held(step: str) -> dict[str, float]:
+        # A new process each time: the JVM keeps its heap, and workers live for a minute.
+        arguments = (step, name, copies, no_lake(folder) if step == "export" else f"{folder}/ours")
+        call = f"from {__name__} import print_peak; print_peak{arguments!r}"
+        said = run("-c", call, PYTHONPATH=os.pathsep.join(filter(None, paths)))
+        found: dict[str, float] = json.loads(said.splitlines()[-1])
+        return found
+
+    return {step: partial(held, step) for step in STEPS}
+
+
+def print_peak(step: str, name: str, copies: str, lake: str) -> None:
+    """Run a step, and print the most memory that Python processes held meanwhile, as JSON."""
+    from pyspark_pgqueue.export import export
+    from pyspark_pgqueue.rollup import rollup
+    from pyspark_pgqueue.session import local_session
+
+    spark = local_session("memory", cores=2, memory="512m")
+    options = {"url": url(), "subscribe": name, "columns": "body"}
+    bodies = spark.read.format("pgqueue").options(**options).load()
+    written = bodies.write.format("pgqueue").mode("append").options(url=url(), queue=copies)
+    actions: dict[str, Callable[[], Any]] = {
+        "read": bodies.write.format("noop").mode("overwrite").save,
+        "export": lambda: export(spark, url(), lake),
+        "roll up": lambda: rollup(spark, url(), every=True, lake=lake),
+        "write": written.save,
+    }
+    most: dict[str, float] = {}
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            for unit, size in held_now().items():
+                most[unit] = max(most.get(unit, 0), size)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    actions[step]()  # here, since Spark has no session in another thread
+    ended.set()
+    watching.join()
+    print(json.dumps(most))
+
+
+def held_now() -> dict[str, float]:
+    """Megabytes held by this process's Python workers, by what the workers do.
+
+    A proportional set size counts shared pages once.
+    """
+    sizes: dict[bool, list[float]] = {True: [], False: []}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            command = " ".join(process.cmdline())
+            if ".daemon" in command and "java" not in command:
+                size = process.memory_full_info().pss / 2**20
+                sizes["pyspark.worker" in command].append(size)
+    return {
+        "MB, tasks": sum(sizes[True]),
+        "MB, the largest task": max(sizes[True], default=0),
+        "MB, planning": sum(sizes[False]),
+    }

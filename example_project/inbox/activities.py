@@ -112,9 +112,8 @@ def pull_request(payload: Payload) -> Line:
 @describes("release", Kind.RELEASE)
 def release(payload: Payload) -> Line:
     release = payload["release"]
-    return f"{payload['action']} release {release['name'] or release['tag_name']}", release[
-        "html_url"
-    ]
+    name = release["name"] or release["tag_name"]
+    return f"{payload['action']} release {name}", release["html_url"]
 
 
 @describes("star", Kind.STAR)

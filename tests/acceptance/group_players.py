@@ -7,8 +7,6 @@ import random
 import time
 from typing import Any
 
-from django_pgqueue import queue
-
 __all__ = ["send", "work"]
 
 
@@ -26,6 +24,8 @@ def send(databases: dict[str, dict[str, Any]], groups: list[str], messages: int,
     """Send numbered messages to this process's groups; some transactions sleep, some roll back."""
     _set_up(databases)
     from django.db import transaction
+
+    from django_pgqueue import queue
 
     chance = random.Random(seed)
     todo = dict.fromkeys(groups, 1)
@@ -46,6 +46,8 @@ def work(databases: dict[str, dict[str, Any]], seed: int) -> None:
     """Consume until killed: record each held message, then its effect together with its ack."""
     _set_up(databases)
     from django.db import connection, transaction
+
+    from django_pgqueue import queue
 
     chance = random.Random(seed)
     orders = queue("orders")

@@ -32,7 +32,7 @@ def rehearse(label: str, *, is_tuned: bool) -> dict[str, Any]:
         noted = Path(directory) / "notes"
         with running(worker, "latency", **{notes.VARIABLE: str(noted)}) as found:
             found.wait_for(lambda: not worker.remaining("latency"))
-        handled = sorted(float(line.split()[0]) for line in noted.read_text().splitlines())
+        handled = sorted(sent for sent, _ in notes.read(noted))
     [process] = found.processes
     remaining = worker.remaining("latency")
     worker.close()

@@ -24,8 +24,8 @@ LABELS = [label for label, (_, needed) in WORKERS.items() if "npm" not in needed
 @pytest.mark.parametrize("tuning", [[], ["--tuned"]], ids=["default", "tuned"])
 @pytest.mark.parametrize("label", LABELS)
 def test_a_worker_handles_every_message_once_and_ends_when_it_is_asked_to(
-    label: str, tuning: list[str], django_db_setup: None
-) -> None:
+    label, tuning, django_db_setup
+):
     if needed := missing(label):
         pytest.skip(f"needs {needed}")
 

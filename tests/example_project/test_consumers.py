@@ -49,7 +49,7 @@ def post_and_consume(payloads: list[tuple[str, bytes]], post: Any, consume: Any)
     assert sum(Repository.objects.values_list("activity_count", flat=True)) == len(with_repository)
 
 
-def test_every_shipped_payload_becomes_an_activity(post: Any, consume: Any) -> None:
+def test_every_shipped_payload_becomes_an_activity(post, consume):
     post_and_consume(load(), post, consume)
 
 
@@ -57,11 +57,11 @@ def test_every_shipped_payload_becomes_an_activity(post: Any, consume: Any) -> N
     not REAL_PAYLOADS.exists(),
     reason="no real payloads here: name a file of them in PGQUEUE_WEBHOOKS",
 )
-def test_every_real_payload_becomes_an_activity(post: Any, consume: Any) -> None:
+def test_every_real_payload_becomes_an_activity(post, consume):
     post_and_consume(load(REAL_PAYLOADS), post, consume)
 
 
-def test_an_activity_tells_who_did_what_where(post: Any, consume: Any) -> None:
+def test_an_activity_names_actor_action_and_repository(post, consume):
     post(star())
 
     consume()
@@ -71,7 +71,7 @@ def test_an_activity_tells_who_did_what_where(post: Any, consume: Any) -> None:
     assert activity.repository == Repository.objects.get(full_name="acme/rocket")
 
 
-def test_a_message_delivered_twice_counts_once(post: Any, github: Any) -> None:
+def test_a_message_delivered_twice_counts_once(post, github):
     post(star())
     [message] = github.read(in_transaction=True)
 
@@ -82,7 +82,7 @@ def test_a_message_delivered_twice_counts_once(post: Any, github: Any) -> None:
     assert Repository.objects.get().activity_count == 1
 
 
-def test_an_older_delivery_does_not_bring_back_older_numbers(post: Any, github: Any) -> None:
+def test_an_older_delivery_does_not_bring_back_older_numbers(post, github):
     post(star(stargazers_count=7))
     post(star(stargazers_count=8))
     older, newer = github.read(qty=2, in_transaction=True)

@@ -87,7 +87,7 @@ def children_of(environment: dict[str, str]) -> list[int]:
     return found
 
 
-def test_the_demo_accounts_for_every_delivery_and_runs_again(start: Any) -> None:
+def test_the_demo_accounts_for_every_delivery_and_runs_again(start):
     for count in (60, 15):
         code, stdout, stderr = run(start, "--count", str(count), "--once", "--json")
 
@@ -109,7 +109,7 @@ def test_the_demo_accounts_for_every_delivery_and_runs_again(start: Any) -> None
         assert "\r" not in stderr  # lines were printed, and no bar
 
 
-def test_refused_and_dead_payloads_are_counted_apart(start: Any, tmp_path: Path) -> None:
+def test_refused_and_dead_payloads_are_counted_apart(start, tmp_path):
     good = {"event": "star_gazing", "payload": {}}
     refused = {"event": "Not An Event", "payload": {}}
     failing = {"event": "push", "payload": {"ref": "and nothing else"}}
@@ -128,7 +128,7 @@ def test_refused_and_dead_payloads_are_counted_apart(start: Any, tmp_path: Path)
     }
 
 
-def test_the_demo_goes_on_serving_feed_and_admin(start: Any, environment: dict[str, str]) -> None:
+def test_the_demo_goes_on_serving_feed_and_admin(start, environment):
     process = start("--count", "12")
     said = ""
     while "Ctrl-C" not in said:
@@ -154,11 +154,11 @@ def test_the_demo_goes_on_serving_feed_and_admin(start: Any, environment: dict[s
     assert not children_of(environment)
 
 
-def test_a_planted_fault_does_nothing_without_the_setting() -> None:
+def test_a_planted_fault_does_nothing_without_the_setting():
     assert faults.inject(len) is len
 
 
-def test_a_payload_file_that_is_not_there_is_named(start: Any) -> None:
+def test_a_payload_file_that_is_not_there_is_named(start):
     code, _, stderr = run(start, "--payloads", "nowhere.jsonl")
 
     assert code == 1
@@ -167,9 +167,7 @@ def test_a_payload_file_that_is_not_there_is_named(start: Any) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_demo(
-    start: Any, environment: dict[str, str], ending: signal.Signals
-) -> None:
+def test_no_process_outlives_the_demo(start, environment, ending):
     process = start("--count", "100000")
     until(lambda: len(children_of(environment)) == 3, DEADLINE_SECONDS)
 

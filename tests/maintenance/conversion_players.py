@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from django_pgqueue import queue
 from tests.actors import _enter
 
 __all__ = ["consume", "convert_and_die", "maintain", "send"]
@@ -79,6 +78,7 @@ def consume(databases: dict[str, Any], stop: Event, number: int) -> None:
 def maintain(databases: dict[str, Any], stop: Event, number: int) -> None:
     """Run maintenance repeatedly."""
     _enter(databases, {})
+    from django_pgqueue import queue
 
     while not stop.is_set():
         queue("orders").maintain(patience=0.2)

@@ -51,7 +51,7 @@ def fill(queue: Queue, count: int, *, sent: dt.timedelta, archived: dt.timedelta
         return
     for hot in ("ready", "deferred", "waiting"):
         run(
-            f"DELETE FROM {queue.tables[hot]} WHERE queue_id = %s AND enqueued_at = now() - %s",
+            f"DELETE FROM pgqueue_{hot} WHERE queue_id = %s AND enqueued_at = now() - %s",
             queue.pk,
             sent,
         )
@@ -136,7 +136,7 @@ def test_a_batch_reads_so_many_pages_wherever_it_is(queue: Queue, db: None) -> N
 def test_keys_are_swept_in_the_order_in_which_they_run_out(queue: Queue, db: None) -> None:
     with rolled_back():
         run(
-            f"INSERT INTO {queue.tables['dedup']} SELECT n, now() + (n - 50) * interval '1 s', "
+            "INSERT INTO pgqueue_dedup SELECT n, now() + (n - 50) * interval '1 s', "
             "%s, n::text FROM generate_series(1, 50000) n",
             queue.pk,
         )

@@ -35,13 +35,13 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "arguments"), COMMANDS)
-def test_a_queue_that_does_not_exist_is_said(db: None, command: str, arguments: list[str]) -> None:
+def test_a_queue_that_does_not_exist_is_named_by_each_command(db, command, arguments):
     with pytest.raises(CommandError, match="There is no queue 'nothing' in database 'default'"):
         call(command, *arguments)
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_each_works_on_the_database_that_is_named() -> None:
+def test_each_works_on_the_database_that_is_named():
     call("pgqueue_create", "orders", "--database", "other")
     call("pgqueue_send", "orders", "7", "--database", "other")
 
@@ -56,15 +56,13 @@ def test_each_works_on_the_database_that_is_named() -> None:
 
 
 @pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health", "pgqueue_rollup"])
-def test_a_database_that_does_not_exist_is_refused_with_those_that_do(
-    db: None, command: str
-) -> None:
+def test_a_database_that_does_not_exist_is_refused_with_those_that_do(db, command):
     with pytest.raises(CommandError, match=r"invalid choice: 'nowhere'.*default"):
         call(command, "--database", "nowhere")
 
 
 @pytest.mark.parametrize("command", ["pgqueue_queues", "pgqueue_health"])
-def test_missing_tables_are_said_with_the_way_to_make_them(db: None, command: str) -> None:
+def test_missing_tables_are_named_with_the_command_that_creates_them(db, command):
     with connections["default"].cursor() as cursor:
         cursor.execute("ALTER TABLE pgqueue_queue RENAME TO elsewhere")
 
@@ -73,9 +71,7 @@ def test_missing_tables_are_said_with_the_way_to_make_them(db: None, command: st
 
 
 @pytest.mark.parametrize("error", [OperationalError, psycopg.OperationalError])
-def test_a_database_that_does_not_answer_is_said(
-    db: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+def test_a_database_that_does_not_answer_is_one_line_with_advice(db, monkeypatch, error):
     """A job uses connections that are not Django's."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
@@ -96,9 +92,7 @@ def test_a_database_that_does_not_answer_is_said(
         {"application_name": "x"},
     ],
 )
-def test_a_job_reaches_the_database_whatever_is_for_django_alone(
-    db: None, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_a_job_reaches_the_database_whatever_is_for_django_alone(db, monkeypatch, options):
     database = connections["default"].settings_dict
     monkeypatch.setitem(database, "OPTIONS", {**database["OPTIONS"], **options})
 
@@ -112,21 +106,21 @@ def test_a_job_reaches_the_database_whatever_is_for_django_alone(
     ("text", "seconds"),
     [("0", 0), ("90", 90), ("90s", 90), ("1.5h", 5400), ("1d 2 h", 93_600), ("2d", 172_800)],
 )
-def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: int) -> None:
+def test_a_duration_is_seconds_or_has_a_unit(text, seconds):
     assert base.duration(text) == dt.timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1y", "1 h 5", "9" * 400 + "w", "٣"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="is not a duration: write 30"):
         base.duration(text)
 
 
-def test_a_table_lets_no_message_steer_the_terminal() -> None:
+def test_a_table_lets_no_message_steer_the_terminal():
     assert base.table({"group": "<"}, [["\x1b[2Jé\n"]]) == ["group", "?[2Jé?"]
 
 
-def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
     out = Terminal()
 
     with Progress(OutputWrapper(out), "sent", total=40) as bar:
@@ -137,7 +131,7 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
     assert wiped == ""
 
 
-def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_a_line_is_written_now_and_then(monkeypatch):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     out = io.StringIO()
@@ -160,7 +154,7 @@ def test_elsewhere_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatc
         ("pgqueue_doctor", "--old-snapshot"),
     ],
 )
-def test_a_time_has_a_unit_where_it_is_given_one(command: str, option: str) -> None:
+def test_options_of_time_accept_units(command, option):
     parser = load_command_class("django_pgqueue", command).create_parser("manage.py", command)
 
     options = vars(parser.parse_args([option, "1.5m"]))

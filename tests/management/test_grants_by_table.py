@@ -119,9 +119,7 @@ def may(statement: str, *, has_rows: bool) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_role_of_one_queue_may_do_what_the_table_says(
-    role: str, one_of_each: None, kind: str
-) -> None:
+def test_a_role_of_one_queue_may_do_what_the_table_says(role, one_of_each, kind):
     call("pgqueue_grants", "--role", role, "--for", kind, "--queue", "orders", "--apply")
     asked = {
         (table, name): statements(table, name)
@@ -142,7 +140,7 @@ def test_a_role_of_one_queue_may_do_what_the_table_says(
     }
 
 
-def test_the_table_has_every_table_of_the_queues(one_of_each: None) -> None:
+def test_the_table_has_every_table_of_the_queues(one_of_each):
     made = run_sql(
         "SELECT relname::text FROM pg_class WHERE relname ~ '^pgqueue_' AND relkind IN ('r', 'p') "
         "AND relname !~ '_q[0-9]+'"
@@ -153,9 +151,7 @@ def test_the_table_has_every_table_of_the_queues(one_of_each: None) -> None:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "operator", "analyst"])
-def test_a_role_of_all_queues_sees_the_rows_of_all_and_of_later_ones(
-    role: str, one_of_each: None, kind: str
-) -> None:
+def test_a_role_of_all_queues_sees_the_rows_of_all_and_of_later_ones(role, one_of_each, kind):
     call("pgqueue_grants", "--role", role, "--for", kind, "--apply")
     later = Message.objects.create_queue("later")
     Attempt.objects.create(queue=later, message_id=1, attempt=1)
@@ -165,9 +161,7 @@ def test_a_role_of_all_queues_sees_the_rows_of_all_and_of_later_ones(
         assert Attempt.objects.count() == Schedule.objects.count() == 3
 
 
-def test_a_consumer_sends_what_is_due_to_its_own_queue_and_leaves_the_rest(
-    role: str, one_of_each: None
-) -> None:
+def test_a_consumer_sends_due_schedules_of_its_own_queue_only(role, one_of_each):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
     Schedule.objects.update(next_run_at=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
 
@@ -180,9 +174,7 @@ def test_a_consumer_sends_what_is_due_to_its_own_queue_and_leaves_the_rest(
     assert queue("mails").metrics().length == 2
 
 
-def test_a_consumer_that_also_sends_to_another_queue_declares_schedules_there(
-    role: str, one_of_each: None
-) -> None:
+def test_a_consumer_that_also_sends_to_another_queue_declares_schedules_there(role, one_of_each):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
     call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", "mails", "--apply")
 
@@ -195,9 +187,7 @@ def test_a_consumer_that_also_sends_to_another_queue_declares_schedules_there(
     assert not Schedule.objects.filter(name="purge").exists()
 
 
-def test_a_consumer_cannot_have_a_message_scheduled_for_another_queue(
-    role: str, one_of_each: None
-) -> None:
+def test_a_consumer_cannot_have_a_message_scheduled_for_another_queue(role, one_of_each):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
     mails = Queue.objects.get(name="mails")
 
@@ -209,9 +199,7 @@ def test_a_consumer_cannot_have_a_message_scheduled_for_another_queue(
         assert refused(mine.save)
 
 
-def test_an_operator_of_one_queue_cannot_have_others_act_on_another(
-    role: str, one_of_each: None
-) -> None:
+def test_an_operator_of_one_queue_cannot_have_others_act_on_another(role, one_of_each):
     """A bulk action runs with the rights of the process that drives it."""
     call("pgqueue_grants", "--role", role, "--for", "operator", "--queue", "orders", "--apply")
     orders, mails = Queue.objects.get(name="orders"), Queue.objects.get(name="mails")
@@ -243,8 +231,8 @@ def forge(role: str, source: str) -> None:
 
 @pytest.mark.parametrize("kind", ["consumer", "sender"])
 def test_a_redrive_does_not_trust_a_header_of_a_role_that_may_not_send_to_its_source(
-    role: str, one_of_each: None, kind: str
-) -> None:
+    role, one_of_each, kind
+):
     names = ["orders"] if kind == "consumer" else ["orders", "dead"]
     named = [word for name in names for word in ("--queue", name)]
     call("pgqueue_grants", "--role", role, "--for", kind, *named, "--apply")
@@ -259,9 +247,7 @@ def test_a_redrive_does_not_trust_a_header_of_a_role_that_may_not_send_to_its_so
     assert queue("dead").redrive(to="mails") == 1
 
 
-def test_a_bulk_action_that_redrives_a_forged_letter_fails_until_it_is_gone(
-    role: str, one_of_each: None
-) -> None:
+def test_a_bulk_action_that_redrives_a_forged_letter_fails_until_it_is_gone(role, one_of_each):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
     queue("orders").read()[0].reject("no")
     forge(role, "mails")
@@ -282,9 +268,7 @@ def test_a_bulk_action_that_redrives_a_forged_letter_fails_until_it_is_gone(
     assert (redriving.state, redriving.done, redriving.passed) == (BulkAction.DONE, 1, 1)
 
 
-def test_a_role_that_may_send_to_both_queues_hinders_no_redrive(
-    role: str, one_of_each: None
-) -> None:
+def test_a_role_that_may_send_to_both_queues_hinders_no_redrive(role, one_of_each):
     named = ["--queue", "orders", "--queue", "mails"]
     call("pgqueue_grants", "--role", role, "--for", "sender", *named, "--queue", "dead", "--apply")
     queue("orders").read()[0].reject("no")
@@ -293,7 +277,7 @@ def test_a_role_that_may_send_to_both_queues_hinders_no_redrive(
     assert queue("dead").redrive() == 2
 
 
-def test_a_right_of_public_counts_as_that_of_a_role(one_of_each: None) -> None:
+def test_a_right_of_public_counts_as_that_of_a_role(one_of_each):
     dead = Queue.objects.get(name="dead").pk
     queue("orders").read()[0].reject("no")
     run_sql(f"GRANT INSERT ON pgqueue_message_q{dead} TO PUBLIC")

@@ -31,7 +31,7 @@ def bodies(queue: BoundQueue) -> list[Any]:
 # Send
 
 
-def test_a_body_is_sent_with_what_it_is_told(orders: BoundQueue) -> None:
+def test_a_body_is_sent_with_its_options(orders):
     sent = call_json(
         "pgqueue_send",
         "orders",
@@ -45,13 +45,13 @@ def test_a_body_is_sent_with_what_it_is_told(orders: BoundQueue) -> None:
     assert (message.priority, message.group) == (5, "c1")
 
 
-def test_a_delayed_body_is_hidden(orders: BoundQueue) -> None:
+def test_a_delayed_body_is_hidden(orders):
     call("pgqueue_send", "orders", "null", "--delay", "2h")
 
     assert orders.metrics().delayed == 1
 
 
-def test_a_body_that_is_no_json_is_refused_with_a_hint(orders: BoundQueue) -> None:
+def test_a_body_that_is_no_json_is_refused_with_a_hint(orders):
     with pytest.raises(CommandError, match="Text needs quotes that the shell keeps"):
         call("pgqueue_send", "orders", "hello")
 
@@ -69,18 +69,14 @@ def test_a_body_that_is_no_json_is_refused_with_a_hint(orders: BoundQueue) -> No
         ("--batch", "0", "'0' is not a whole number, 1 or more"),
     ],
 )
-def test_options_that_make_no_sense_send_nothing(
-    orders: BoundQueue, option: str, value: str, words: str
-) -> None:
+def test_options_that_make_no_sense_send_nothing(orders, option, value, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_send", "orders", "1", option, value)
 
     assert bodies(orders) == []
 
 
-def test_each_line_of_stdin_is_a_message(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_line_of_stdin_is_a_message(orders, monkeypatch):
     type_in(monkeypatch, '\ufeff{"order": 1}\r\n\n"é"\n  3  \nnull')
 
     said = call("pgqueue_send", "orders", "--batch", "2", "--headers", '{"by": "file"}')
@@ -90,7 +86,7 @@ def test_each_line_of_stdin_is_a_message(
     assert {message.headers["by"] for message in orders.peek(qty=None)} == {"file"}
 
 
-def test_an_empty_stdin_sends_nothing(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_stdin_sends_nothing(orders, monkeypatch):
     type_in(monkeypatch, "")
 
     assert call_json("pgqueue_send", "orders") == {"queue": "orders", "sent": 0, "bad": []}
@@ -108,9 +104,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD_LINES.items(), ids=range(len(BAD_LINES)))
-def test_of_a_batch_with_a_bad_line_nothing_is_sent(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, line: str | bytes, reason: str
-) -> None:
+def test_of_a_batch_with_a_bad_line_nothing_is_sent(orders, monkeypatch, line, reason):
     bad = line if isinstance(line, bytes) else line.encode()
     type_in(monkeypatch, b"1\n2\n3\n" + bad + b"\n5\n")
 
@@ -122,7 +116,7 @@ def test_of_a_batch_with_a_bad_line_nothing_is_sent(
     assert caught.value.said.err.startswith(f"line 4: {reason}")
 
 
-def test_bad_lines_can_be_skipped(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_lines_can_be_skipped(orders, monkeypatch):
     type_in(monkeypatch, "1\n{\n3\n[\n")
 
     said = call("pgqueue_send", "orders", "--skip-bad")
@@ -132,9 +126,7 @@ def test_bad_lines_can_be_skipped(orders: BoundQueue, monkeypatch: pytest.Monkey
     assert [line.split(":")[0] for line in said.err.splitlines()] == ["line 2", "line 4"]
 
 
-def test_of_very_many_bad_lines_the_rest_is_counted(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_bad_lines_the_rest_is_counted(orders, monkeypatch):
     type_in(monkeypatch, "{\n" * 25)
 
     said = call("pgqueue_send", "orders", "--skip-bad")
@@ -159,9 +151,7 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return times
 
 
-def test_ctrl_c_lets_a_batch_end_and_tells_where_to_go_on(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, press: Callable[[int], None]
-) -> None:
+def test_ctrl_c_lets_a_batch_finish_and_names_the_line_to_continue_from(orders, monkeypatch, press):
     type_in(monkeypatch, "1\n2\n3\n4\n")
     press(1)
 
@@ -173,9 +163,9 @@ def test_ctrl_c_lets_a_batch_end_and_tells_where_to_go_on(
     assert bodies(orders) == [1, 2]
 
 
-def test_a_second_ctrl_c_ends_it_at_once_and_says_what_is_unsure(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, press: Callable[[int], None]
-) -> None:
+def test_a_second_ctrl_c_ends_the_send_at_once_and_names_the_uncertain_lines(
+    orders, monkeypatch, press
+):
     type_in(monkeypatch, "1\n2\n3\n4\n")
     press(2)
     before = signal.getsignal(signal.SIGINT)  # a shell's background job ignores SIGINT
@@ -187,9 +177,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_says_what_is_unsure(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_lost_connection_leaves_its_batch_unsure(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_connection_leaves_its_batch_unsure(orders, monkeypatch):
     type_in(monkeypatch, "1\n2\n")
 
     def lose(*arguments: Any, **options: Any) -> list[int]:
@@ -201,9 +189,7 @@ def test_a_lost_connection_leaves_its_batch_unsure(
         call("pgqueue_send", "orders")
 
 
-def test_a_terminal_shows_how_far_it_is(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_how_far_it_is(orders, monkeypatch, tmp_path):
     lines = tmp_path / "lines.jsonl"
     lines.write_text("1\n2\n3\n4\n")
     with lines.open() as stream:
@@ -215,7 +201,7 @@ def test_a_terminal_shows_how_far_it_is(
     assert said.out == "Sent 4 messages to queue 'orders'.\n"
 
 
-def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders: BoundQueue) -> None:
+def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders):
     server = conninfo_to_dict(url_of("default"))
     name = server.pop("dbname")
     environment = {
@@ -254,7 +240,7 @@ def test_a_shell_pipes_lines_and_gets_exit_codes(committed_orders: BoundQueue) -
 # Peek
 
 
-def test_peek_shows_what_a_read_would_find_and_takes_nothing(orders: BoundQueue) -> None:
+def test_peek_shows_what_a_read_would_find_and_takes_nothing(orders):
     pk = orders.send({"order": "é"}, headers={"by": "hand"}, group="c1", priority=3)
     orders.send(2)
 
@@ -269,7 +255,7 @@ def test_peek_shows_what_a_read_would_find_and_takes_nothing(orders: BoundQueue)
     assert [message.read_ct for message in orders.read(qty=2)] == [1, 1]
 
 
-def test_peek_gives_whole_messages_as_json(orders: BoundQueue) -> None:
+def test_peek_gives_whole_messages_as_json(orders):
     pk = orders.send({"order": 1}, group="c1")
 
     [message] = call_json("pgqueue_peek", "orders")
@@ -278,7 +264,7 @@ def test_peek_gives_whole_messages_as_json(orders: BoundQueue) -> None:
     assert (message["headers"], message["read_ct"], message["priority"]) == (None, 0, 0)
 
 
-def test_peek_can_be_narrowed(orders: BoundQueue) -> None:
+def test_peek_can_be_narrowed(orders):
     orders.send_batch([{"customer": n % 3} for n in range(9)])
 
     found = call_json("pgqueue_peek", "orders", "--conditional", '{"customer": 1}', "--qty", "2")
@@ -286,15 +272,13 @@ def test_peek_can_be_narrowed(orders: BoundQueue) -> None:
     assert [message["body"]["customer"] for message in found] == [1, 1]
 
 
-def test_peek_at_nothing_says_so(orders: BoundQueue) -> None:
+def test_peek_at_an_empty_queue_prints_one_line(orders):
     assert call("pgqueue_peek", "orders").out == (
         "A read of queue 'orders' would find nothing now.\n"
     )
 
 
-def test_peek_cuts_lines_at_the_edge_of_a_terminal(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peek_cuts_lines_at_the_edge_of_a_terminal(orders, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     orders.send("x" * 100)
 
@@ -319,7 +303,7 @@ def dead(db: None) -> BoundQueue:
     return BoundQueue("dead")
 
 
-def test_dead_letters_go_back_where_they_came_from(dead: BoundQueue) -> None:
+def test_dead_letters_go_back_where_they_came_from(dead):
     said = call("pgqueue_redrive", "dead", terminal=True)
 
     assert said.out == "Sent 3 messages of queue 'dead' back.\n"
@@ -328,7 +312,7 @@ def test_dead_letters_go_back_where_they_came_from(dead: BoundQueue) -> None:
     assert bodies(dead) == []
 
 
-def test_some_dead_letters_go_to_another_queue(dead: BoundQueue) -> None:
+def test_some_dead_letters_go_to_another_queue(dead):
     Message.objects.create_queue("repairs")
     ids = [str(message.id) for message in dead.peek(qty=2)]
 
@@ -342,7 +326,7 @@ def test_some_dead_letters_go_to_another_queue(dead: BoundQueue) -> None:
     assert bodies(BoundQueue("repairs")) == [{"order": 2}]
 
 
-def test_what_cannot_go_back_is_said(dead: BoundQueue) -> None:
+def test_redrive_counts_the_messages_that_stay(dead):
     dead.send({"order": 4})
 
     said = call("pgqueue_redrive", "dead")
@@ -353,7 +337,7 @@ def test_what_cannot_go_back_is_said(dead: BoundQueue) -> None:
     ]
 
 
-def test_a_source_that_is_gone_is_said_with_what_went(dead: BoundQueue) -> None:
+def test_a_dropped_source_is_named_with_the_number_redriven(dead):
     Message.objects.create_queue("mails", dead_letter_queue="dead")
     BoundQueue("mails").send(1)
     BoundQueue("mails").fail({BoundQueue("mails").read()[0].receipt: "no"})
@@ -365,7 +349,7 @@ def test_a_source_that_is_gone_is_said_with_what_went(dead: BoundQueue) -> None:
     assert bodies(dead) == [1]
 
 
-def test_a_rate_that_makes_no_sense_is_refused(dead: BoundQueue) -> None:
+def test_a_rate_that_makes_no_sense_is_refused(dead):
     with pytest.raises(CommandError, match="rate must be a number of messages a second"):
         call("pgqueue_redrive", "dead", "--rate", "0")
 
@@ -385,7 +369,7 @@ def archived(orders: BoundQueue) -> BoundQueue:
     return orders
 
 
-def test_archived_messages_are_sent_again(archived: BoundQueue) -> None:
+def test_archived_messages_are_sent_again(archived):
     said = call("pgqueue_replay", "orders", terminal=True)
 
     assert said.out == "Sent 3 messages of queue 'orders' again, to queue 'orders'.\n"
@@ -398,9 +382,7 @@ def test_archived_messages_are_sent_again(archived: BoundQueue) -> None:
     ("option", "value", "found"),
     [("--state", "FAILED", [3]), ("--conditional", '{"order": 2}', [2])],
 )
-def test_some_are_sent_again_to_another_queue(
-    archived: BoundQueue, option: str, value: str, found: list[int]
-) -> None:
+def test_some_are_sent_again_to_another_queue(archived, option, value, found):
     Message.objects.create_queue("repairs")
 
     sent = call_json("pgqueue_replay", "orders", "--to", "repairs", option, value)
@@ -410,7 +392,7 @@ def test_some_are_sent_again_to_another_queue(
     assert bodies(archived) == []
 
 
-def test_the_queue_may_be_named_as_for_a_lake(archived: BoundQueue) -> None:
+def test_the_queue_may_be_named_as_for_a_lake(archived):
     assert call_json("pgqueue_replay", "--queue", "orders", "--rate", "1000")["replayed"] == 3
 
 
@@ -424,9 +406,7 @@ def test_the_queue_may_be_named_as_for_a_lake(archived: BoundQueue) -> None:
         (["orders", "--lake", "/nowhere", "--json"], "--json does not work with --lake"),
     ],
 )
-def test_archive_and_lake_do_not_mix(
-    archived: BoundQueue, arguments: list[str], words: str
-) -> None:
+def test_archive_and_lake_do_not_mix(archived, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_replay", *arguments)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -14,8 +13,8 @@ from django.core.management import CommandError, call_command
 from django_pgqueue import queue
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import BoundQueue, Process, Queue, Schedule
-from tests.actors import Actor, begin, execute, rollback
+from django_pgqueue.models import Process, Queue, Schedule
+from tests.actors import begin, execute, rollback
 from tests.working.running import Command
 
 
@@ -36,7 +35,7 @@ def findings(check: str, **limits: Any) -> list[Finding]:
     return [each for each in examine("default", Limits(**limits)) if each.check == check]
 
 
-def test_a_healthy_database(orders: BoundQueue) -> None:
+def test_a_healthy_database(orders):
     code, out = doctor()
 
     assert code == 0, out
@@ -45,7 +44,7 @@ def test_a_healthy_database(orders: BoundQueue) -> None:
     ]
 
 
-def test_a_trigger_that_is_gone(orders: BoundQueue, sql: Any) -> None:
+def test_a_trigger_that_is_gone(orders, sql):
     table = f"pgqueue_message_q{Queue.objects.get(name='orders').pk}"
     sql(f"DROP TRIGGER pgqueue_message_inserted ON {table}")
 
@@ -55,7 +54,7 @@ def test_a_trigger_that_is_gone(orders: BoundQueue, sql: Any) -> None:
     assert found.action.startswith("CREATE TRIGGER pgqueue_message_inserted AFTER INSERT ON")
 
 
-def test_json_for_scripts(orders: BoundQueue) -> None:
+def test_json_for_scripts(orders):
     orders.send(1)
 
     code, out = doctor("--json")
@@ -68,7 +67,7 @@ def test_json_for_scripts(orders: BoundQueue) -> None:
     assert problem["values"] == {"queue": "orders", "visible": 1}
 
 
-def test_a_queue_with_work_and_no_consumer(orders: BoundQueue) -> None:
+def test_a_queue_with_work_and_no_consumer(orders):
     orders.send_batch([1, 2])
 
     code, out = doctor()
@@ -78,7 +77,7 @@ def test_a_queue_with_work_and_no_consumer(orders: BoundQueue) -> None:
     assert "     Start one: manage.py runconsumer orders" in out
 
 
-def test_a_paused_queue_and_dead_letters_need_no_consumer(orders: BoundQueue) -> None:
+def test_a_paused_queue_and_dead_letters_need_no_consumer(orders):
     orders.send(1)
     Queue.objects.filter(name="orders").update(paused=True)
     queue("dead").create()
@@ -88,7 +87,7 @@ def test_a_paused_queue_and_dead_letters_need_no_consumer(orders: BoundQueue) ->
     assert not any(each.is_problem for each in findings("consumers"))
 
 
-def test_a_consumer_that_lives(orders: BoundQueue) -> None:
+def test_a_consumer_that_lives(orders):
     orders.send(1)
     Process.objects.register(["orders"], version="1", using="default")
 
@@ -97,7 +96,7 @@ def test_a_consumer_that_lives(orders: BoundQueue) -> None:
     ]
 
 
-def test_an_old_snapshot_and_who_holds_it(committed_orders: BoundQueue, actor: Actor) -> None:
+def test_an_old_snapshot_and_who_holds_it(committed_orders, actor):
     actor.do(begin)
     [[pid]] = actor.do(execute, "SELECT pg_backend_pid() FROM pgqueue_queue LIMIT 1")
     actor.do(execute, "CREATE TEMP TABLE holds_a_transaction ()")
@@ -114,9 +113,7 @@ def test_an_old_snapshot_and_who_holds_it(committed_orders: BoundQueue, actor: A
     )
 
 
-def test_dead_rows_of_a_hot_table(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
-) -> None:
+def test_dead_rows_of_a_hot_table(orders, monkeypatch, sql):
     rows = [{"name": "pgqueue_ready", "dead": 500_000, "live": 3, "vacuumed": None}]
     monkeypatch.setattr(diagnosis, "_rows", lambda *args: rows)
 
@@ -129,7 +126,7 @@ def test_dead_rows_of_a_hot_table(
     assert not found.is_problem
 
 
-def test_autovacuum_that_is_off_for_a_table(orders: BoundQueue, sql: Any) -> None:
+def test_autovacuum_that_is_off_for_a_table(orders, sql):
     sql("ALTER TABLE pgqueue_ready SET (autovacuum_enabled = false)")
 
     [found] = findings("autovacuum")
@@ -139,7 +136,7 @@ def test_autovacuum_that_is_off_for_a_table(orders: BoundQueue, sql: Any) -> Non
     assert [each.text for each in findings("autovacuum")] == ["on"]
 
 
-def test_leases_of_a_dead_process(orders: BoundQueue, sql: Any) -> None:
+def test_leases_of_a_dead_process(orders, sql):
     orders.send_batch([1, 2, 3])
     orders.read(qty=2)
     assert not findings("leases")[0].is_problem
@@ -156,7 +153,7 @@ def test_leases_of_a_dead_process(orders: BoundQueue, sql: Any) -> None:
 
 
 @pytest.mark.parametrize(("hours", "word"), [(-1, "behind"), (1, "ahead of")])
-def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, hours: int, word: str) -> None:
+def test_a_clock_that_is_off(monkeypatch, hours, word):
     def server(alias: str) -> dt.datetime:
         return dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=hours)
 
@@ -168,7 +165,7 @@ def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, hours: int, word: 
     assert "NTP" in found.action
 
 
-def test_a_queue_that_grows_for_ever(orders: BoundQueue) -> None:
+def test_a_queue_that_grows_for_ever(orders):
     orders.send(1)
 
     [found] = findings("sizes", unbounded=0)
@@ -179,9 +176,7 @@ def test_a_queue_that_grows_for_ever(orders: BoundQueue) -> None:
     assert not found.is_problem
 
 
-def test_attempts_that_maintenance_does_not_limit(
-    orders: BoundQueue, pgqueue: Callable[..., None], sql: Any
-) -> None:
+def test_attempts_that_maintenance_does_not_limit(orders, pgqueue, sql):
     assert findings("attempts")[0].text.endswith(" of errors")
     pgqueue(ATTEMPTS_PER_QUEUE=2)
     sql(
@@ -197,7 +192,7 @@ def test_attempts_that_maintenance_does_not_limit(
     assert not findings("attempts")[0].is_problem
 
 
-def test_schedules_that_are_late_or_cannot_be_sent(orders: BoundQueue) -> None:
+def test_schedules_that_are_late_or_cannot_be_sent(orders):
     made = Schedule.objects.create(
         name="often", queue=Queue.objects.get(name="orders"), interval=dt.timedelta(minutes=1)
     )
@@ -213,7 +208,7 @@ def test_schedules_that_are_late_or_cannot_be_sent(orders: BoundQueue) -> None:
     assert bad.text == "schedule often cannot be sent: priority must be"
 
 
-def test_a_server_that_is_down_is_one_line() -> None:
+def test_a_server_that_is_down_is_one_line():
     with Command("postgresql://postgres@127.0.0.1:1/none", "pgqueue_doctor") as command:
         assert command.wait() == 1
         assert command.output.count("Connection refused") == 1
@@ -221,16 +216,14 @@ def test_a_server_that_is_down_is_one_line() -> None:
         assert "Traceback" not in command.output
 
 
-def test_a_database_without_tables_is_one_line(sql: Any) -> None:
+def test_a_database_without_tables_is_one_line(sql):
     sql("SET LOCAL search_path = pg_catalog")
 
     with pytest.raises(CommandError, match=r"Make the tables first: manage\.py migrate"):
         doctor()
 
 
-def test_a_connection_that_breaks_ends_it_with_one_line(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_breaks_ends_the_doctor_with_one_line(orders, monkeypatch):
     def end(alias: str, limits: Limits) -> Any:
         diagnosis._rows(alias, "SELECT pg_terminate_backend(pg_backend_pid())")
         yield Finding("clock", "never")
@@ -241,9 +234,7 @@ def test_a_connection_that_breaks_ends_it_with_one_line(
         doctor()
 
 
-def test_a_check_that_fails_keeps_no_other_from_it(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_fails_keeps_no_other_from_it(orders, monkeypatch):
     def slow(alias: str, limits: Limits) -> Any:
         diagnosis._rows(alias, "SELECT pg_sleep(60)")
         yield Finding("clock", "never")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -48,7 +46,7 @@ def change_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "fast", "clicks"])
-def test_a_sender_sends_in_every_way(role: str, queues: None, name: str, settings: Any) -> None:
+def test_a_sender_sends_in_every_way(role, queues, name, settings):
     call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", name, "--apply")
 
     with acting(role):
@@ -59,7 +57,7 @@ def test_a_sender_sends_in_every_way(role: str, queues: None, name: str, setting
     assert queue(name).metrics().length == 10
 
 
-def test_a_sender_publishes_and_sends_by_plain_sql(role: str, queues: None) -> None:
+def test_a_sender_publishes_and_sends_by_plain_sql(role, queues):
     call("pgqueue_grants", "--role", role, "--for", "sender", "--apply")
     pk = Queue.objects.get(name="orders").pk
 
@@ -71,7 +69,7 @@ def test_a_sender_publishes_and_sends_by_plain_sql(role: str, queues: None) -> N
     assert queue("orders").metrics().length == 3
 
 
-def test_a_sender_can_do_nothing_else(role: str, queues: None) -> None:
+def test_a_sender_can_do_nothing_else(role, queues):
     call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", "orders", "--apply")
     queue("orders").send(1)
     pk = Queue.objects.get(name="orders").pk
@@ -100,7 +98,7 @@ def test_a_sender_can_do_nothing_else(role: str, queues: None) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "fast", "clicks"])
-def test_a_consumer_reads_and_settles(role: str, queues: None, name: str) -> None:
+def test_a_consumer_reads_and_settles(role, queues, name):
     send_in_every_way(name)
     queue(name).send_batch(list(range(40)))
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", name, "--apply")
@@ -120,7 +118,7 @@ def test_a_consumer_reads_and_settles(role: str, queues: None, name: str) -> Non
     assert queue(name).metrics().archived >= 20
 
 
-def test_a_consumer_sends_dead_letters_and_no_other_messages_there(role: str, queues: None) -> None:
+def test_a_consumer_sends_dead_letters_and_no_other_messages_there(role, queues):
     queue("orders").send_batch([1, 2])
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
 
@@ -133,7 +131,7 @@ def test_a_consumer_sends_dead_letters_and_no_other_messages_there(role: str, qu
     assert queue("dead").metrics().ready == 1
 
 
-def test_runconsumer_runs_as_a_consumer(role: str, queues: None, own_handlers: None) -> None:
+def test_runconsumer_runs_as_a_consumer(role, queues, own_handlers):
     @consumer("orders")
     def charge(message: Message) -> None:
         if message.body == 2:
@@ -151,7 +149,7 @@ def test_runconsumer_runs_as_a_consumer(role: str, queues: None, own_handlers: N
     assert queue("dead").metrics().ready == 1
 
 
-def test_a_consumer_can_do_nothing_else(role: str, queues: None) -> None:
+def test_a_consumer_can_do_nothing_else(role, queues):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--queue", "orders", "--apply")
 
     with acting(role):
@@ -165,7 +163,7 @@ def test_a_consumer_can_do_nothing_else(role: str, queues: None) -> None:
 # Operators and analysts
 
 
-def test_an_operator_redrives_replays_purges_and_changes_settings(role: str, queues: None) -> None:
+def test_an_operator_redrives_replays_purges_and_changes_settings(role, queues):
     queue("orders").send_batch([1, 2, 3])
     queue("orders").read()[0].reject("no good")
     queue("orders").archive(queue("orders").read())
@@ -188,7 +186,7 @@ def test_an_operator_redrives_replays_purges_and_changes_settings(role: str, que
     assert Queue.objects.get(name="orders").visibility_timeout == 60
 
 
-def test_an_analyst_sees_everything_and_changes_nothing(role: str, queues: None) -> None:
+def test_an_analyst_sees_everything_and_changes_nothing(role, queues):
     queue("orders").send_batch([1, 2])
     queue("orders").archive(queue("orders").read())
     call("pgqueue_grants", "--role", role, "--for", "analyst", "--apply")
@@ -205,7 +203,7 @@ def test_an_analyst_sees_everything_and_changes_nothing(role: str, queues: None)
         assert refused(change_settings)
 
 
-def test_an_analyst_of_one_queue_sees_no_other_bodies(role: str, queues: None) -> None:
+def test_an_analyst_of_one_queue_sees_no_other_bodies(role, queues):
     queue("orders").send(1)
     call("pgqueue_grants", "--role", role, "--for", "analyst", "--queue", "orders", "--apply")
 
@@ -236,9 +234,7 @@ def make_by_migration() -> None:
     ],
     ids=["create_queue", "partition_interval", "migration"],
 )
-def test_a_queue_made_later_inherits_rights_on_all_queues(
-    role: str, queues: None, make: Callable[[], Any]
-) -> None:
+def test_a_queue_made_later_inherits_rights_on_all_queues(role, queues, make):
     call("pgqueue_grants", "--role", role, "--for", "consumer", "--apply")
 
     make()
@@ -249,9 +245,7 @@ def test_a_queue_made_later_inherits_rights_on_all_queues(
         assert len(queue("later").archive(queue("later").read(qty=2))) == 2
 
 
-def test_a_consumer_of_all_queues_keeps_attempts_of_a_queue_made_later(
-    role: str, queues: None, own_handlers: None
-) -> None:
+def test_a_consumer_of_all_queues_keeps_attempts_of_a_queue_made_later(role, queues, own_handlers):
     @consumer("later", retry=Constant(seconds=0, max_attempts=2))
     def charge(message: Message) -> None:
         raise ValueError("no money")
@@ -268,9 +262,7 @@ def test_a_consumer_of_all_queues_keeps_attempts_of_a_queue_made_later(
 @pytest.mark.parametrize(
     ("name", "interval"), [("orders", dt.timedelta(days=1)), ("clicks", dt.timedelta(hours=1))]
 )
-def test_a_queue_that_is_converted_keeps_its_rights(
-    role: str, queues: None, name: str, interval: dt.timedelta
-) -> None:
+def test_a_queue_that_is_converted_keeps_its_rights(role, queues, name, interval):
     call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", name, "--apply")
     queue(name).send(1)
 
@@ -281,7 +273,7 @@ def test_a_queue_that_is_converted_keeps_its_rights(
         assert refused(lambda: queue(name).peek())
 
 
-def test_a_queue_made_later_inherits_nothing_from_rights_on_others(role: str, queues: None) -> None:
+def test_a_queue_made_later_inherits_nothing_from_rights_on_others(role, queues):
     call("pgqueue_grants", "--role", role, "--for", "sender", "--queue", "orders", "--apply")
 
     Message.objects.create_queue("later")
@@ -290,7 +282,7 @@ def test_a_queue_made_later_inherits_nothing_from_rights_on_others(role: str, qu
         assert refused(lambda: queue("later").send(1))
 
 
-def test_a_role_that_analyses_cannot_wake(role: str, queues: None) -> None:
+def test_a_role_that_analyses_cannot_wake(role, queues):
     call("pgqueue_grants", "--role", role, "--for", "analyst", "--apply")
     Message.objects.create_queue("later")
     wake = f"pgqueue_wake_q{Queue.objects.get(name='later').pk}"
@@ -303,7 +295,7 @@ def test_a_role_that_analyses_cannot_wake(role: str, queues: None) -> None:
 # Row-level security
 
 
-def test_policies_on_the_parent_do_not_reach_our_statements(role: str, queues: None) -> None:
+def test_policies_on_the_parent_do_not_reach_our_statements(role, queues):
     """Row-level security does not apply to our statements, so docs/grants.md advises against it."""
     call("pgqueue_grants", "--role", role, "--for", "analyst", "--apply")
     queue("orders").send(1)
@@ -319,7 +311,7 @@ def test_policies_on_the_parent_do_not_reach_our_statements(role: str, queues: N
 # The command
 
 
-def test_it_prints_sql_that_can_be_run_by_hand(role: str, queues: None) -> None:
+def test_the_command_prints_sql_that_can_be_run_by_hand(role, queues):
     for statement in call("pgqueue_grants", "--role", role, "--for", "sender").out.splitlines():
         assert statement.startswith("GRANT ")
         assert statement.endswith(f" TO {role};")
@@ -329,7 +321,7 @@ def test_it_prints_sql_that_can_be_run_by_hand(role: str, queues: None) -> None:
         queue("orders").send(1)
 
 
-def test_revoke_takes_the_same_rights_away(role: str, queues: None) -> None:
+def test_revoke_takes_the_same_rights_away(role, queues):
     call("pgqueue_grants", "--role", role, "--for", "operator", "--apply")
 
     out = call("pgqueue_grants", "--role", role, "--for", "operator", "--revoke", "--apply").out
@@ -341,7 +333,7 @@ def test_revoke_takes_the_same_rights_away(role: str, queues: None) -> None:
     assert run_sql(count, [role]) == [(0,)]
 
 
-def test_json_has_the_statements(role: str, queues: None) -> None:
+def test_json_has_the_statements(role, queues):
     said = call_json("pgqueue_grants", "--role", role, "--for", "analyst", "--queue", "orders")
 
     assert (said["role"], said["for"], said["applied"]) == (role, "analyst", False)
@@ -356,8 +348,6 @@ def test_json_has_the_statements(role: str, queues: None) -> None:
         (["--role", ROLE, "--for", "king"], "invalid choice: 'king'"),
     ],
 )
-def test_what_does_not_exist_is_named(
-    role: str, queues: None, arguments: list[str], words: str
-) -> None:
+def test_an_unknown_role_queue_or_kind_is_named(role, queues, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_grants", *arguments)

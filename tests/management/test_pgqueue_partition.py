@@ -9,7 +9,7 @@ from django.core.management import CommandError
 from django.db import connection
 
 from django_pgqueue.maintenance import bounds
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import Message, Queue
 from tests.management.calling import call, call_json
 
 
@@ -17,7 +17,7 @@ def interval() -> dt.timedelta | None:
     return Queue.objects.get(name="orders").partition_interval
 
 
-def test_a_queue_gets_partitions_and_then_others(committed_orders: BoundQueue) -> None:
+def test_a_queue_gets_partitions_and_then_others(committed_orders):
     committed_orders.send_batch([1, 2, 3])
 
     said = call("pgqueue_partition", "orders", "--interval", "1d")
@@ -30,7 +30,7 @@ def test_a_queue_gets_partitions_and_then_others(committed_orders: BoundQueue) -
     assert committed_orders.metrics().ready == 3
 
 
-def test_the_same_can_be_had_as_json(committed_orders: BoundQueue) -> None:
+def test_the_same_can_be_had_as_json(committed_orders):
     assert call_json("pgqueue_partition", "orders", "--interval", "90") == {
         "queue": "orders",
         "changed": True,
@@ -46,7 +46,7 @@ def test_the_same_can_be_had_as_json(committed_orders: BoundQueue) -> None:
     }
 
 
-def test_a_terminal_shows_how_far_it_is(committed_orders: BoundQueue) -> None:
+def test_a_terminal_shows_how_far_it_is(committed_orders):
     committed_orders.send_batch([1, 2, 3])
 
     said = call("pgqueue_partition", "orders", "--interval", "1d", terminal=True)
@@ -55,7 +55,7 @@ def test_a_terminal_shows_how_far_it_is(committed_orders: BoundQueue) -> None:
     assert "rows" not in said.out
 
 
-def test_partitions_are_for_good(committed: None) -> None:
+def test_partitions_are_for_good(committed):
     Message.objects.create_queue("orders", partition_interval=60)
 
     with pytest.raises(CommandError, match="has partitions and keeps them"):
@@ -74,18 +74,14 @@ def test_partitions_are_for_good(committed: None) -> None:
         (["nowhere", "--cancel"], "There is no queue 'nowhere'"),
     ],
 )
-def test_what_cannot_be_done_is_refused(
-    committed_orders: BoundQueue, arguments: list[str], words: str
-) -> None:
+def test_an_invalid_conversion_is_refused(committed_orders, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_partition", *arguments)
 
     assert interval() is None
 
 
-def test_after_ctrl_c_it_says_how_to_go_on_or_to_clear_away(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_during_a_conversion_says_how_to_continue_or_cancel(committed_orders, monkeypatch):
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 

@@ -8,14 +8,13 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.core.management import CommandError
 from django.db import OperationalError, connections
 
 from django_pgqueue.management.progress import Progress
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.manager import MessageManager
 from tests.management.calling import call, call_json, type_in
 
@@ -44,7 +43,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 # Queues
 
 
-def test_every_queue_is_a_line_with_its_counts_and_ages(orders: BoundQueue) -> None:
+def test_every_queue_is_a_line_with_its_counts_and_ages(orders):
     Message.objects.create_queue("mails", dead_letter_queue="orders", unlogged=True)
     Queue.objects.filter(name="mails").update(paused=True)
     orders.send_batch([1, 2, 3])
@@ -62,9 +61,7 @@ def test_every_queue_is_a_line_with_its_counts_and_ages(orders: BoundQueue) -> N
 @pytest.mark.parametrize(
     ("column", "options"), [("ready", {}), ("delayed", {"delay": 60}), ("waiting", {"group": "g"})]
 )
-def test_what_is_an_estimate_is_marked(
-    orders: BoundQueue, settings: Any, column: str, options: dict[str, Any]
-) -> None:
+def test_an_estimate_is_marked(orders, settings, column, options):
     settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 5}
     orders.send_batch(range(20), **options)
 
@@ -74,7 +71,7 @@ def test_what_is_an_estimate_is_marked(
     assert held[:end].split()[-1].startswith("~")
 
 
-def test_the_same_can_be_had_as_json(orders: BoundQueue) -> None:
+def test_the_same_can_be_had_as_json(orders):
     orders.send(1)
 
     [found] = call_json("pgqueue_queues", "orders")
@@ -84,17 +81,17 @@ def test_the_same_can_be_had_as_json(orders: BoundQueue) -> None:
     assert 0 <= found["oldest_age"] < 60
 
 
-def test_only_the_queues_named_are_shown(orders: BoundQueue) -> None:
+def test_only_the_queues_named_are_shown(orders):
     Message.objects.create_queue("mails")
 
     assert [found["queue_name"] for found in call_json("pgqueue_queues", "MAILS")] == ["mails"]
 
 
-def test_without_queues_it_says_how_to_make_one(db: None) -> None:
+def test_without_queues_it_says_how_to_make_one(db):
     assert "manage.py pgqueue_create NAME" in call("pgqueue_queues").out
 
 
-def test_watching_looks_again_until_ctrl_c(orders: BoundQueue, looks: Callable[..., None]) -> None:
+def test_watching_looks_again_until_ctrl_c(orders, looks):
     looks(lambda: orders.send(1))
 
     first, second = call("pgqueue_queues", "--watch", "--json").out.splitlines()
@@ -102,9 +99,7 @@ def test_watching_looks_again_until_ctrl_c(orders: BoundQueue, looks: Callable[.
     assert (json.loads(first)[0]["ready"], json.loads(second)[0]["ready"]) == (0, 1)
 
 
-def test_watching_draws_over_the_last_look_on_a_terminal(
-    orders: BoundQueue, looks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_draws_over_the_last_look_on_a_terminal(orders, looks, monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setenv("LINES", "4")
     for number in range(5):
@@ -123,7 +118,7 @@ def test_watching_draws_over_the_last_look_on_a_terminal(
     assert second.count("\n") == first.count("\n") + 1  # Ctrl-C adds a newline
 
 
-def test_a_queue_that_is_made_meanwhile_is_shown(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_made_meanwhile_is_shown(db, monkeypatch):
     resolve = Message.objects.resolve
 
     def resolve_late(queue: str | Queue, alias: str | None = None) -> Queue:
@@ -136,9 +131,7 @@ def test_a_queue_that_is_made_meanwhile_is_shown(db: None, monkeypatch: pytest.M
     assert "orders" in call("pgqueue_queues", "orders").out
 
 
-def test_watching_survives_a_database_that_is_away(
-    orders: BoundQueue, looks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_survives_a_database_that_is_away(orders, looks, monkeypatch):
     def away(manager: MessageManager) -> None:
         monkeypatch.setattr(MessageManager, "metrics_all", measure)
         raise OperationalError("connection refused\nand more")
@@ -156,22 +149,22 @@ def test_watching_survives_a_database_that_is_away(
     assert "orders" in out
 
 
-@pytest.mark.parametrize("pause", ["0", "2d"])
-def test_watching_needs_a_pause_that_makes_sense(db: None, pause: str) -> None:
-    with pytest.raises(CommandError, match="seconds and a day"):
-        call("pgqueue_queues", "--watch", pause)
-
-
-@pytest.mark.parametrize("pause", ["often", "nan", "1e9"])
-def test_watching_needs_a_duration(db: None, pause: str) -> None:
-    with pytest.raises(CommandError, match="is not a duration: write 30"):
+@pytest.mark.parametrize(
+    ("pause", "words"),
+    [
+        *((pause, "seconds and a day") for pause in ("0", "2d")),
+        *((pause, "is not a duration: write 30") for pause in ("often", "nan", "1e9")),
+    ],
+)
+def test_watching_needs_a_pause_that_makes_sense(db, pause, words):
+    with pytest.raises(CommandError, match=words):
         call("pgqueue_queues", "--watch", pause)
 
 
 # Create
 
 
-def test_times_may_have_units(db: None) -> None:
+def test_times_may_have_units(db):
     call("pgqueue_create", "orders", "--visibility-timeout", "1.5m", "--retention", "30d")
 
     queue = Queue.objects.get(name="orders")
@@ -179,7 +172,7 @@ def test_times_may_have_units(db: None) -> None:
     assert queue.retention == dt.timedelta(days=30)
 
 
-def test_a_queue_is_made_with_every_setting(db: None) -> None:
+def test_a_queue_is_made_with_every_setting(db):
     Message.objects.create_queue("dead")
 
     made = call_json(
@@ -200,14 +193,14 @@ def test_a_queue_is_made_with_every_setting(db: None) -> None:
     assert (made["created"], made["dead_letter_queue"], made["retention"]) == (True, "dead", 2592e3)
 
 
-def test_without_options_it_has_the_defaults(db: None) -> None:
+def test_without_options_it_has_the_defaults(db):
     assert call("pgqueue_create", "orders").out == "Made queue 'orders'.\n"
 
     queue = Queue.objects.get(name="orders")
     assert (queue.visibility_timeout, queue.notify, queue.unlogged) == (30, True, False)
 
 
-def test_one_that_exists_stays_and_what_differs_is_said(orders: BoundQueue) -> None:
+def test_an_existing_queue_stays_and_the_differing_settings_are_named(orders):
     out = call("pgqueue_create", "Orders", "--max-deliveries", "5", "--visibility-timeout", "30")
 
     assert out.out.splitlines() == [
@@ -227,9 +220,7 @@ def test_one_that_exists_stays_and_what_differs_is_said(orders: BoundQueue) -> N
         (["orders", "--unlogged"], "exists with unlogged=False, not True"),
     ],
 )
-def test_what_cannot_be_made_is_refused(
-    orders: BoundQueue, arguments: list[str], words: str
-) -> None:
+def test_an_invalid_queue_is_not_created(orders, arguments, words):
     with pytest.raises(CommandError, match=words):
         call("pgqueue_create", *arguments)
 
@@ -239,9 +230,7 @@ def test_what_cannot_be_made_is_refused(
 # Purge
 
 
-def test_purge_asks_and_deletes_what_is_in_the_queue(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_purge_asks_and_deletes_what_is_in_the_queue(orders, monkeypatch):
     orders.send_batch([1, 2])
     orders.archive(orders.read())
     type_in(monkeypatch, "yes\n")
@@ -255,40 +244,30 @@ def test_purge_asks_and_deletes_what_is_in_the_queue(
     assert (orders.metrics().length, orders.metrics().archived) == (0, 1)
 
 
-@pytest.mark.parametrize("answer", ["no\n", "\n", "y\n"])
-def test_any_other_answer_purges_nothing(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        *((answer, "Nothing was purged") for answer in ("no\n", "\n", "y\n")),
+        ("", r"nothing was changed\. Add --no-input"),
+    ],
+)
+def test_any_other_answer_and_none_purge_nothing(orders, monkeypatch, answer, words):
     orders.send(1)
     type_in(monkeypatch, answer)
 
-    with pytest.raises(CommandError, match="Nothing was purged"):
+    with pytest.raises(CommandError, match=words):
         call("pgqueue_purge", "orders")
 
     assert orders.metrics().length == 1
 
 
-def test_without_a_terminal_to_ask_at_it_says_what_to_do(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders.send(1)
-    type_in(monkeypatch, "")
-
-    with pytest.raises(CommandError, match=r"nothing was changed\. Add --no-input"):
-        call("pgqueue_purge", "orders")
-
-    assert orders.metrics().length == 1
-
-
-def test_purge_without_input_asks_nothing(orders: BoundQueue) -> None:
+def test_purge_without_input_asks_nothing(orders):
     orders.send_batch([1, 2])
 
     assert call_json("pgqueue_purge", "orders", "--no-input") == {"queue": "orders", "purged": 2}
 
 
-def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(orders, monkeypatch):
     monkeypatch.setattr("django_pgqueue.engine.settle.settling.PURGE_BATCH", 2)
     orders.send_batch([1, 2, 3, 4, 5])
 
@@ -309,7 +288,7 @@ def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(
 # Drop
 
 
-def test_drop_wants_the_name_typed(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_wants_the_name_typed(orders, monkeypatch):
     orders.send(1)
     type_in(monkeypatch, "orders\n")
 
@@ -323,9 +302,7 @@ def test_drop_wants_the_name_typed(orders: BoundQueue, monkeypatch: pytest.Monke
     assert not Queue.objects.exists()
 
 
-def test_another_name_or_yes_drops_nothing(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_name_or_yes_drops_nothing(orders, monkeypatch):
     type_in(monkeypatch, "yes\n")
 
     with pytest.raises(CommandError, match="Nothing was dropped"):
@@ -334,12 +311,12 @@ def test_another_name_or_yes_drops_nothing(
     assert Queue.objects.exists()
 
 
-def test_drop_without_input_asks_nothing(orders: BoundQueue) -> None:
+def test_drop_without_input_asks_nothing(orders):
     assert call_json("pgqueue_drop", "orders", "--no-input") == {"queue": "orders", "dropped": True}
     assert not Queue.objects.exists()
 
 
-def test_a_dead_letter_queue_in_use_is_not_dropped(orders: BoundQueue) -> None:
+def test_a_dead_letter_queue_in_use_is_not_dropped(orders):
     Message.objects.create_queue("mails", dead_letter_queue="orders")
 
     with pytest.raises(CommandError, match="takes the dead letters of mails: give"):

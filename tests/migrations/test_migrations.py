@@ -30,7 +30,7 @@ LEFT_BEHIND = """
 """
 
 
-def test_the_models_and_the_migrations_agree(db: None) -> None:
+def test_the_models_and_the_migrations_agree(db):
     call_command("makemigrations", "django_pgqueue", check=True, dry_run=True, verbosity=0)
 
 
@@ -106,7 +106,7 @@ def use(actor: Actor) -> None:
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["empty", "used"])
-def test_migrating_back_leaves_nothing_and_forward_again_works(empty: Actor, used: bool) -> None:
+def test_migrating_back_leaves_nothing_and_forward_again_works(empty, used):
     empty.do(manage, "migrate", "django_pgqueue")
     fresh = everything(empty)
     assert ("relation", "pgqueue_message") in fresh
@@ -126,7 +126,7 @@ def test_migrating_back_leaves_nothing_and_forward_again_works(empty: Actor, use
     assert everything(empty) == fresh
 
 
-def test_migrating_back_amid_conversions_leaves_nothing(empty: Actor) -> None:
+def test_migrating_back_amid_conversions_leaves_nothing(empty):
     empty.do(manage, "migrate", "django_pgqueue")
     use(empty)
     empty.do(convert_until, "bounds.validate_bound", "with-dead-letters", dt.timedelta(days=1))
@@ -139,7 +139,7 @@ def test_migrating_back_amid_conversions_leaves_nothing(empty: Actor) -> None:
     assert empty.do(execute, LEFT_BEHIND) == []
 
 
-def test_a_migration_can_be_undone_step_by_step(empty: Actor) -> None:
+def test_a_migration_can_be_undone_step_by_step(empty):
     empty.do(manage, "migrate", "django_pgqueue")
     use(empty)
     names = [
@@ -155,7 +155,7 @@ def test_a_migration_can_be_undone_step_by_step(empty: Actor) -> None:
     assert empty.do(execute, LEFT_BEHIND) == []
 
 
-def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty: Actor) -> None:
+def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty):
     empty.do(manage, "migrate", "django_pgqueue", "0003")
     kinds = ("sender", "consumer", "operator", "analyst")
     rights = (
@@ -186,7 +186,7 @@ def test_roles_keep_to_their_work_when_a_migration_makes_new_tables(empty: Actor
             empty.do(execute, f"DROP ROLE {role}")
 
 
-def test_the_sql_of_the_migrations_can_be_shown(empty: Actor) -> None:
+def test_the_sql_of_the_migrations_can_be_shown(empty):
     shown = empty.do(manage, "sqlmigrate", "django_pgqueue", "0001")
 
     assert "CREATE TABLE pgqueue_message" in shown

@@ -31,7 +31,7 @@ call_command("migrate", "django_pgqueue", "zero", verbosity=0)
 """
 
 
-def test_migrations_leave_a_database_of_another_vendor_alone() -> None:
+def test_migrations_leave_a_database_of_another_vendor_alone():
     done = subprocess.run(
         [sys.executable, "-c", PROJECT], capture_output=True, text=True, timeout=60, check=False
     )

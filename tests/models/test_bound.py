@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import django_pgqueue
@@ -13,7 +11,7 @@ from django_pgqueue.models import Message, Queue
 DATABASES = ["default", "other"]
 
 
-def test_a_bound_queue_does_what_the_manager_does(db: None) -> None:
+def test_a_bound_queue_does_what_the_manager_does(db):
     orders = queue("orders")
     orders.create(visibility_timeout=9)
     pk = orders.send({"order": 7}, priority=1)
@@ -31,7 +29,7 @@ def test_a_bound_queue_does_what_the_manager_does(db: None) -> None:
 
 
 @pytest.mark.django_db(databases=DATABASES)
-def test_a_queue_object_is_a_queue_in_its_database() -> None:
+def test_a_queue_object_is_a_queue_in_its_database():
     made = queue("orders", using="other").create()
 
     pk = queue(made).send(1)
@@ -40,12 +38,12 @@ def test_a_queue_object_is_a_queue_in_its_database() -> None:
     assert [message.id for message in queue("orders", using="other").read()] == [pk]
 
 
-def test_naming_a_queue_makes_no_query(django_assert_num_queries: Any, db: None) -> None:
+def test_naming_a_queue_makes_no_query(django_assert_num_queries, db):
     with django_assert_num_queries(0):
         queue("not-made-yet")
 
 
-def test_queues_of_the_same_name_and_database_are_equal() -> None:
+def test_queues_of_the_same_name_and_database_are_equal():
     assert queue("orders") == queue("ORDERS")
     assert hash(queue("orders")) == hash(queue("ORDERS"))
     assert queue("orders") != queue("orders", using="other")
@@ -55,7 +53,7 @@ def test_queues_of_the_same_name_and_database_are_equal() -> None:
 
 
 @pytest.mark.django_db(databases=DATABASES)
-def test_using_names_the_database() -> None:
+def test_using_names_the_database():
     orders = queue("orders", using="other")
     orders.create()
     pk = orders.send(1)
@@ -69,7 +67,7 @@ def test_using_names_the_database() -> None:
     assert orders.drop()
 
 
-def test_the_package_offers_its_names_at_the_top() -> None:
+def test_the_package_offers_its_names_at_the_top():
     assert django_pgqueue.queue is queue
     for name in ("Receipt", "State"):
         assert getattr(django_pgqueue, name).__name__ == name

@@ -23,8 +23,8 @@ from django_pgqueue.models import (
     queue,
 )
 from django_pgqueue.models.bulk import Kind
-from tests.actors import Actor, execute, rollback
 from tests.actors import begin as begin_block
+from tests.actors import execute, rollback
 from tests.hindrances import hinder, statement_timeout
 from tests.waiting import until
 
@@ -44,6 +44,14 @@ def drive() -> None:
         time.sleep(wait)
 
 
+def driven(*bulk_actions: BulkAction) -> list[tuple[str, int, int]]:
+    """Drive everything; returns the state, and how many messages were done and passed over."""
+    drive()
+    for each in bulk_actions:
+        each.refresh_from_db()
+    return [(each.state, each.done, each.passed) for each in bulk_actions]
+
+
 @pytest.fixture
 def dead(orders: BoundQueue) -> list[int]:
     """The ids of 25 dead letters of orders."""
@@ -56,9 +64,7 @@ def dead(orders: BoundQueue) -> list[int]:
     return ids
 
 
-def test_a_bulk_action_goes_in_steps_and_counts(
-    orders: BoundQueue, dead: list[int], small_parts: None
-) -> None:
+def test_a_bulk_action_goes_in_steps_and_counts(orders, dead, small_parts):
     bulk_action = begin("dead", Kind.REDRIVE, dead)
     seen = []
     while BulkAction.objects.drive(0.0001, using="default") is not None:
@@ -73,7 +79,7 @@ def test_a_bulk_action_goes_in_steps_and_counts(
     assert not bulk_action.parts.exists()
 
 
-def test_each_kind_does_what_it_says(orders: BoundQueue) -> None:
+def test_each_kind_of_bulk_action_changes_its_messages(orders):
     ids = orders.send_batch(list(range(4)), delay=60)
     other = orders.send_batch([8, 9])
     [failed] = orders.read()
@@ -96,41 +102,28 @@ def test_each_kind_does_what_it_says(orders: BoundQueue) -> None:
     assert not ArchivedMessage.objects.filter(pk=failed.id).exists()
 
 
-def test_discarding_leaves_messages_in_the_queue_alone(orders: BoundQueue) -> None:
+def test_discarding_leaves_messages_in_the_queue_alone(orders):
     live, done = orders.send_batch([1, 2])
     orders.archive(done)
 
-    bulk_action = begin("orders", Kind.DISCARD, [live, done])
-    drive()
+    assert driven(begin("orders", Kind.DISCARD, [live, done])) == [("done", 1, 1)]
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.done, bulk_action.passed) == (1, 1)
     assert list(Message.objects.values_list("pk", flat=True)) == [live]
 
 
 @pytest.mark.parametrize("size", [3, 30])
 @pytest.mark.parametrize("kind", [Kind.READABLE, Kind.CANCEL, Kind.DELETE, Kind.PURGE])
-def test_messages_in_flight_are_left_alone_unless_asked_for(
-    orders: BoundQueue, kind: Kind, size: int
-) -> None:
+def test_messages_in_flight_are_left_alone_unless_asked_for(orders, kind, size):
     ids = orders.send_batch(list(range(size + 2)))
     held = orders.read(qty=size, vt=60)
 
-    left = begin("orders", kind, ids)
-    drive()
-
-    left.refresh_from_db()
-    assert (left.done, left.passed) == (2, size)
+    assert driven(begin("orders", kind, ids)) == [("done", 2, size)]
     assert not orders.archive(held[:1]).lost
     asked = begin("orders", kind, [m.id for m in held], in_flight=True)
-    drive()
-    asked.refresh_from_db()
-    assert (asked.done, asked.passed) == (size - 1, 1)
+    assert driven(asked) == [("done", size - 1, 1)]
 
 
-def test_a_rate_is_kept(
-    orders: BoundQueue, dead: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_is_kept(orders, dead, monkeypatch):
     bulk_action = begin("dead", Kind.REDRIVE, dead, rate=50)
     start = now()
     done = []
@@ -145,9 +138,7 @@ def test_a_rate_is_kept(
     assert done == [(5, 0.0), (5, 0.1), (5, 0.04), (10, 0.0), (10, 0.05)]
 
 
-def test_a_bulk_action_is_stopped_and_resumed(
-    orders: BoundQueue, dead: list[int], small_parts: None
-) -> None:
+def test_a_bulk_action_is_stopped_and_resumed(orders, dead, small_parts):
     bulk_action = begin("dead", Kind.REDRIVE, dead)
     BulkAction.objects.drive(0.0001, using="default")
 
@@ -157,34 +148,25 @@ def test_a_bulk_action_is_stopped_and_resumed(
     bulk_action.refresh_from_db()
     assert (bulk_action.done, bulk_action.left) == (10, 15)
     assert bulk_action.resume()
-    drive()
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("done", 25)
+    assert driven(bulk_action) == [("done", 25, 0)]
 
 
-def test_a_bulk_action_whose_target_is_gone_says_so(orders: BoundQueue, dead: list[int]) -> None:
+def test_a_bulk_action_whose_target_was_dropped_fails_and_names_it(orders, dead):
     bulk_action = begin("dead", Kind.REDRIVE, dead, target="nowhere")
 
-    drive()
-
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("failed", 0)
+    assert driven(bulk_action) == [("failed", 0, 0)]
     assert "nowhere" in bulk_action.error
     assert queue("dead").metrics().length == 25
 
 
-def test_dead_letters_without_a_source_are_passed_over(orders: BoundQueue, dead: list[int]) -> None:
+def test_dead_letters_without_a_source_are_passed_over(orders, dead):
     stray = queue("dead").send("came by itself")
-    bulk_action = begin("dead", Kind.REDRIVE, [*dead, stray])
 
-    drive()
-
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.passed) == ("done", 25, 1)
+    assert driven(begin("dead", Kind.REDRIVE, [*dead, stray])) == [("done", 25, 1)]
 
 
-def test_the_end_is_told_once(orders: BoundQueue, dead: list[int]) -> None:
+def test_the_end_of_a_bulk_action_is_signalled_once(orders, dead):
     told = []
 
     def listen(bulk_action: BulkAction, **kwargs: Any) -> None:
@@ -202,7 +184,7 @@ def test_the_end_is_told_once(orders: BoundQueue, dead: list[int]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_step_that_is_cut_off_changes_nothing(committed_orders: BoundQueue) -> None:
+def test_a_step_that_is_cut_off_changes_nothing(committed_orders):
     ids = committed_orders.send_batch([1, 2, 3])
     bulk_action = begin("orders", Kind.REPLAY, ids)
     committed_orders.archive(ids)
@@ -212,15 +194,12 @@ def test_a_step_that_is_cut_off_changes_nothing(committed_orders: BoundQueue) ->
         transaction.set_rollback(True)
 
     assert committed_orders.metrics().length == 0
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.done, committed_orders.metrics().length) == (3, 3)
+    assert driven(bulk_action) == [("done", 3, 0)]
+    assert committed_orders.metrics().length == 3
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_processes_touch_no_message_twice(
-    committed_orders: BoundQueue, small_parts: None
-) -> None:
+def test_many_processes_touch_no_message_twice(committed_orders, small_parts):
     ids = committed_orders.send_batch(list(range(200)))
     committed_orders.archive(ids)
     bulk_action = begin("orders", Kind.REPLAY, ids)
@@ -236,17 +215,13 @@ def test_many_processes_touch_no_message_twice(
         thread.start()
     for thread in threads:
         thread.join()
-    drive()
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("done", 200)
+    assert driven(bulk_action) == [("done", 200, 0)]
     assert committed_orders.metrics().length == 200
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_step_waits_a_moment_only_for_messages_that_others_hold(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_step_waits_a_moment_only_for_messages_that_others_hold(committed_orders, actor):
     [pk] = committed_orders.send_batch([1], delay=60)
     bulk_action = begin("orders", Kind.DELETE, [pk])
     actor.do(begin_block)
@@ -257,16 +232,14 @@ def test_a_step_waits_a_moment_only_for_messages_that_others_hold(
     bulk_action.refresh_from_db()
     assert (wait, bulk_action.done, bulk_action.state) == (1.0, 0, "running")
     actor.do(rollback)
-    drive()
-    bulk_action.refresh_from_db()
-    assert bulk_action.done == 1
+    assert driven(bulk_action) == [("done", 1, 0)]
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("at_commit", [False, True])
+@pytest.mark.django_db(transaction=True)
 def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
-    committed_orders: BoundQueue, at_commit: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+    committed_orders, at_commit, caplog
+):
     ids = committed_orders.send_batch([1, 2, 3])
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -275,43 +248,33 @@ def test_a_bulk_action_that_fails_keeps_its_error_and_others_go_on(
     broken = begin("orders", Kind.REPLAY, ids, target="audited")
     good = begin("orders", Kind.REPLAY, ids)
 
-    drive()
+    assert driven(broken, good) == [("failed", 0, 0), ("done", 3, 0)]
 
-    broken.refresh_from_db()
-    good.refresh_from_db()
-    assert (broken.state, broken.done, broken.left) == ("failed", 0, 3)
+    assert broken.left == 3
     assert "no 1 allowed" in broken.error
     assert broken.finished_at is not None
-    assert (good.state, good.done) == ("done", 3)
     told = "orders: bulk action %s (replay) failed after 0 of 3 messages: no 1 allowed"
     assert told % broken.pk in caplog.messages
 
 
-def test_a_failed_bulk_action_is_resumed_where_it_failed(
-    orders: BoundQueue, small_parts: None
-) -> None:
+def test_a_failed_bulk_action_is_resumed_where_it_failed(orders, small_parts):
     ids = orders.send_batch(list(range(25)))
     orders.archive(ids)
     Message.objects.create_queue("audited")
     allow = hinder("audited", "IF NEW.body = '15' THEN RAISE EXCEPTION 'not 15'; END IF;")
     bulk_action = begin("orders", Kind.REPLAY, ids, target="audited")
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("failed", 10)
+    assert driven(bulk_action) == [("failed", 10, 0)]
     allow()
 
     assert bulk_action.resume()
-    drive()
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 25, "")
+    assert driven(bulk_action) == [("done", 25, 0)]
+    assert bulk_action.error == ""
     assert [m.body for m in queue("audited").read(qty=99)] == list(range(25))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_steps_become_smaller_until_the_statement_timeout_allows_them(
-    committed_orders: BoundQueue,
-) -> None:
+def test_steps_become_smaller_until_the_statement_timeout_allows_them(committed_orders):
     ids = committed_orders.send_batch([secrets.token_hex(150_000)] * 100)
     committed_orders.archive(ids)
     bulk_action = begin("orders", Kind.REPLAY, ids)
@@ -321,18 +284,14 @@ def test_steps_become_smaller_until_the_statement_timeout_allows_them(
         transaction.set_rollback(True)
 
     with statement_timeout((time.monotonic() - started) / 3):
-        drive()
+        assert driven(bulk_action) == [("done", 100, 0)]
 
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("done", 100)
     assert bulk_action.step_size < 100
     assert committed_orders.metrics().length == 100
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(
-    committed_orders: BoundQueue,
-) -> None:
+def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(committed_orders):
     ids = committed_orders.send_batch(list(range(20)))
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -341,17 +300,13 @@ def test_a_message_that_alone_takes_too_long_fails_the_bulk_action(
     other = begin("orders", Kind.REPLAY, ids)
 
     with statement_timeout(0.5):
-        drive()
+        assert driven(bulk_action, other) == [("failed", 13, 0), ("done", 20, 0)]
 
-    bulk_action.refresh_from_db()
-    other.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done) == ("failed", 13)
     assert f"message {ids[13]}" in bulk_action.error
     assert "statement timeout" in bulk_action.error
-    assert (other.state, other.done) == ("done", 20)
 
 
-def test_steps_grow_again(orders: BoundQueue, dead: list[int]) -> None:
+def test_steps_grow_again(orders, dead):
     bulk_action = begin("dead", Kind.REDRIVE, dead, step_size=3)
     seen = []
 
@@ -363,9 +318,7 @@ def test_steps_grow_again(orders: BoundQueue, dead: list[int]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_message_that_others_hold_delays_only_itself(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_message_that_others_hold_delays_only_itself(committed_orders, actor):
     ids = committed_orders.send_batch(list(range(12)), delay=60)
     bulk_action = begin("orders", Kind.DELETE, ids)
     other = begin("orders", Kind.READABLE, [ids[0]])
@@ -384,15 +337,12 @@ def test_a_message_that_others_hold_delays_only_itself(
     assert f"message {ids[-1]}" in bulk_action.error
     assert other.state == "done"
     actor.do(rollback)
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 12, "")
+    assert driven(bulk_action) == [("done", 12, 0)]
+    assert bulk_action.error == ""
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bulk_action_goes_on_after_a_lost_connection(
-    committed_orders: BoundQueue, small_parts: None
-) -> None:
+def test_a_bulk_action_goes_on_after_a_lost_connection(committed_orders, small_parts):
     ids = committed_orders.send_batch(list(range(25)))
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")
@@ -405,16 +355,13 @@ def test_a_bulk_action_goes_on_after_a_lost_connection(
     bulk_action.refresh_from_db()
     assert (bulk_action.state, bulk_action.done) == ("running", 10)
     assert "cut off" in bulk_action.error
-    drive()
-    bulk_action.refresh_from_db()
-    assert (bulk_action.state, bulk_action.done, bulk_action.error) == ("done", 25, "")
+    assert driven(bulk_action) == [("done", 25, 0)]
+    assert bulk_action.error == ""
     assert queue("audited").metrics().length == 25
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_bulk_action_that_loses_each_connection_holds_up_no_other(
-    committed_orders: BoundQueue,
-) -> None:
+def test_a_bulk_action_that_loses_each_connection_holds_up_no_other(committed_orders):
     ids = committed_orders.send_batch([1, 2, 3, 4])
     committed_orders.archive(ids)
     Message.objects.create_queue("audited")

@@ -58,7 +58,7 @@ def load(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "fast", "clicks"])
-def test_messages_are_as_they_were_sent(dump: Path, name: str) -> None:
+def test_messages_are_as_they_were_sent(dump, name):
     sent = everything()
     empty()
 
@@ -73,7 +73,7 @@ def test_messages_are_as_they_were_sent(dump: Path, name: str) -> None:
     assert len(bodies) == 23
 
 
-def test_queues_and_bindings_are_as_they_were(dump: Path) -> None:
+def test_queues_and_bindings_are_as_they_were(dump):
     empty()
 
     load(dump)
@@ -84,7 +84,7 @@ def test_queues_and_bindings_are_as_they_were(dump: Path) -> None:
     assert Message.objects.test_routing("order.paid") == {"orders": ["order.#"]}
 
 
-def test_new_messages_get_new_ids(dump: Path) -> None:
+def test_new_messages_get_new_ids(dump):
     highest = Message.objects.order_by("pk").last()
     empty()
 
@@ -95,7 +95,7 @@ def test_new_messages_get_new_ids(dump: Path) -> None:
     assert Message.objects.create_queue("more").pk > Queue.objects.get(name="clicks").pk
 
 
-def test_loading_twice_changes_nothing(dump: Path) -> None:
+def test_loading_twice_changes_nothing(dump):
     empty()
     load(dump)
     before = LiveMessage.objects.count(), ArchivedMessage.objects.count()
@@ -105,7 +105,7 @@ def test_loading_twice_changes_nothing(dump: Path) -> None:
     assert (LiveMessage.objects.count(), ArchivedMessage.objects.count()) == before
 
 
-def test_loading_what_is_there_leaves_it_readable(dump: Path) -> None:
+def test_loading_existing_messages_leaves_them_readable(dump):
     load(dump)
 
     bodies = [message.body for message in queue("orders").read(qty=100)]
@@ -115,7 +115,7 @@ def test_loading_what_is_there_leaves_it_readable(dump: Path) -> None:
     assert ArchivedMessage.objects.filter(queue__name="orders").get().read_ct == 1
 
 
-def test_the_archive_may_come_first(dump: Path, tmp_path: Path) -> None:
+def test_the_archive_may_come_first(dump, tmp_path):
     empty()
     queues = tmp_path / "queues.json"
     archive = tmp_path / "archive.json"
@@ -136,6 +136,6 @@ class WithFixtures(TestCase):
 
     fixtures: list[Any] = [str(Path(__file__).parent / "queues.json")]
 
-    def test_queues_of_a_fixture_work(self) -> None:
+    def test_queues_of_a_fixture_work(self):
         assert queue("mails").send(1)
         assert len(queue("mails").read()) == 1

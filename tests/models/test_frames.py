@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 import django_pgqueue
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
 
 PACKAGE = str(Path(django_pgqueue.__file__).parent)
 
@@ -34,9 +34,7 @@ def frames_to_sql(act: Any) -> list[list[str]]:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("operation", ["send", "read"])
-def test_at_most_five_of_our_frames_lie_before_a_statement(
-    committed_orders: BoundQueue, operation: str
-) -> None:
+def test_at_most_five_of_our_frames_lie_before_a_statement(committed_orders, operation):
     for number in range(40):
         committed_orders.send(number)
     committed_orders.read(qty=20)  # later reads start after the last claim
@@ -51,7 +49,7 @@ def test_at_most_five_of_our_frames_lie_before_a_statement(
     assert max(map(len, found)) <= 5, found
 
 
-def test_the_manager_has_at_most_two_classes_of_ours() -> None:
+def test_the_manager_has_at_most_two_classes_of_ours():
     ours = [
         each
         for each in type(Message.objects).__mro__

@@ -61,7 +61,7 @@ def queues_with_tables() -> set[int]:
     return {int(PARTITION.fullmatch(name)[1]) for (name,) in names}  # type: ignore[index]
 
 
-def test_without_a_queue_each_one_is_in_the_plan(neighbours: dict[str, int]) -> None:
+def test_without_a_queue_each_one_is_in_the_plan(neighbours):
     pk = queue("orders").send(1)
 
     with planned_queues(connection) as planned:
@@ -111,7 +111,7 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_plans_its_own_queue_only(neighbours: dict[str, int], name: str) -> None:
+def test_an_operation_plans_its_own_queue_only(neighbours, name):
     before, act = OPERATIONS[name]
     orders = queue("orders")
     given = before(orders)
@@ -123,9 +123,7 @@ def test_an_operation_plans_its_own_queue_only(neighbours: dict[str, int], name:
     assert not planned & others
 
 
-def test_maintenance_finds_attempts_of_messages_that_are_gone_by_their_queue(
-    neighbours: dict[str, int],
-) -> None:
+def test_maintenance_finds_attempts_of_messages_that_are_gone_by_their_queue(neighbours):
     orders = queue("orders")
     stays, dies = orders.send_batch([1, 2])
     drain("orders", refuse, policies=True)
@@ -138,9 +136,7 @@ def test_maintenance_finds_attempts_of_messages_that_are_gone_by_their_queue(
     assert orders.attempts(stays)
 
 
-def test_a_column_is_fetched_of_a_message_that_moved_to_another_queue(
-    neighbours: dict[str, int],
-) -> None:
+def test_a_column_is_fetched_of_a_message_that_moved_to_another_queue(neighbours):
     message = read_one(queue("orders"))
     message.reject("no")
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
 from django_pgqueue.errors import ImmutableMessage, LeaseLost
-from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
+from django_pgqueue.models import ArchivedMessage, LiveMessage, Message
 from tests.factories import MessageFactory, QueueFactory
 
 
-def test_a_message_is_never_changed(orders: BoundQueue) -> None:
+def test_a_message_is_never_changed(orders):
     orders.send({"order": 7})
     [read] = orders.read()
     stored = Message.objects.get()
@@ -41,9 +40,7 @@ def test_a_message_is_never_changed(orders: BoundQueue) -> None:
         ("reject", {"reason": "no such order"}, ("FAILED", "no such order")),
     ],
 )
-def test_a_message_is_settled_by_an_async_twin(
-    orders: BoundQueue, sql: Any, settle: str, arguments: Any, kept: Any
-) -> None:
+def test_a_message_is_settled_by_an_async_twin(orders, sql, settle, arguments, kept):
     orders.send(1)
     [late] = orders.read(vt=0)
     [message] = orders.read(vt=60)
@@ -58,14 +55,14 @@ def test_a_message_is_settled_by_an_async_twin(
     assert sql(" UNION ALL ".join(f"SELECT state, error FROM {t}" for t in tables)) == [kept]
 
 
-def test_an_archived_message_is_never_changed(orders: BoundQueue) -> None:
+def test_an_archived_message_is_never_changed(orders):
     orders.archive(orders.send(1))
 
     with pytest.raises(ImmutableMessage):
         ArchivedMessage.objects.get().save()
 
 
-def test_deleting_messages_by_the_orm_takes_them_from_wherever_they_stand(db: None) -> None:
+def test_deleting_messages_by_the_orm_takes_them_from_wherever_they_stand(db):
     kept = MessageFactory()
     for queue in (QueueFactory(), QueueFactory(unlogged=True)):
         doomed = [
@@ -84,7 +81,7 @@ def test_deleting_messages_by_the_orm_takes_them_from_wherever_they_stand(db: No
     assert not ArchivedMessage.objects.exists()
 
 
-def test_deleting_one_message_deletes_that_one(orders: BoundQueue) -> None:
+def test_deleting_one_message_deletes_that_one(orders):
     one, two = orders.send_batch([1, 2])
 
     Message.objects.get(pk=one).delete()
@@ -93,7 +90,7 @@ def test_deleting_one_message_deletes_that_one(orders: BoundQueue) -> None:
     assert Message.objects.count() == 1
 
 
-def test_a_message_is_found_by_its_id_alone(orders: BoundQueue) -> None:
+def test_a_message_is_found_by_its_id_alone(orders):
     pk = orders.send({"order": 7})
 
     assert Message.objects.get(pk=pk).body == {"order": 7}
@@ -101,7 +98,7 @@ def test_a_message_is_found_by_its_id_alone(orders: BoundQueue) -> None:
     assert str(Message.objects.get(pk=pk)) == f"message {pk}"
 
 
-def test_a_read_message_can_be_pickled_and_copied(orders: BoundQueue) -> None:
+def test_a_read_message_can_be_pickled_and_copied(orders):
     orders.send({"order": 7})
     [message] = orders.read()
 
@@ -115,7 +112,7 @@ def test_a_read_message_can_be_pickled_and_copied(orders: BoundQueue) -> None:
         assert twin.queue.name == "orders"
 
 
-def test_a_read_message_is_known_to_be_stored_where_it_was_read(orders: BoundQueue) -> None:
+def test_a_read_message_is_known_to_be_stored_where_it_was_read(orders):
     pk = orders.send({"order": 7}, dedup_key="once")
 
     [message] = orders.read()
@@ -126,9 +123,7 @@ def test_a_read_message_is_known_to_be_stored_where_it_was_read(orders: BoundQue
     assert not Message.objects.filter(pk=pk).exists()
 
 
-def test_reading_makes_one_query_for_any_number_of_messages(
-    orders: BoundQueue, django_assert_num_queries: object
-) -> None:
+def test_reading_makes_one_query_for_any_number_of_messages(orders, django_assert_num_queries):
     orders.send_batch(range(50))
 
     with django_assert_num_queries(2):  # one query for the queue, since a transaction uses no cache
@@ -136,7 +131,7 @@ def test_reading_makes_one_query_for_any_number_of_messages(
             assert message.queue.name == message.queue_name == "orders"
 
 
-def test_every_live_state_can_be_seen_in_one_place(orders: BoundQueue) -> None:
+def test_every_live_state_can_be_seen_in_one_place(orders):
     orders.send_batch([1, 2], group="g")
     orders.send(3, delay=60)
     orders.read()
@@ -150,7 +145,7 @@ def test_every_live_state_can_be_seen_in_one_place(orders: BoundQueue) -> None:
     ]
 
 
-def test_the_body_is_written_once_and_stays_where_it_is(orders: BoundQueue) -> None:
+def test_the_body_is_written_once_and_stays_where_it_is(orders):
     pk = orders.send({"order": 7})
 
     def place() -> tuple[str, str]:

@@ -47,7 +47,7 @@ INTERNAL = ["lease", "follow", "erase", "rescue"]
 
 
 @pytest.mark.parametrize("name", [*INTERNAL, *(f"a{name}" for name in INTERNAL)])
-def test_what_only_consumers_need_is_no_method(name: str) -> None:
+def test_what_only_consumers_need_is_no_method(name):
     assert not hasattr(BoundQueue, name)
     assert not hasattr(MessageManager, name)
 
@@ -66,7 +66,7 @@ def methods(where: type) -> list[str]:
 
 
 @pytest.mark.parametrize("where", NO_TWIN)
-def test_what_an_application_calls_has_a_twin_with_the_same_arguments(where: type) -> None:
+def test_what_an_application_calls_has_a_twin_with_the_same_arguments(where):
     twins = {name: getattr(where, f"a{name}", None) for name in methods(where)}
 
     # The twin of wait() is aresult(), a method of its own: "await" is a keyword.
@@ -80,9 +80,7 @@ def test_what_an_application_calls_has_a_twin_with_the_same_arguments(where: typ
 
 
 @pytest.mark.parametrize("name", ["send", "read", "archive", "create"])
-def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_body(
-    name: str,
-) -> None:
+def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_body(name):
     method = getattr(BoundQueue, name)
     source = inspect.getsource(method)
 
@@ -99,7 +97,7 @@ def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_bod
         if not name.startswith("_") and member.__doc__ and not is_twin(member)
     ],
 )
-def test_a_method_has_the_docstring_of_the_function_it_calls(name: str) -> None:
+def test_a_method_has_the_docstring_of_the_function_it_calls(name):
     method = getattr(BoundQueue, name)
     first_line = inspect.cleandoc(method.__doc__).split("\n\n")[0]
 
@@ -107,7 +105,7 @@ def test_a_method_has_the_docstring_of_the_function_it_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_twin_gives_the_same_result(db: None, name: str) -> None:
+def test_a_twin_gives_the_same_result(db, name):
     Message.objects.create_queue("orders")
     pks = Message.objects.send_batch("orders", [{"order": 7}] * 3, headers={"h": 1})
     args, kwargs = CALLS[name]
@@ -158,7 +156,7 @@ def plain(result: Any, highest: int) -> Any:
     return result
 
 
-def test_a_bound_queue_follows_the_stored_settings_whatever_it_was_made_of(committed: None) -> None:
+def test_a_bound_queue_follows_the_stored_settings_however_it_was_bound(committed):
     orders = BoundQueue(Message.objects.create_queue("orders", visibility_timeout=30))
     orders.send(1)
     Queue.objects.update(visibility_timeout=600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -13,15 +12,15 @@ from django.db import connection, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_pgqueue.errors import InvalidQueueName, QueueNotFound
-from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
-from tests.actors import Actor, begin, call, commit
+from django_pgqueue.models import LiveMessage, Message, Queue
+from tests.actors import begin, call, commit
 from tests.conftest import run_sql
 from tests.factories import QueueFactory
 
 # The model
 
 
-def test_saving_a_queue_makes_its_tables_and_deleting_it_drops_them(db: None) -> None:
+def test_saving_a_queue_makes_its_tables_and_deleting_it_drops_them(db):
     queue = QueueFactory(name="mails")
     pk = Message.objects.send("mails", 1)
     assert Message.objects.read("mails")[0].id == pk
@@ -32,7 +31,7 @@ def test_saving_a_queue_makes_its_tables_and_deleting_it_drops_them(db: None) ->
     assert not LiveMessage.objects.exists()
 
 
-def test_changing_a_queue_keeps_its_messages(orders: BoundQueue) -> None:
+def test_changing_a_queue_keeps_its_messages(orders):
     pk = orders.send(1)
     queue = Queue.objects.get()
     queue.visibility_timeout = 99
@@ -44,7 +43,7 @@ def test_changing_a_queue_keeps_its_messages(orders: BoundQueue) -> None:
     assert (message.id, (message.vt - message.first_read_at).total_seconds()) == (pk, 99)
 
 
-def test_deleting_a_queryset_of_queues_drops_each(db: None) -> None:
+def test_deleting_a_queryset_of_queues_drops_each(db):
     for name in ("a", "b", "c"):
         Message.objects.send(QueueFactory(name=name), 1)
 
@@ -54,7 +53,7 @@ def test_deleting_a_queryset_of_queues_drops_each(db: None) -> None:
     assert Message.objects.count() == LiveMessage.objects.count() == 1
 
 
-def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db: None) -> None:
+def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db):
     with pytest.raises(ValidationError, match="1 to 63"):
         Queue(name="a b").full_clean()
     with pytest.raises(InvalidQueueName):
@@ -64,16 +63,16 @@ def test_a_bad_name_is_a_validation_error_in_forms_and_refused_in_save(db: None)
         Queue(name="ORDERS").full_clean()
 
 
-def test_a_queue_prints_as_its_name() -> None:
+def test_a_queue_prints_as_its_name():
     assert str(Queue(name="orders")) == "orders"
 
 
-def test_a_database_that_is_not_configured_is_named(db: None) -> None:
+def test_a_database_that_is_not_configured_is_named(db):
     with pytest.raises(ConnectionDoesNotExist, match="nowhere"):
         Message.objects.using("nowhere").send("orders", 1)
 
 
-def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:
+def test_a_queue_can_stand_for_its_name(orders):
     queue = Queue.objects.get()
 
     pk = Message.objects.send(queue, 1)
@@ -85,9 +84,7 @@ def test_a_queue_can_stand_for_its_name(orders: BoundQueue) -> None:
 # The cache of queues
 
 
-def test_a_committed_queue_is_looked_up_once(
-    committed_orders: BoundQueue, django_assert_num_queries: Any
-) -> None:
+def test_a_committed_queue_is_looked_up_once(committed_orders, django_assert_num_queries):
     committed_orders.send(1)
 
     with django_assert_num_queries(3):
@@ -96,9 +93,7 @@ def test_a_committed_queue_is_looked_up_once(
         committed_orders.peek()
 
 
-def test_what_is_remembered_is_asked_for_again_after_a_while(
-    committed_orders: BoundQueue, settings: Any, actor: Actor
-) -> None:
+def test_a_cached_queue_is_looked_up_again_after_cache_seconds(committed_orders, settings, actor):
     settings.PGQUEUE = {"CACHE_SECONDS": 0}
     committed_orders.send(1)
     run_sql("UPDATE pgqueue_queue SET visibility_timeout = 99")
@@ -126,8 +121,8 @@ def test_what_is_remembered_is_asked_for_again_after_a_while(
     ids=lambda operation: f"{operation[0]}-{len(operation[2]) if operation[-1:] == [1] else ''}",
 )
 def test_a_queue_that_another_process_dropped_and_made_again_is_found_again(
-    committed_orders: BoundQueue, actor: Actor, operation: tuple[Any, ...]
-) -> None:
+    committed_orders, actor, operation
+):
     committed_orders.send("remembers the queue")
     actor.do(call, "drop_queue", "orders")
     actor.do(call, "create_queue", "orders", unlogged=True)
@@ -142,9 +137,7 @@ def test_a_queue_that_another_process_dropped_and_made_again_is_found_again(
 
 @pytest.mark.parametrize("count", [1, 2, 600])
 @pytest.mark.parametrize("atomic", [False, True], ids=["autocommit", "atomic"])
-def test_a_queue_that_another_process_dropped_is_not_found(
-    committed_orders: BoundQueue, actor: Actor, count: int, atomic: bool
-) -> None:
+def test_a_queue_that_another_process_dropped_is_not_found(committed_orders, actor, count, atomic):
     committed_orders.send("remembers the queue")
     actor.do(call, "drop_queue", "orders")
 
@@ -161,9 +154,7 @@ def send(count: int) -> None:
         Message.objects.send_batch("orders", [1] * count)
 
 
-def test_a_dropped_queue_is_not_found_without_autocommit_either(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_dropped_queue_is_not_found_without_autocommit_either(committed_orders, actor):
     committed_orders.send("remembers the queue")
     actor.do(call, "drop_queue", "orders")
     transaction.set_autocommit(False)
@@ -175,7 +166,7 @@ def test_a_dropped_queue_is_not_found_without_autocommit_either(
         transaction.set_autocommit(True)
 
 
-def test_a_rolled_back_create_is_not_remembered(committed: None) -> None:
+def test_a_rolled_back_create_is_not_remembered(committed):
     with transaction.atomic():
         Message.objects.create_queue("orders")
         Message.objects.send("orders", 1)
@@ -188,7 +179,7 @@ def test_a_rolled_back_create_is_not_remembered(committed: None) -> None:
     assert Message.objects.metrics("orders").length == 1
 
 
-def test_a_create_rolled_back_without_autocommit_is_not_remembered(committed: None) -> None:
+def test_a_create_rolled_back_without_autocommit_is_not_remembered(committed):
     transaction.set_autocommit(False)
     try:
         Message.objects.create_queue("orders")
@@ -202,9 +193,7 @@ def test_a_create_rolled_back_without_autocommit_is_not_remembered(committed: No
         Message.objects.send("orders", 1)
 
 
-def test_a_queue_that_is_not_committed_yet_is_not_found_by_others(
-    committed: None, actor: Actor
-) -> None:
+def test_a_queue_that_is_not_committed_yet_is_not_found_by_others(committed, actor):
     actor.do(begin)
     actor.do(call, "create_queue", "orders")
 
@@ -215,7 +204,7 @@ def test_a_queue_that_is_not_committed_yet_is_not_found_by_others(
     assert Message.objects.send("orders", 1)
 
 
-def test_a_rolled_back_drop_leaves_the_queue_to_be_found(committed_orders: BoundQueue) -> None:
+def test_a_rolled_back_drop_leaves_the_queue_to_be_found(committed_orders):
     pk = committed_orders.send(1)
 
     with transaction.atomic():
@@ -231,7 +220,7 @@ def flush() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 600])
-def test_a_flush_leaves_no_ghost_of_a_queue(committed: None, count: int) -> None:
+def test_a_flush_leaves_no_ghost_of_a_queue(committed, count):
     Message.objects.create_queue("orders", unlogged=True)
     Message.objects.send("orders", "remembers the queue")
     Message.objects.send("orders", "later", delay=60)
@@ -249,7 +238,7 @@ def test_a_flush_leaves_no_ghost_of_a_queue(committed: None, count: int) -> None
     assert leftovers == [0] * 4
 
 
-def test_after_a_flush_queues_are_made_anew_even_with_the_same_id(committed: None) -> None:
+def test_after_a_flush_queues_are_made_anew_even_with_the_same_id(committed):
     old = Message.objects.create_queue("orders", partition_interval=dt.timedelta(days=1))
     flush()
     with connection.cursor() as cursor:

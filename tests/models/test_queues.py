@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -61,7 +60,7 @@ def relations() -> list[str]:
 # create_queue
 
 
-def test_a_new_queue_has_the_defaults(db: None) -> None:
+def test_a_new_queue_has_the_defaults(db):
     queue = Message.objects.create_queue("orders")
 
     queue.refresh_from_db()
@@ -72,7 +71,7 @@ def test_a_new_queue_has_the_defaults(db: None) -> None:
     assert queue.created_at is not None
 
 
-def test_a_new_queue_takes_every_option(db: None) -> None:
+def test_a_new_queue_takes_every_option(db):
     dead = Message.objects.create_queue("dead")
 
     Message.objects.create_queue(
@@ -95,7 +94,7 @@ def test_a_new_queue_takes_every_option(db: None) -> None:
     assert queue.dedup_window == dt.timedelta(seconds=60.5)
 
 
-def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(db: None) -> None:
+def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(db):
     queue = Message.objects.create_queue("Orders", visibility_timeout=5)
     pk = Message.objects.send("orders", 1)
     before = relations()
@@ -108,7 +107,7 @@ def test_creating_a_queue_again_finds_it_whatever_the_case_and_changes_nothing(d
     assert Message.objects.read("orders")[0].id == pk
 
 
-def test_a_queue_with_another_storage_than_asked_for_is_a_mismatch(db: None) -> None:
+def test_a_queue_with_another_storage_than_asked_for_is_a_mismatch(db):
     Message.objects.create_queue("plain")
     Message.objects.create_queue("daily", partition_interval=86400, unlogged=True)
 
@@ -124,9 +123,7 @@ def test_a_queue_with_another_storage_than_asked_for_is_a_mismatch(db: None) -> 
 @pytest.mark.parametrize(
     ("kind", "persistence"), [({}, {"p"}), ({"unlogged": True}, {"u"})], ids=str
 )
-def test_only_an_unlogged_queue_has_unlogged_tables(
-    db: None, kind: dict[str, Any], persistence: set[str]
-) -> None:
+def test_only_an_unlogged_queue_has_unlogged_tables(db, kind, persistence):
     queue = Message.objects.create_queue("orders", **kind)
 
     found = run_sql(
@@ -138,9 +135,7 @@ def test_only_an_unlogged_queue_has_unlogged_tables(
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_partitioned_queue_puts_a_message_into_the_leaf_of_its_time(
-    db: None, unlogged: bool
-) -> None:
+def test_a_partitioned_queue_puts_a_message_into_the_leaf_of_its_time(db, unlogged):
     queue = Message.objects.create_queue(
         "daily", partition_interval=dt.timedelta(days=1), unlogged=unlogged
     )
@@ -163,7 +158,7 @@ def test_a_partitioned_queue_puts_a_message_into_the_leaf_of_its_time(
     assert [m.id for m in Message.objects.read("daily", qty=5)] == [pk, old.pk]
 
 
-def test_a_rolled_back_create_leaves_nothing(db: None) -> None:
+def test_a_rolled_back_create_leaves_nothing(db):
     before = relations()
 
     with transaction.atomic():
@@ -177,9 +172,7 @@ def test_a_rolled_back_create_leaves_nothing(db: None) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 63, "a.b-c_D.9", "0", "-", ".", "--", "select", "_"])
-def test_a_name_has_1_to_63_letters_digits_dots_hyphens_and_underscores(
-    db: None, name: str
-) -> None:
+def test_a_name_has_1_to_63_letters_digits_dots_hyphens_and_underscores(db, name):
     Message.objects.create_queue(name)
 
     pk = Message.objects.send(name, 1)
@@ -190,8 +183,8 @@ def test_a_name_has_1_to_63_letters_digits_dots_hyphens_and_underscores(
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
 def test_a_bad_name_is_refused_before_anything_is_asked_of_the_database(
-    db: None, name: Any, django_assert_num_queries: Any
-) -> None:
+    db, name, django_assert_num_queries
+):
     objects = Message.objects
     operations = [
         lambda: objects.create_queue(name),
@@ -240,7 +233,7 @@ def test_a_bad_name_is_refused_before_anything_is_asked_of_the_database(
     ],
     ids=str,
 )
-def test_a_bad_option_is_refused_and_no_queue_made(db: None, options: dict[str, Any]) -> None:
+def test_a_bad_option_is_refused_and_no_queue_made(db, options):
     before = relations()
 
     with pytest.raises(InvalidArgument):
@@ -250,7 +243,7 @@ def test_a_bad_option_is_refused_and_no_queue_made(db: None, options: dict[str, 
     assert not Queue.objects.exists()
 
 
-def test_an_unknown_dead_letter_queue_is_not_found(db: None) -> None:
+def test_an_unknown_dead_letter_queue_is_not_found(db):
     with pytest.raises(QueueNotFound, match="'dead'"):
         Message.objects.create_queue("orders", dead_letter_queue="dead")
 
@@ -260,7 +253,7 @@ def test_an_unknown_dead_letter_queue_is_not_found(db: None) -> None:
 # list_queues
 
 
-def test_queues_are_listed_by_name(db: None) -> None:
+def test_queues_are_listed_by_name(db):
     for name in ("b", "a", "c"):
         Message.objects.create_queue(name)
 
@@ -273,9 +266,7 @@ def test_queues_are_listed_by_name(db: None) -> None:
 @pytest.mark.parametrize(
     "kind", [{}, {"unlogged": True}, {"partition_interval": dt.timedelta(days=1)}], ids=str
 )
-def test_dropping_a_queue_leaves_nothing_of_it_and_all_of_the_others(
-    db: None, kind: dict[str, Any]
-) -> None:
+def test_dropping_a_queue_leaves_nothing_of_it_and_all_of_the_others(db, kind):
     keep = QueueFactory()
     kept = Message.objects.send(keep, "kept")
     before = relations()
@@ -296,11 +287,11 @@ def test_dropping_a_queue_leaves_nothing_of_it_and_all_of_the_others(
         Message.objects.read("orders")
 
 
-def test_dropping_a_queue_that_is_not_there_is_false(db: None) -> None:
+def test_dropping_a_queue_that_is_not_there_is_false(db):
     assert Message.objects.drop_queue("orders") is False
 
 
-def test_a_rolled_back_drop_drops_nothing(orders: BoundQueue) -> None:
+def test_a_rolled_back_drop_drops_nothing(orders):
     pk = orders.send(1)
 
     with transaction.atomic():
@@ -310,7 +301,7 @@ def test_a_rolled_back_drop_drops_nothing(orders: BoundQueue) -> None:
     assert [m.id for m in orders.read()] == [pk]
 
 
-def test_a_dropped_queue_can_be_made_again_and_is_empty(orders: BoundQueue) -> None:
+def test_a_dropped_queue_can_be_made_again_and_is_empty(orders):
     first = orders.send(1)
     orders.drop()
 
@@ -320,7 +311,7 @@ def test_a_dropped_queue_can_be_made_again_and_is_empty(orders: BoundQueue) -> N
     assert orders.send(2) > first
 
 
-def test_the_dead_letter_queue_of_another_cannot_be_dropped(db: None) -> None:
+def test_the_dead_letter_queue_of_another_cannot_be_dropped(db):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
 
@@ -336,7 +327,7 @@ def test_the_dead_letter_queue_of_another_cannot_be_dropped(db: None) -> None:
 
 
 @pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=str)
-def test_purge_deletes_every_live_message_and_says_how_many(db: None, kind: dict[str, Any]) -> None:
+def test_purge_deletes_every_live_message_and_says_how_many(db, kind):
     other = QueueFactory()
     kept = Message.objects.send(other, "kept")
     Message.objects.create_queue("orders", **kind)
@@ -354,7 +345,7 @@ def test_purge_deletes_every_live_message_and_says_how_many(db: None, kind: dict
     assert ArchivedMessage.objects.get().pk == archived
 
 
-def test_purge_goes_in_batches(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_goes_in_batches(orders, monkeypatch):
     monkeypatch.setattr("django_pgqueue.engine.settle.settling.PURGE_BATCH", 7)
     orders.send_batch(range(20))
     orders.read(qty=5)
@@ -363,13 +354,13 @@ def test_purge_goes_in_batches(orders: BoundQueue, monkeypatch: pytest.MonkeyPat
     assert Message.objects.count() == 0
 
 
-def test_a_purge_starts_no_ids_anew(orders: BoundQueue) -> None:
+def test_a_purge_starts_no_ids_anew(orders):
     before = orders.send(1)
     orders.purge()
 
     assert orders.send(2) > before
 
 
-def test_purging_an_unknown_queue_says_so(db: None) -> None:
+def test_purging_an_unknown_queue_raises_queue_not_found(db):
     with pytest.raises(QueueNotFound):
         Message.objects.purge("nowhere")

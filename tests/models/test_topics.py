@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pytest
 from django.db import transaction
 
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.models import Binding, BoundQueue, Message
-from tests.actors import Actor, call
+from tests.actors import call
 
 objects = Message.objects
 
@@ -23,7 +22,7 @@ def queues(db: None) -> dict[str, BoundQueue]:
     return {name: BoundQueue(name) for name in names}
 
 
-def test_each_bound_queue_gets_one_copy(queues: dict[str, BoundQueue]) -> None:
+def test_each_bound_queue_gets_one_copy(queues):
     objects.bind("github.push.#", "builds")
     objects.bind("github.*.main", "builds")
     objects.bind("github.#", "audit")
@@ -39,12 +38,12 @@ def test_each_bound_queue_gets_one_copy(queues: dict[str, BoundQueue]) -> None:
     assert queues["mails"].read() == []
 
 
-def test_where_nothing_is_bound_nothing_is_sent(queues: dict[str, BoundQueue]) -> None:
+def test_where_nothing_is_bound_nothing_is_sent(queues):
     assert objects.publish("nobody.listens", 1) == {}
     assert objects.publish_batch("nobody.listens", [1, 2]) == {}
 
 
-def test_binding_twice_is_binding_once(queues: dict[str, BoundQueue]) -> None:
+def test_binding_twice_is_binding_once(queues):
     assert objects.bind("a.#", "builds") is True
     assert objects.bind("a.#", "BUILDS") is False
 
@@ -53,7 +52,7 @@ def test_binding_twice_is_binding_once(queues: dict[str, BoundQueue]) -> None:
     assert objects.unbind("a.#", "builds") is False
 
 
-def test_a_batch_goes_to_each_bound_queue(queues: dict[str, BoundQueue]) -> None:
+def test_a_batch_goes_to_each_bound_queue(queues):
     objects.bind("a.b", "builds")
     objects.bind("a.*", "audit")
 
@@ -63,7 +62,7 @@ def test_a_batch_goes_to_each_bound_queue(queues: dict[str, BoundQueue]) -> None
     assert [m.body for m in queues["audit"].read_grouped(qty=5)] == [1, 2]
 
 
-def test_options_go_to_every_copy(queues: dict[str, BoundQueue]) -> None:
+def test_options_go_to_every_copy(queues):
     objects.bind("#", "builds")
 
     first = objects.publish("a", 1, delay=60, priority=3, group="g", dedup_key="k")
@@ -74,7 +73,7 @@ def test_options_go_to_every_copy(queues: dict[str, BoundQueue]) -> None:
     assert message.scheduled_at is not None
 
 
-def test_routing_and_bindings_can_be_looked_at(queues: dict[str, BoundQueue]) -> None:
+def test_routing_and_bindings_can_be_looked_at(queues):
     objects.bind("a.#", "builds")
     objects.bind("a.*", "builds")
     objects.bind("#", "audit")
@@ -88,7 +87,7 @@ def test_routing_and_bindings_can_be_looked_at(queues: dict[str, BoundQueue]) ->
     assert [b.pattern for b in objects.list_bindings("audit")] == ["#"]
 
 
-def test_publishing_is_all_or_nothing(queues: dict[str, BoundQueue]) -> None:
+def test_publishing_is_all_or_nothing(queues):
     objects.bind("#", "audit")
     objects.bind("#", "builds")
 
@@ -99,9 +98,7 @@ def test_publishing_is_all_or_nothing(queues: dict[str, BoundQueue]) -> None:
     assert queues["audit"].metrics().length == queues["builds"].metrics().length == 0
 
 
-def test_a_change_by_another_process_counts_at_the_next_publish(
-    committed: None, actor: Actor
-) -> None:
+def test_a_change_by_another_process_counts_at_the_next_publish(committed, actor):
     objects.create_queue("audit")
     objects.create_queue("builds")
     objects.bind("a.#", "audit")
@@ -114,9 +111,7 @@ def test_a_change_by_another_process_counts_at_the_next_publish(
     assert list(objects.publish("a.b", 1)) == ["builds"]
 
 
-def test_a_change_of_a_queues_settings_counts_for_what_is_published(
-    committed: None, settings: Any
-) -> None:
+def test_a_change_of_a_queues_settings_applies_to_published_messages(committed, settings):
     settings.PGQUEUE = {"CACHE_SECONDS": 0}
     queue = objects.create_queue("builds")
     objects.bind("#", "builds")
@@ -132,7 +127,7 @@ def test_a_change_of_a_queues_settings_counts_for_what_is_published(
     assert third != {"builds": [second["builds"]]}
 
 
-def test_a_dropped_queue_takes_its_bindings_along(queues: dict[str, BoundQueue]) -> None:
+def test_a_dropped_queue_takes_its_bindings_along(queues):
     objects.bind("#", "builds")
 
     objects.drop_queue("builds")
@@ -140,7 +135,7 @@ def test_a_dropped_queue_takes_its_bindings_along(queues: dict[str, BoundQueue])
     assert objects.publish("a", 1) == {}
 
 
-def test_what_cannot_be_bound_or_published_is_refused(queues: dict[str, BoundQueue]) -> None:
+def test_what_cannot_be_bound_or_published_is_refused(queues):
     with pytest.raises(QueueNotFound):
         objects.bind("#", "nowhere")
     with pytest.raises(InvalidArgument):

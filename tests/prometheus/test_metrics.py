@@ -20,11 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard
-from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.models import Message, Queue, Schedule
 from django_pgqueue.prometheus import apps, process, queues, views
 from django_pgqueue.retries import Constant
 from tests.waiting import until
-from tests.worker.consuming import Held
 
 FILES = Path(process.__file__).parent
 
@@ -39,9 +38,7 @@ def samples(text: bytes, **labels: str) -> dict[str, float]:
     }
 
 
-def test_a_running_consumer_is_scraped(
-    committed: None, consume: Callable[..., Any], connected: None, held: Held
-) -> None:
+def test_a_running_consumer_is_scraped(committed, consume, connected, held):
     from django_pgqueue import queue
 
     queue("measured").create()
@@ -81,7 +78,7 @@ def test_a_running_consumer_is_scraped(
     assert found["pgqueue_leases_lost_total"] == 0
 
 
-def test_the_view_tells_what_the_queues_hold(orders: BoundQueue) -> None:
+def test_the_view_has_metrics_of_queues(orders):
     Queue.objects.filter(name="orders").update(age_limit=dt.timedelta(hours=2))
     orders.send_batch([1, 2, 3])
     orders.send(4, delay=60)
@@ -107,7 +104,7 @@ def test_the_view_tells_what_the_queues_hold(orders: BoundQueue) -> None:
     assert views.metrics(RequestFactory().post("/")).status_code == 405
 
 
-def test_the_view_tells_of_schedules(orders: BoundQueue) -> None:
+def test_the_view_has_metrics_of_schedules(orders):
     target, hour = Queue.objects.get(), dt.timedelta(hours=1)
     for each in ("good", "late", "paused"):
         Schedule.objects.create(name=each, queue=target, interval=hour, paused=each == "paused")
@@ -123,9 +120,7 @@ def test_the_view_tells_of_schedules(orders: BoundQueue) -> None:
     assert samples(text, schedule="paused")["pgqueue_schedule_late_seconds"] == 0
 
 
-def test_a_database_that_takes_too_long_is_told_of(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_takes_too_long_is_reported_as_down(orders, monkeypatch):
     def slow() -> list[Any]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
@@ -139,7 +134,7 @@ def test_a_database_that_takes_too_long_is_told_of(
     assert orders.send(1) > 0
 
 
-def test_the_time_limit_ends_with_the_scrape(orders: BoundQueue, sql: Any) -> None:
+def test_the_time_limit_ends_with_the_scrape(orders, sql):
     before = sql("SHOW statement_timeout")
 
     queues.page()
@@ -147,7 +142,7 @@ def test_the_time_limit_ends_with_the_scrape(orders: BoundQueue, sql: Any) -> No
     assert sql("SHOW statement_timeout") == before
 
 
-def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_says_what_it_needs(monkeypatch):
     monkeypatch.setattr(apps, "find_spec", lambda name: None)
 
     with pytest.raises(ImproperlyConfigured, match="needs prometheus-client"):
@@ -169,9 +164,7 @@ def check_rules(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[s
     return check
 
 
-def test_prometheus_takes_the_alert_rules(
-    check_rules: Callable[[str], subprocess.CompletedProcess[str]],
-) -> None:
+def test_prometheus_takes_the_alert_rules(check_rules):
     rules = (FILES / "alerts.yml").read_text()
 
     taken = check_rules(rules)
@@ -219,8 +212,8 @@ def unanswered(query: str, scraped: list[Any]) -> list[str]:
 
 
 def test_queries_of_the_dashboard_and_of_alerts_are_answered_by_a_scrape(
-    committed_orders: BoundQueue, consume: Callable[..., Any], connected: None
-) -> None:
+    committed_orders, consume, connected
+):
     committed_orders.send(1)
     Schedule.objects.create(name="often", queue=Queue.objects.get(), interval=dt.timedelta(hours=1))
     run = consume(lambda message: None, options={"health_port": 0})

@@ -18,7 +18,7 @@ def named(model: Model) -> str:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=named)
-def test_a_model_of_the_protocol_holds_in_every_state(model: Model) -> None:
+def test_a_model_of_the_protocol_holds_in_every_state(model):
     verdict = check(model)
 
     assert verdict.broken is None, verdict.output
@@ -26,7 +26,7 @@ def test_a_model_of_the_protocol_holds_in_every_state(model: Model) -> None:
 
 
 @pytest.mark.parametrize("model", BUGS, ids=named)
-def test_a_planted_bug_breaks_the_model(model: Model) -> None:
+def test_a_planted_bug_breaks_the_model(model):
     verdict = check(model)
 
     assert verdict.broken == model.breaks, verdict.output

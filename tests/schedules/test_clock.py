@@ -10,7 +10,7 @@ import pytest
 
 from django_pgqueue import cron, schedules
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.models import Message, Queue, Schedule
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -45,9 +45,7 @@ def found() -> list[Finding]:
 
 
 @TIMES
-def test_a_schedule_goes_on_after_a_clock_that_was_a_year_ahead(
-    orders: BoundQueue, times: dict[str, Any]
-) -> None:
+def test_a_schedule_goes_on_after_a_clock_that_was_a_year_ahead(orders, times):
     made(**times)
     assert due(NOON + YEAR) == 1
 
@@ -60,9 +58,7 @@ def test_a_schedule_goes_on_after_a_clock_that_was_a_year_ahead(
 
 
 @TIMES
-def test_a_tick_that_was_sent_too_early_is_not_sent_again(
-    orders: BoundQueue, times: dict[str, Any]
-) -> None:
+def test_a_tick_that_was_sent_too_early_is_not_sent_again(orders, times):
     made(**times)
     due(NOON + YEAR)
 
@@ -73,7 +69,7 @@ def test_a_tick_that_was_sent_too_early_is_not_sent_again(
     assert sent() == ["2026-01-01", "2026-01-02"]
 
 
-def test_ticks_that_were_sent_a_year_ahead_do_not_count(orders: BoundQueue) -> None:
+def test_ticks_that_were_sent_a_year_ahead_do_not_count(orders):
     made(interval=MINUTE)
     for n in range(3):
         due(NOON + YEAR + n * MINUTE)
@@ -84,9 +80,7 @@ def test_ticks_that_were_sent_a_year_ahead_do_not_count(orders: BoundQueue) -> N
 
 
 @pytest.mark.parametrize("times", [{"cron": "0 */6 * * *"}, {"interval": 6 * HOUR}], ids=str)
-def test_a_clock_that_is_set_back_by_a_day_sends_no_tick_twice(
-    orders: BoundQueue, times: dict[str, Any]
-) -> None:
+def test_a_clock_that_is_set_back_by_a_day_sends_no_tick_twice(orders, times):
     made(missed="all", **times)
     assert due(NOON + DAY) == 5
 
@@ -96,9 +90,7 @@ def test_a_clock_that_is_set_back_by_a_day_sends_no_tick_twice(
 
 
 @TIMES
-def test_a_schedule_that_is_on_time_is_left_alone(
-    orders: BoundQueue, times: dict[str, Any]
-) -> None:
+def test_a_schedule_that_is_on_time_is_left_alone(orders, times):
     made(**times)
 
     assert mend(NOON - 23 * HOUR) == []
@@ -107,18 +99,14 @@ def test_a_schedule_that_is_on_time_is_left_alone(
     assert Schedule.objects.get().next_run_at == NOON
 
 
-def test_a_process_without_cronsim_mends_intervals_only(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_without_cronsim_mends_intervals_only(orders, monkeypatch):
     made(tick=NOON + YEAR, cron="0 12 * * *")
     monkeypatch.setattr(cron, "cronsim", None)
 
     assert mend(NOON) == []
 
 
-def test_the_doctor_finds_it_and_the_ticker_mends_it(
-    orders: BoundQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_finds_a_schedule_far_ahead_and_the_ticker_mends_it(orders, caplog, monkeypatch):
     monkeypatch.setattr(schedules, "_declared", {})
     made(tick=dt.datetime.now(UTC) + YEAR, interval=DAY)
 
@@ -134,7 +122,7 @@ def test_the_doctor_finds_it_and_the_ticker_mends_it(
     assert not found()[0].is_problem
 
 
-def test_the_doctor_finds_it_without_time_zones(orders: BoundQueue, settings: Any) -> None:
+def test_the_doctor_finds_a_schedule_far_ahead_without_time_zones(orders, settings):
     settings.USE_TZ = False
     made(tick=dt.datetime.now(UTC) + YEAR, interval=DAY)
     Schedule.objects.update(last_run_at=dt.datetime.now(UTC) - DAY)

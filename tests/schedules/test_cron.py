@@ -25,7 +25,7 @@ def ticks(expression: str, zone: str, start: str, number: int) -> list[str]:
     return found
 
 
-def test_a_fixed_time_in_the_hour_that_is_skipped_runs_after_it() -> None:
+def test_a_fixed_time_in_the_hour_that_is_skipped_runs_after_it():
     assert ticks("30 2 * * *", "Europe/Berlin", "2026-03-28T01:00", 3) == [
         "28 02:30+0100",
         "29 03:00+0200",
@@ -33,14 +33,14 @@ def test_a_fixed_time_in_the_hour_that_is_skipped_runs_after_it() -> None:
     ]
 
 
-def test_a_fixed_time_in_the_hour_that_is_repeated_runs_once() -> None:
+def test_a_fixed_time_in_the_hour_that_is_repeated_runs_once():
     assert ticks("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", 2) == [
         "25 02:30+0200",
         "26 02:30+0100",
     ]
 
 
-def test_from_within_the_repeated_hour_no_tick_lies_before() -> None:
+def test_from_within_the_repeated_hour_no_tick_lies_before():
     # 02:10 for the second time: 02:30 has passed an hour ago.
     second = dt.datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def test_from_within_the_repeated_hour_no_tick_lies_before() -> None:
 
 
 @pytest.mark.parametrize(("start", "count"), [("2026-03-29T00:00", 23), ("2026-10-25T00:00", 25)])
-def test_every_hour_is_every_hour_that_there_is(start: str, count: int) -> None:
+def test_every_hour_is_every_hour_that_there_is(start, count):
     day = start[8:10]
     found = ticks("0 * * * *", "Europe/Berlin", start, 30)
 
@@ -62,7 +62,7 @@ def test_every_hour_is_every_hour_that_there_is(start: str, count: int) -> None:
     "zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"]
 )
 @pytest.mark.parametrize("expression", ["30 2 * * *", "*/20 * * * *", "0 4 1 * *", "5 1-3 * * 0"])
-def test_one_after_the_other_is_the_librarys_own_iteration(zone: str, expression: str) -> None:
+def test_one_after_the_other_is_the_librarys_own_iteration(zone, expression):
     start = dt.datetime(2026, 1, 1, tzinfo=UTC)
     end = start + dt.timedelta(days=365)
     own = CronSim(expression, start.astimezone(ZoneInfo(zone)))
@@ -79,18 +79,18 @@ def test_one_after_the_other_is_the_librarys_own_iteration(zone: str, expression
 @pytest.mark.parametrize(
     "expression", ["", "0 4 * *", "* * * * * *", "61 * * * *", "daily", "0 0 30 2 *"]
 )
-def test_what_is_no_expression_is_refused(expression: str) -> None:
+def test_what_is_no_expression_is_refused(expression):
     with pytest.raises(InvalidArgument, match=r"no cron expression|no moment"):
         cron.check(expression, "UTC")
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd", "Europe"])
-def test_an_unknown_zone_is_refused(zone: str) -> None:
+def test_an_unknown_zone_is_refused(zone):
     with pytest.raises(InvalidArgument, match="there is no time zone"):
         cron.check("0 4 * * *", zone)
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cron, "cronsim", None)
 
     assert not cron.available()
@@ -98,7 +98,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         cron.check("0 4 * * *", "UTC")
 
 
-def test_intervals_keep_their_grid() -> None:
+def test_intervals_keep_their_grid():
     start = dt.datetime(2026, 1, 1, tzinfo=UTC)
     hour = dt.timedelta(hours=1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_pgqueue import consumer, queue, schedule, schedules
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import BoundQueue, Message, Process, Queue, Schedule
+from django_pgqueue.models import Message, Process, Queue, Schedule
 from tests.waiting import until
 from tests.worker.test_processes import url
 from tests.working.running import runconsumer
@@ -70,7 +70,7 @@ def found() -> list[Finding]:
     return [each for each in examine("default", Limits()) if each.check == "schedules"]
 
 
-def test_a_renamed_function_is_one_schedule_after_its_deploy(orders: BoundQueue) -> None:
+def test_a_renamed_function_is_one_schedule_after_its_deploy(orders):
     Running("orders", declares=["nightly"]).stop()
 
     Running("orders", declares=["nightly_report"])
@@ -83,7 +83,7 @@ def test_a_renamed_function_is_one_schedule_after_its_deploy(orders: BoundQueue)
     assert (Schedule.objects.seconds_until_next(using="default") or 0) > 0
 
 
-def test_a_schedule_stays_while_an_old_process_declares_it(orders: BoundQueue) -> None:
+def test_a_schedule_stays_while_an_old_process_declares_it(orders):
     old = Running("orders", declares=["nightly"])
     new = Running("orders", declares=["nightly_report"])
     assert running() == ["nightly", "nightly_report"]
@@ -96,7 +96,7 @@ def test_a_schedule_stays_while_an_old_process_declares_it(orders: BoundQueue) -
     assert running() == ["nightly_report"]
 
 
-def test_a_restart_ends_no_schedule(orders: BoundQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_ends_no_schedule(orders, monkeypatch):
     monkeypatch.setattr(schedules, "_GRACE", 60)
     Running("orders", declares=["nightly"]).stop()
     new = Running("orders", declares=["nightly_report"])
@@ -107,7 +107,7 @@ def test_a_restart_ends_no_schedule(orders: BoundQueue, monkeypatch: pytest.Monk
     assert new._ticker._undeclared == {"default": {}}
 
 
-def test_a_service_ends_no_schedule_of_another(orders: BoundQueue) -> None:
+def test_a_service_ends_no_schedule_of_another(orders):
     queue("mails").create()
     ours = Running("orders", declares=["nightly"])
     theirs = Running("mails", declares=["digest"])
@@ -118,7 +118,7 @@ def test_a_service_ends_no_schedule_of_another(orders: BoundQueue) -> None:
     assert running() == ["digest", "nightly"]
 
 
-def test_a_schedule_of_the_admin_does_not_end(orders: BoundQueue) -> None:
+def test_a_schedule_of_the_admin_does_not_end(orders):
     Schedule.objects.create(name="by hand", queue=Queue.objects.get(), interval=DAY)
 
     Running("orders", declares=["nightly"])
@@ -126,7 +126,7 @@ def test_a_schedule_of_the_admin_does_not_end(orders: BoundQueue) -> None:
     assert running() == ["by hand", "nightly"]
 
 
-def test_a_declaration_that_comes_back_goes_on_from_now(orders: BoundQueue) -> None:
+def test_a_declaration_that_comes_back_goes_on_from_now(orders):
     Running("orders", declares=["nightly"]).stop()
     Schedule.objects.update(interval=2 * DAY)
     Running("orders", declares=["nightly_report"]).stop()
@@ -141,7 +141,7 @@ def test_a_declaration_that_comes_back_goes_on_from_now(orders: BoundQueue) -> N
     assert not Message.objects.exists()
 
 
-def test_a_process_takes_back_what_ended_while_it_was_silent(orders: BoundQueue) -> None:
+def test_a_process_resumes_schedules_that_ended_while_it_was_silent(orders):
     silent = Running("orders", declares=["nightly"])
     Process.objects.all().delete()
     other = Running("orders", declares=["nightly_report"])
@@ -154,7 +154,7 @@ def test_a_process_takes_back_what_ended_while_it_was_silent(orders: BoundQueue)
     assert running() == ["nightly", "nightly_report"]
 
 
-def test_a_declaration_that_is_imported_later_is_made(orders: BoundQueue) -> None:
+def test_a_declaration_that_is_imported_later_is_made(orders):
     process = Running("orders", declares=["nightly"])
 
     process.declares("hourly")
@@ -162,7 +162,7 @@ def test_a_declaration_that_is_imported_later_is_made(orders: BoundQueue) -> Non
     assert running() == ["hourly", "nightly"]
 
 
-def test_the_end_is_logged_once(orders: BoundQueue, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_is_logged_once(orders, caplog):
     Running("orders", declares=["nightly"]).stop()
 
     with caplog.at_level(logging.WARNING, "django_pgqueue"):
@@ -175,7 +175,7 @@ def test_the_end_is_logged_once(orders: BoundQueue, caplog: pytest.LogCaptureFix
     assert record.schedule == "nightly"
 
 
-def test_the_doctor_tells_which_declaration_no_consumer_has(orders: BoundQueue) -> None:
+def test_the_doctor_names_declarations_that_no_consumer_has(orders):
     queue("mails").create()
     Running("orders", declares=["nightly"]).stop()
     assert [each.is_problem for each in found()] == [False]
@@ -187,7 +187,7 @@ def test_the_doctor_tells_which_declaration_no_consumer_has(orders: BoundQueue) 
     assert "delete it in the admin" in finding.action
 
 
-def test_the_doctor_counts_schedules_that_ended(orders: BoundQueue) -> None:
+def test_the_doctor_counts_schedules_that_ended(orders):
     Running("orders", declares=["nightly"]).stop()
     Running("orders", declares=["nightly_report"])
     Schedule.objects.filter(name="nightly").update(next_run_at=NOON, error="no")
@@ -197,7 +197,7 @@ def test_the_doctor_counts_schedules_that_ended(orders: BoundQueue) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.slow
-def test_consumer_processes_end_what_none_of_them_declares(committed: None) -> None:
+def test_consumer_processes_end_schedules_that_none_of_them_declares(committed):
     for name in ("patient", "lease"):
         queue(name).create()
 

@@ -14,7 +14,7 @@ from django_pgqueue import consumer, queue, schedule, schedules, signals
 from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
 from django_pgqueue.observability import logs
-from tests.actors import Actor, begin, commit, execute
+from tests.actors import begin, commit, execute
 from tests.conftest import run_sql
 from tests.management.calling import call
 from tests.management.roles import acting, role
@@ -80,7 +80,7 @@ def patient(committed_orders: BoundQueue) -> Iterator[None]:
     run_sql("RESET lock_timeout")
 
 
-def test_a_trigger_that_raises_stops_its_own_schedule_only(mails: BoundQueue) -> None:
+def test_a_trigger_that_raises_stops_its_own_schedule_only(mails):
     bad, _ = made("mails"), made("orders")
     refuse("mails")
 
@@ -91,7 +91,7 @@ def test_a_trigger_that_raises_stops_its_own_schedule_only(mails: BoundQueue) ->
     assert sent() == [("orders", NOON.isoformat())]
 
 
-def test_a_tick_that_the_database_refuses_is_tried_again(mails: BoundQueue) -> None:
+def test_a_tick_that_the_database_refuses_is_tried_again(mails):
     bad = made("mails")
     refuse("mails")
     assert due() == 0
@@ -106,7 +106,7 @@ def test_a_tick_that_the_database_refuses_is_tried_again(mails: BoundQueue) -> N
     assert sent() == [("mails", NOON.isoformat())]
 
 
-def test_a_locked_queue_stops_its_own_schedules_only(patient: None, actor: Actor) -> None:
+def test_a_locked_queue_stops_its_own_schedules_only(patient, actor):
     queue("mails").create()
     bad, _ = made("mails"), made("orders")
     actor.do(begin)
@@ -122,7 +122,7 @@ def test_a_locked_queue_stops_its_own_schedules_only(patient: None, actor: Actor
     assert sent() == [("orders", NOON.isoformat()), ("mails", NOON.isoformat())]
 
 
-def test_a_locked_queue_is_waited_for_once_in_a_round(patient: None, actor: Actor) -> None:
+def test_a_locked_queue_is_waited_for_once_in_a_round(patient, actor):
     bad = made("orders")
     for number in range(5):
         Schedule.objects.create(name=f"{number}", queue=bad.queue, interval=DAY)
@@ -137,7 +137,7 @@ def test_a_locked_queue_is_waited_for_once_in_a_round(patient: None, actor: Acto
     assert due() == 6
 
 
-def test_a_listener_that_raises_stops_its_own_schedule_only(mails: BoundQueue) -> None:
+def test_a_listener_that_raises_stops_its_own_schedule_only(mails):
     bad, _ = made("mails"), made("orders")
 
     def refuse(sender: str, **kwargs: Any) -> None:
@@ -154,9 +154,7 @@ def test_a_listener_that_raises_stops_its_own_schedule_only(mails: BoundQueue) -
     assert bad.error == "no mail today"
 
 
-def test_a_lost_connection_is_no_failure_of_the_schedule(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_lost_connection_is_no_failure_of_the_schedule(committed_orders, actor):
     made("orders")
     [(pid,)] = run_sql("SELECT pg_backend_pid()")
 
@@ -175,7 +173,7 @@ def test_a_lost_connection_is_no_failure_of_the_schedule(
     assert due() == 1
 
 
-def test_a_tick_that_failed_does_not_make_the_ticker_hurry(mails: BoundQueue) -> None:
+def test_a_tick_that_failed_does_not_make_the_ticker_hurry(mails):
     made("mails")
     refuse("mails")
     due()
@@ -183,9 +181,7 @@ def test_a_tick_that_failed_does_not_make_the_ticker_hurry(mails: BoundQueue) ->
     assert Schedule.objects.seconds_until_next(using="default") is None
 
 
-def test_a_failure_is_logged_once_for_each_tick(
-    mails: BoundQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_logged_once_for_each_tick(mails, caplog, monkeypatch):
     monkeypatch.setattr(logs, "_failed_ticks", {})
     made("mails")
     refuse("mails")
@@ -202,7 +198,7 @@ def test_a_failure_is_logged_once_for_each_tick(
     assert record.schedule == "mails"
 
 
-def test_the_doctor_tells_of_it(mails: BoundQueue) -> None:
+def test_the_doctor_reports_a_schedule_that_cannot_be_sent(mails):
     made("mails")
     refuse("mails")
     due()
@@ -229,7 +225,7 @@ def two_roles(committed: None, role: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.acceptance
-def test_consumer_processes_of_two_roles_send_side_by_side(two_roles: dict[str, str]) -> None:
+def test_consumer_processes_of_two_roles_send_side_by_side(two_roles):
     roles = dict(zip(("patient", "lease"), two_roles.values(), strict=True))
     for name, each in roles.items():
         queue(name).create()
@@ -251,7 +247,7 @@ def test_consumer_processes_of_two_roles_send_side_by_side(two_roles: dict[str, 
     assert not Schedule.objects.exclude(error="").exists()
 
 
-def test_each_of_two_roles_sends_the_schedules_of_its_queue(two_roles: dict[str, str]) -> None:
+def test_each_of_two_roles_sends_the_schedules_of_its_queue(two_roles):
     made("orders")
     made("mails")
 
@@ -267,9 +263,9 @@ def test_each_of_two_roles_sends_the_schedules_of_its_queue(two_roles: dict[str,
     assert [name for name, _ in sent()] == ["orders", "mails"]
 
 
-def test_the_ticker_of_each_role_declares_and_sends_what_it_may(
-    two_roles: dict[str, str], own_handlers: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ticker_of_each_role_declares_and_sends_its_permitted_schedules(
+    two_roles, own_handlers, monkeypatch
+):
     monkeypatch.setattr(schedules, "_declared", {})
     for name in two_roles:
         consumer(name)(schedule(every=60, name=name)(lambda message: None))

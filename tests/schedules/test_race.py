@@ -77,9 +77,7 @@ def clock(committed_orders: BoundQueue) -> Any:
 
 
 @pytest.mark.slow
-def test_each_tick_of_a_year_is_sent_once(
-    clock: None, reachable: dict[str, dict[str, Any]]
-) -> None:
+def test_each_tick_of_a_year_is_sent_once(clock, reachable):
     orders = Queue.objects.get(name="orders")
     expected: dict[str, list[str]] = {}
     for zone, expression in SCHEDULES.items():

@@ -6,11 +6,10 @@ import datetime as dt
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from django_pgqueue import schedules
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from django_pgqueue.models import Message, Queue, Schedule
 from django_pgqueue.testing import travel
 from tests.admin.conftest import page
 from tests.app.models import Order
@@ -51,9 +50,7 @@ def found() -> list[Finding]:
 
 
 @pytest.mark.parametrize("times", [{"cron": "0 4 * * *"}, {"interval": DAY}], ids=str)
-def test_a_tick_is_sent_once_and_the_next_one_follows(
-    orders: BoundQueue, times: dict[str, Any]
-) -> None:
+def test_a_tick_is_sent_once_and_the_next_one_follows(orders, times):
     made(**times)
     set_tick("2026-01-01T03:00:00+00:00")
 
@@ -69,7 +66,7 @@ def test_a_tick_is_sent_once_and_the_next_one_follows(
     assert schedule.next_run_at.tzinfo is None
 
 
-def test_ticks_of_the_hour_that_is_repeated_are_sent_once_each(orders: BoundQueue) -> None:
+def test_ticks_of_the_hour_that_is_repeated_are_sent_once_each(orders):
     made(interval=dt.timedelta(minutes=20), missed="all")
     set_tick("2026-10-25T00:40:00+00:00")
 
@@ -80,7 +77,7 @@ def test_ticks_of_the_hour_that_is_repeated_are_sent_once_each(orders: BoundQueu
     assert [at[11:16] for at in sent()] == ["00:40", "01:00", "01:20", "01:40"]
 
 
-def test_saving_in_the_hour_that_is_repeated_leaves_the_next_tick(orders: BoundQueue) -> None:
+def test_saving_in_the_hour_that_is_repeated_leaves_the_next_tick(orders):
     made(interval=DAY)
     set_tick("2026-10-25T00:30:00+00:00")
 
@@ -92,13 +89,13 @@ def test_saving_in_the_hour_that_is_repeated_leaves_the_next_tick(orders: BoundQ
     assert Schedule.objects.get().body == {"report": "stock"}
 
 
-def test_a_saved_schedule_has_moments_as_the_rows_do(orders: BoundQueue) -> None:
+def test_a_saved_schedule_has_moments_as_the_rows_do(orders):
     schedule = made(cron="0 4 * * *")
 
     assert schedule.next_run_at == Schedule.objects.get().next_run_at
 
 
-def test_the_ticker_waits_for_the_next_tick(orders: BoundQueue, monkeypatch: Any) -> None:
+def test_the_ticker_waits_for_the_next_tick(orders, monkeypatch):
     monkeypatch.setattr(schedules, "_declared", {})
     made(cron="0 4 * * *")
     set_tick("2026-01-01T03:00:00+00:00")
@@ -107,7 +104,7 @@ def test_the_ticker_waits_for_the_next_tick(orders: BoundQueue, monkeypatch: Any
     assert Message.objects.count() == 1
 
 
-def test_the_doctor_looks_at_clock_and_schedules(orders: BoundQueue) -> None:
+def test_the_doctor_looks_at_clock_and_schedules(orders):
     made(cron="0 4 * * *")
     assert [each.is_problem for each in found()] == [False, False]
 
@@ -116,20 +113,20 @@ def test_the_doctor_looks_at_clock_and_schedules(orders: BoundQueue) -> None:
     assert "schedule nightly was due" in found()[1].text
 
 
-def test_time_that_passes_at_once_sends_what_is_due(orders: BoundQueue) -> None:
+def test_travel_sends_due_schedules(orders):
     made(interval=DAY)
 
     assert travel(DAY) == 1
 
 
-def test_the_admin_shows_and_pauses_schedules(orders: BoundQueue, admin_client: Client) -> None:
+def test_the_admin_shows_and_pauses_schedules(orders, admin_client):
     made(cron="0 4 * * *")
 
     assert "0 4 * * * Europe/Berlin" in page(admin_client, "schedule")
 
 
 @pytest.mark.acceptance
-def test_a_consumer_process_sends_what_is_due(committed: None) -> None:
+def test_a_consumer_process_sends_due_schedules(committed):
     Message.objects.create_queue("patient")
     Schedule.objects.create(
         name="often",

@@ -173,9 +173,7 @@ def run(module: ModuleType, dummy_: type[Any], immediate_: type[Any], out: set[s
     ("name", "count"),
     [("test_tasks", 38), ("test_dummy_backend", 17), ("test_immediate_backend", 19)],
 )
-def test_the_stand_ins_pass_djangos_own_tests(
-    suite: dict[str, ModuleType], transactional_db: None, name: str, count: int
-) -> None:
+def test_the_stand_ins_pass_djangos_own_tests(suite, transactional_db, name, count):
     assert run(suite[name], DummyBackend, ImmediateBackend, set()) >= count
 
 
@@ -187,7 +185,5 @@ def test_the_stand_ins_pass_djangos_own_tests(
         ("test_immediate_backend", Worked, 14),
     ],
 )
-def test_the_queues_backend_passes_djangos_own_tests(
-    suite: dict[str, ModuleType], committed: None, name: str, immediate_: type[Any], count: int
-) -> None:
+def test_the_queues_backend_passes_djangos_own_tests(suite, committed, name, immediate_, count):
     assert run(suite[name], Stored, immediate_, NOT_OURS) >= count

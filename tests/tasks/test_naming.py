@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,9 +31,7 @@ def runs(task: str, outcome: str) -> float | None:
     return process.registry.get_sample_value("pgqueue_task_runs_total", labels)
 
 
-def test_log_lines_name_the_task(
-    committed_backend: Any, work: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_lines_name_the_task(committed_backend, work, caplog):
     bad, lucky = sample.fail.enqueue(), sample.second_time_lucky.enqueue()
 
     work()
@@ -48,9 +45,7 @@ def test_log_lines_name_the_task(
     assert vars(retried)["task"] == f"{PATH}.second_time_lucky"
 
 
-def test_the_log_line_of_a_cancelled_task_names_it(
-    committed_backend: Any, work: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_line_of_a_cancelled_task_names_it(committed_backend, work, caplog):
     caplog.set_level(logging.INFO, "django_pgqueue")
 
     # The receiver is connected while this test keeps a reference to it.
@@ -67,12 +62,7 @@ def test_the_log_line_of_a_cancelled_task_names_it(
     assert vars(line)["task"] == f"{PATH}.noop"
 
 
-def test_log_lines_of_other_queues_name_the_message_alone(
-    committed: None,
-    own_handlers: None,
-    work: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_log_lines_of_other_queues_name_the_message_alone(committed, own_handlers, work, caplog):
     @consumer("orders")
     def charge(message: Message) -> None:
         raise Reject("no such order")
@@ -85,9 +75,7 @@ def test_log_lines_of_other_queues_name_the_message_alone(
     assert f"orders: message {pk} failed" in told(caplog, "failed for good").getMessage()
 
 
-def test_metrics_count_the_runs_of_each_task(
-    committed_backend: Any, work: Callable[..., None], connected: None
-) -> None:
+def test_metrics_count_the_runs_of_each_task(committed_backend, work, connected):
     for each in (sample.add, sample.add, sample.fail, sample.second_time_lucky):
         each.using(queue_name="emails").enqueue(*([1] if each is sample.add else []))
 
@@ -101,7 +89,7 @@ def test_metrics_count_the_runs_of_each_task(
     assert process.registry.get_sample_value("pgqueue_task_run_seconds_count", labels) == 2
 
 
-def test_a_task_that_does_not_exist_is_no_name(backend: Any) -> None:
+def test_a_task_that_does_not_exist_is_no_name(backend):
     queue("default").send({"task": "no.such.task", "args": [], "kwargs": {}})
     [message] = queue("default").read(in_transaction=True)
     running.register()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -25,7 +24,7 @@ from tests.tasks.framework import NAME, InvalidTask, TaskResultStatus, default_t
 from tests.tasks.framework import task as task_of_django
 
 
-def test_a_task_has_options_that_survive_using(backend: Any) -> None:
+def test_a_task_has_options_that_survive_using(backend):
     changed = sample_options.charge.using(priority=3).using(queue_name="emails")
 
     assert isinstance(changed, PgQueueTask)
@@ -37,12 +36,12 @@ def test_a_task_has_options_that_survive_using(backend: Any) -> None:
 
 
 @pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.0 cannot pickle its tasks")
-def test_options_can_be_pickled(backend: Any) -> None:
+def test_options_can_be_pickled(backend):
     for each in (sample_options.charge, sample_options.stubborn, sample_options.endless):
         assert pickle.loads(pickle.dumps(each)) == each
 
 
-def test_a_retry_of_its_own(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_a_retry_of_its_own(committed_backend, work):
     bad, good = sample_options.stubborn.enqueue(), sample_options.third_time_lucky.enqueue()
     once = sample.fail.enqueue()
 
@@ -59,7 +58,7 @@ def test_a_retry_of_its_own(committed_backend: Any, work: Callable[..., None]) -
     assert once.attempts == 1
 
 
-def test_a_timeout_of_its_own(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_a_timeout_of_its_own(committed_backend, work):
     result, other = sample_options.endless.enqueue(), sample.add.enqueue(1)
 
     work()
@@ -71,7 +70,7 @@ def test_a_timeout_of_its_own(committed_backend: Any, work: Callable[..., None])
     assert other.return_value == 1
 
 
-def test_a_group_and_a_dedup_key_are_filled_in(backend: Any) -> None:
+def test_a_group_and_a_dedup_key_are_filled_in(backend):
     first = sample_options.charge.enqueue(7, order_id=3)
     again = sample_options.charge.enqueue(order_id=3, customer_id=7)
     other = sample_options.charge.enqueue(7)
@@ -83,7 +82,7 @@ def test_a_group_and_a_dedup_key_are_filled_in(backend: Any) -> None:
     assert list(groups) == ["customer-7", "customer-7"]
 
 
-def test_a_group_runs_in_order(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_a_group_runs_in_order(committed_backend, work):
     results = sample_options.in_line.enqueue_many([[n] for n in range(20)])
 
     work(workers=4)
@@ -92,7 +91,7 @@ def test_a_group_runs_in_order(committed_backend: Any, work: Callable[..., None]
     assert committed_backend.get_result(results[-1].id).return_value is None
 
 
-def test_many_with_keys(backend: Any) -> None:
+def test_many_with_keys(backend):
     calls = [{"customer_id": 1}, {"customer_id": 2}, {"customer_id": 1}]
 
     one, two, three = sample_options.charge.enqueue_many(calls)
@@ -102,7 +101,7 @@ def test_many_with_keys(backend: Any) -> None:
     assert LiveMessage.objects.count() == 2
 
 
-def test_a_key_can_be_given_for_one_call(backend: Any) -> None:
+def test_a_key_can_be_given_for_one_call(backend):
     once = sample.noop.using(dedup_key="once")
 
     assert once.enqueue().id == once.enqueue(2).id
@@ -122,15 +121,13 @@ def test_a_key_can_be_given_for_one_call(backend: Any) -> None:
         ({"priority": 200}, "priority must be"),
     ],
 )
-def test_bad_options_are_refused_when_the_task_is_defined(
-    backend: Any, options: dict[str, Any], message: str
-) -> None:
+def test_bad_options_are_refused_when_the_task_is_defined(backend, options, message):
     with pytest.raises(InvalidTask, match=message):
         task(**options)(sample.add.func)
 
 
 @pytest.mark.parametrize("name", ["ImmediateBackend", "DummyBackend"])
-def test_the_backends_for_tests_take_the_same_options(name: str, db: None) -> None:
+def test_the_backends_for_tests_take_the_same_options(name, db):
     tasks = {"default": {"BACKEND": f"django_pgqueue.tasks.{name}"}}
     with override_settings(TASKS=tasks):
         each = task(retry=NoRetry(), timeout=5, group="g", dedup_key="{one}")(sample.add.func)
@@ -144,14 +141,14 @@ def test_the_backends_for_tests_take_the_same_options(name: str, db: None) -> No
 
 
 @pytest.mark.parametrize("name", ["dummy.DummyBackend", "immediate.ImmediateBackend"])
-def test_backends_of_others_ignore_the_options(name: str, db: None) -> None:
+def test_backends_of_others_ignore_the_options(name, db):
     with override_settings(TASKS={"default": {"BACKEND": f"{NAME}.backends.{name}"}}):
         each = task(retry=NoRetry(), group="g", dedup_key="{one}")(sample.add.func)
         assert len(each.enqueue_many([[1], {"one": 2}])) == 2
         assert each.using(priority=3, group="h").group == "h"
 
 
-def test_a_project_may_have_a_subclass_of_the_task(backend: Any) -> None:
+def test_a_project_may_have_a_subclass_of_the_task(backend):
     class Own(PgQueueTask[..., Any]):
         __slots__ = ()
 
@@ -160,9 +157,7 @@ def test_a_project_may_have_a_subclass_of_the_task(backend: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["retry", "timeout", "group", "dedup_key"])
-def test_an_option_that_djangos_decorator_refuses_names_ours(
-    db: None, own_handlers: None, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
+def test_an_option_that_djangos_decorator_refuses_names_ours(db, own_handlers, monkeypatch, option):
     tasks = {
         "default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"},
         "plain": {"BACKEND": f"{NAME}.backends.dummy.DummyBackend"},
@@ -182,9 +177,7 @@ def test_an_option_that_djangos_decorator_refuses_names_ours(
     assert "discover" in [frame.name for frame in raised.traceback]
 
 
-def test_another_mistake_in_a_tasks_module_stays(
-    backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_mistake_in_a_tasks_module_stays(backend, monkeypatch):
     def discover(module: str) -> None:
         raise TypeError("task() got an unexpected keyword argument 'retries'")
 
@@ -194,34 +187,31 @@ def test_another_mistake_in_a_tasks_module_stays(
         running.register()
 
 
-def test_the_check_finds_unknown_options(db: None, configure: Callable[..., None]) -> None:
-    configure(retries=3)
+@pytest.mark.parametrize(
+    ("options", "check_id", "says", "hint"),
+    [
+        ({"retries": 3}, "E006", "retries", "retry"),
+        ({"max_workers": 0}, "E007", "max_workers must be a whole number", ""),
+    ],
+)
+def test_the_check_finds_bad_options(db, configure, options, check_id, says, hint):
+    configure(**options)
 
     [found] = default_task_backend.check()
 
     assert isinstance(found, Error)
-    assert (found.id, "retries" in found.msg) == ("django_pgqueue.E006", True)
-    assert "retry" in (found.hint or "")
+    assert found.id == f"django_pgqueue.{check_id}"
+    assert says in found.msg
+    assert hint in (found.hint or "")
 
 
-def test_the_check_finds_options_that_cannot_be_used(
-    db: None, configure: Callable[..., None]
-) -> None:
-    configure(max_workers=0)
-
-    [found] = default_task_backend.check()
-
-    assert found.id == "django_pgqueue.E007"
-    assert "max_workers must be a whole number" in found.msg
-
-
-def test_a_good_configuration_passes(db: None, configure: Callable[..., None]) -> None:
+def test_a_good_configuration_passes(db, configure):
     configure(retry=Constant(seconds=1), consume=["default"], async_queues=["default"])
 
     assert default_task_backend.check() == []
 
 
-def test_migrate_makes_the_queues(db: None, configure: Callable[..., None]) -> None:
+def test_migrate_makes_the_queues(db, configure):
     configure(consume=["default", "emails"])
 
     call_command("migrate", verbosity=0)
@@ -231,7 +221,7 @@ def test_migrate_makes_the_queues(db: None, configure: Callable[..., None]) -> N
     assert queue("default").send({}) > 0
 
 
-def test_a_flush_makes_none(db: None, configure: Callable[..., None]) -> None:
+def test_a_flush_makes_none(db, configure):
     configure()
 
     create_queues(using="default")
@@ -239,7 +229,7 @@ def test_a_flush_makes_none(db: None, configure: Callable[..., None]) -> None:
     assert not Queue.objects.exists()
 
 
-def test_a_dedup_log_is_no_error(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dedup_log_is_no_error(backend, caplog):
     with caplog.at_level(logging.DEBUG, NAME):
         sample.noop.using(dedup_key="once").enqueue()
 

@@ -49,8 +49,21 @@ def heard() -> Iterator[list[tuple[str, Any, str, str]]]:
     task_finished.disconnect(finish)
 
 
+@pytest.fixture
+def done(work: Callable[..., None]) -> Callable[..., Any]:
+    """Enqueue a task, work until the queues are empty, and return its result."""
+
+    def run(task: Any, *args: Any) -> Any:
+        result = task.enqueue(*args)
+        work()
+        result.refresh()
+        return result
+
+    return run
+
+
 @pytest.mark.parametrize("each", [sample.add, sample.add_async], ids=lambda t: t.name)
-def test_a_task_succeeds(committed_backend: Any, work: Callable[..., None], each: Any) -> None:
+def test_a_task_succeeds(committed_backend, work, each):
     result = each.enqueue(1, two=2)
 
     work()
@@ -68,9 +81,7 @@ def test_a_task_succeeds(committed_backend: Any, work: Callable[..., None], each
     assert result.return_value == 3
 
 
-def test_async_tasks_run_on_an_event_loop_where_they_are_told_to(
-    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+def test_async_queues_run_their_tasks_on_an_event_loop(committed_backend, configure, work):
     configure(async_queues=["emails"])
     to_emails = [t.using(queue_name="emails") for t in (sample.add_async, sample.add)]
     results = [each.enqueue(1) for each in to_emails] + [sample.add_async.enqueue(2)]
@@ -89,9 +100,7 @@ def test_async_tasks_run_on_an_event_loop_where_they_are_told_to(
     ("each", "error", "text"),
     [(sample.fail, ValueError, "no such customer"), (sample.leave, SystemExit, "enough")],
 )
-def test_a_task_that_raises_fails(
-    committed_backend: Any, work: Callable[..., None], each: Any, error: Any, text: str
-) -> None:
+def test_a_task_that_raises_fails(committed_backend, work, each, error, text):
     result = each.enqueue()
 
     work()
@@ -108,56 +117,34 @@ def test_a_task_that_raises_fails(
     assert result.last_attempted_at <= result.finished_at
 
 
-def test_an_exception_that_holds_another(committed_backend: Any, work: Callable[..., None]) -> None:
-    result = sample.fail_in_two.enqueue()
-
-    work()
-    result.refresh()
-
-    assert result.errors[0].exception_class is ValueError
-    assert "ValueError(ValueError('This task failed'))" in result.errors[0].traceback or (
-        "ValueError(ValueError" in result.errors[0].traceback
-    )
-
-
-def test_a_return_value_that_is_not_json_fails_the_task(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
-    result = sample.give_an_object.enqueue()
-
-    work()
-    result.refresh()
+@pytest.mark.parametrize(
+    ("each", "arguments", "error", "text"),
+    [
+        (sample.fail_in_two, [], ValueError, "ValueError(ValueError"),
+        # Its return value is not JSON.
+        (sample.give_an_object, [], TypeError, "Unsupported type"),
+        # The tuple arrives as a list, which cannot be a key.
+        (sample.double_keys, [(1, 2, 3)], TypeError, "unhashable type: 'list'"),
+    ],
+)
+def test_an_error_has_its_class_and_traceback(
+    committed_backend, done, each, arguments, error, text
+):
+    result = done(each, *arguments)
 
     assert result.status == FAILED
-    assert result.errors[0].exception_class is TypeError
-    assert "Unsupported type" in result.errors[0].traceback
-
-
-def test_a_list_cannot_be_the_key_that_a_tuple_was(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
-    result = sample.double_keys.enqueue((1, 2, 3))
-
-    work()
-    result.refresh()
-
-    assert result.status == FAILED
-    assert "unhashable type: 'list'" in result.errors[0].traceback
+    assert result.errors[0].exception_class is error
+    assert text in result.errors[0].traceback
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1, None]}, "ü", (1, 2)])
-def test_return_values_come_back(
-    committed_backend: Any, work: Callable[..., None], value: Any
-) -> None:
-    result = sample.give.enqueue(value)
-
-    work()
-    result.refresh()
+def test_return_values_come_back(committed_backend, done, value):
+    result = done(sample.give, value)
 
     assert result.return_value == (list(value) if isinstance(value, tuple) else value)
 
 
-def test_the_context_is_given(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_the_context_is_given(committed_backend, work):
     mine = sample.own_id.enqueue()
     again = sample.second_time_lucky.enqueue()
 
@@ -172,9 +159,7 @@ def test_the_context_is_given(committed_backend: Any, work: Callable[..., None])
 
 
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_a_running_task_is_running(
-    committed_backend: Any, work: Callable[..., None], settings: Any, use_tz: bool
-) -> None:
+def test_a_running_task_is_running(committed_backend, work, settings, use_tz):
     settings.USE_TZ = use_tz
     result = sample.hold.enqueue()
     seen: list[Any] = []
@@ -203,7 +188,7 @@ def test_a_running_task_is_running(
     assert (result.status, result.worker_ids) == (SUCCESSFUL, workers)
 
 
-def test_a_lease_that_ran_out_is_ready_again(backend: Any) -> None:
+def test_a_lease_that_ran_out_is_ready_again(backend):
     result = sample.noop.enqueue()
     queue("default").read(vt=0, in_transaction=True)
 
@@ -213,23 +198,16 @@ def test_a_lease_that_ran_out_is_ready_again(backend: Any) -> None:
     assert result.started_at is not None
 
 
-def test_retries_of_the_backend(
-    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+def test_retries_of_the_backend(committed_backend, configure, done):
     configure(retry=Constant(seconds=0, max_attempts=3))
-    result = sample.fail.enqueue()
-
-    work()
-    result.refresh()
+    result = done(sample.fail)
 
     assert result.status == FAILED
     assert [e.exception_class for e in result.errors] == [ValueError] * 3
     assert result.attempts == len(result.worker_ids) == 3
 
 
-def test_a_task_that_waits_for_its_next_attempt_is_ready(
-    committed_backend: Any, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+def test_a_task_that_waits_for_its_next_attempt_is_ready(committed_backend, configure, work):
     configure(retry=Constant(seconds=3600))
     result = sample.fail.enqueue()
 
@@ -243,16 +221,11 @@ def test_a_task_that_waits_for_its_next_attempt_is_ready(
     assert result.last_attempted_at is not None
 
 
-def test_a_dead_letter_has_failed(
-    committed: None, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+def test_a_dead_letter_has_failed(committed, configure, done):
     configure(queues=["default"])
     Message.objects.create_queue("dead")
     Message.objects.create_queue("default", dead_letter_queue="dead")
-    result = sample.fail.enqueue()
-
-    work()
-    result.refresh()
+    result = done(sample.fail)
 
     assert result.status == FAILED
     assert result.attempts == 1
@@ -265,7 +238,7 @@ def test_a_dead_letter_has_failed(
     assert result.status == READY
 
 
-def test_a_cancelled_task_has_failed(backend: Any) -> None:
+def test_a_cancelled_task_has_failed(backend):
     result = sample.noop.enqueue()
 
     BoundQueue("default").cancel(int(result.id), reason="the customer withdrew")
@@ -277,7 +250,7 @@ def test_a_cancelled_task_has_failed(backend: Any) -> None:
     assert (error.exception_class, error.traceback) == (MessageCancelled, "the customer withdrew")
 
 
-def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_the_order_is_that_of_priorities(committed_backend, work):
     for priority in (0, 10, -10, 5):
         sample.give.using(priority=priority).enqueue(priority)
 
@@ -286,9 +259,7 @@ def test_the_order_is_that_of_priorities(committed_backend: Any, work: Callable[
     assert sample.ran == [10, 5, 0, -10]
 
 
-def test_signals_tell_of_start_and_end(
-    committed_backend: Any, work: Callable[..., None], heard: list[tuple[str, Any, str, str]]
-) -> None:
+def test_signals_tell_of_start_and_end(committed_backend, work, heard):
     good = sample.add.enqueue(1)
     work()
     bad = sample.fail.enqueue()
@@ -302,12 +273,7 @@ def test_signals_tell_of_start_and_end(
     ]
 
 
-def test_a_retry_is_no_end(
-    committed_backend: Any,
-    configure: Callable[..., None],
-    work: Callable[..., None],
-    heard: list[tuple[str, Any, str, str]],
-) -> None:
+def test_a_retry_is_no_end(committed_backend, configure, work, heard):
     configure(retry=Constant(seconds=0, max_attempts=2))
     sample.fail.enqueue()
 
@@ -316,9 +282,7 @@ def test_a_retry_is_no_end(
     assert [name for name, *_ in heard] == ["started", "started", "finished"]
 
 
-def test_the_end_is_signalled_once_it_is_written(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
+def test_the_end_is_signalled_after_it_is_written(committed_backend, work):
     result = sample.add.enqueue(1)
     seen: list[Any] = []
 
@@ -336,9 +300,7 @@ def test_the_end_is_signalled_once_it_is_written(
     assert result.id
 
 
-def test_djangos_own_log_tells_of_it(
-    committed_backend: Any, work: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_djangos_own_log_has_start_and_end_of_a_task(committed_backend, work, caplog):
     with caplog.at_level(logging.INFO, NAME):
         good, bad = sample.add.enqueue(1), sample.fail.enqueue()
         work(workers=1)
@@ -355,12 +317,7 @@ def test_djangos_own_log_tells_of_it(
     assert not any(r.exc_info for r in records if r is not error)
 
 
-def test_deliveries_that_ran_out_fail_the_task(
-    committed: None,
-    configure: Callable[..., None],
-    work: Callable[..., None],
-    heard: list[tuple[str, Any, str, str]],
-) -> None:
+def test_deliveries_that_ran_out_fail_the_task(committed, configure, work, heard):
     configure(queues=["default"])
     Message.objects.create_queue("default", max_deliveries=1)
     result = sample.noop.enqueue()
@@ -376,12 +333,7 @@ def test_deliveries_that_ran_out_fail_the_task(
     assert ("finished", PgQueueBackend, result.id, FAILED) in heard
 
 
-def test_a_task_that_kills_its_process_comes_to_an_end(
-    committed: None,
-    configure: Callable[..., None],
-    work: Callable[..., None],
-    reachable: dict[str, dict[str, Any]],
-) -> None:
+def test_a_task_that_kills_its_process_comes_to_an_end(committed, configure, work, reachable):
     configure(queues=["default"])
     Message.objects.create_queue("default", max_deliveries=1, visibility_timeout=1)
     result = sample.die.enqueue()
@@ -403,7 +355,7 @@ def test_a_task_that_kills_its_process_comes_to_an_end(
     assert [e.exception_class for e in result.errors] == [PgQueueError]
 
 
-def test_what_is_no_task_is_rejected(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_a_message_that_is_no_task_is_rejected(committed_backend, work):
     pk = queue("default").send({"order": 7})
 
     work()
@@ -412,9 +364,7 @@ def test_what_is_no_task_is_rejected(committed_backend: Any, work: Callable[...,
     assert error.startswith(f"message {pk} is no task")
 
 
-def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
+def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(committed_backend, work):
     pk = queue("default").send({"task": "tests.tasks.sample.newer", "args": [], "kwargs": {}})
 
     work(max_messages=1)
@@ -426,7 +376,7 @@ def test_an_unknown_task_is_tried_again_as_new_code_may_be_on_its_way(
         BoundQueue("default").result(pk)
 
 
-def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -> None:
+def test_only_tasks_are_run(committed_backend, work):
     pk = queue("default").send({"task": "tests.tasks.sample.plain", "args": [], "kwargs": {}})
 
     work(max_messages=1)
@@ -434,9 +384,7 @@ def test_only_tasks_are_run(committed_backend: Any, work: Callable[..., None]) -
     assert "is no task: put @task on it" in BoundQueue("default").attempts(pk)[0].message
 
 
-def test_runconsumer_takes_named_queues_only(
-    committed_backend: Any, work: Callable[..., None]
-) -> None:
+def test_runconsumer_takes_named_queues_only(committed_backend, work):
     sample.give.using(queue_name="emails").enqueue("emails")
     sample.give.enqueue("default")
 
@@ -445,7 +393,7 @@ def test_runconsumer_takes_named_queues_only(
     assert sample.ran == ["emails"]
 
 
-def test_a_queue_has_tasks_or_a_consumer(backend: Any) -> None:
+def test_a_queue_has_tasks_or_a_consumer(backend):
     handlers.consumer("default")(print_it)
 
     with pytest.raises(InvalidArgument, match=r"is already consumed by .*print_it"):
@@ -456,7 +404,7 @@ def print_it(message: Any) -> None:
     print(message)
 
 
-def test_options_reach_the_handler(db: None, configure: Callable[..., None]) -> None:
+def test_options_reach_the_handler(db, configure):
     configure(max_workers=3, timeout=9, consume=["Emails"], visibility_timeout=60)
 
     register()
@@ -467,7 +415,7 @@ def test_options_reach_the_handler(db: None, configure: Callable[..., None]) -> 
     assert handler.visibility_timeout == 60
 
 
-def test_a_test_can_drain_tasks(backend: Any) -> None:
+def test_a_test_can_drain_tasks(backend):
     register()
     result = sample.add.enqueue(1, 2)
 
@@ -479,15 +427,10 @@ def test_a_test_can_drain_tasks(backend: Any) -> None:
 
 
 @pytest.mark.django_db(databases=["default", "other"], transaction=True)
-def test_another_database(
-    committed: None, configure: Callable[..., None], work: Callable[..., None]
-) -> None:
+def test_another_database(committed, configure, done):
     configure(queues=["default"], database="other")
     queue("default", using="other").create()
-    result = sample.add.enqueue(1)
-
-    work()
-    result.refresh()
+    result = done(sample.add, 1)
 
     assert result.return_value == 1
 
@@ -511,7 +454,7 @@ def without_tasks(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_module_names_the_backport_on_an_older_django() -> None:
+def test_the_module_names_the_backport_on_an_older_django():
     run = without_tasks("import django_pgqueue.tasks")
 
     assert run.returncode == 1
@@ -519,7 +462,7 @@ def test_the_module_names_the_backport_on_an_older_django() -> None:
     assert "this is Django 5.2.8: pip install 'django-postgres-mq[tasks]'" in run.stderr
 
 
-def test_an_older_django_needs_no_backport_for_consumers() -> None:
+def test_an_older_django_needs_no_backport_for_consumers():
     run = without_tasks("django.setup(); from django_pgqueue import consumer; print('ready')")
 
     assert (run.stdout, run.stderr) == ("ready\n", "")

@@ -25,7 +25,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_type_checker_finds_the_mistakes_and_no_others(checker: str, tmp_path: Path) -> None:
+def test_a_type_checker_finds_the_mistakes_and_no_others(checker, tmp_path):
     pytest.importorskip(checker)
     command = [each.format(cache=tmp_path, python=sys.executable) for each in CHECKERS[checker]]
 

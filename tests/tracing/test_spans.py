@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +13,11 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_pgqueue import consumer, queue
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant
 from django_pgqueue.tracing import apps
 from tests.tasks.framework import needs_tasks
@@ -31,12 +29,7 @@ def named(exported: InMemorySpanExporter, name: str) -> list[Any]:
     return [span for span in exported.get_finished_spans() if span.name == name]
 
 
-def test_a_trace_goes_from_the_request_to_the_handler(
-    committed_orders: BoundQueue,
-    drain: Callable[..., Any],
-    provider: TracerProvider,
-    exported: InMemorySpanExporter,
-) -> None:
+def test_a_trace_goes_from_the_request_to_the_handler(committed_orders, drain, provider, exported):
     tracer = provider.get_tracer("request")
 
     def charge(message: Message) -> None:
@@ -69,12 +62,7 @@ def test_a_trace_goes_from_the_request_to_the_handler(
     assert f"{create.context.span_id:016x}" in message.headers["traceparent"]
 
 
-def test_retries_are_linked_and_not_nested(
-    committed_orders: BoundQueue,
-    drain: Callable[..., Any],
-    provider: TracerProvider,
-    exported: InMemorySpanExporter,
-) -> None:
+def test_retries_are_linked_and_not_nested(committed_orders, drain, provider, exported):
     def charge(message: Message) -> None:
         if message.attempts < 2:
             raise ValueError("no")
@@ -100,12 +88,7 @@ def test_retries_are_linked_and_not_nested(
     assert [event.name for event in first.events] == ["exception"]
 
 
-def test_an_async_handler_is_in_the_trace(
-    committed_orders: BoundQueue,
-    drain: Callable[..., Any],
-    provider: TracerProvider,
-    exported: InMemorySpanExporter,
-) -> None:
+def test_an_async_handler_is_in_the_trace(committed_orders, drain, provider, exported):
     tracer = provider.get_tracer("request")
 
     async def charge(message: Message) -> None:
@@ -122,12 +105,7 @@ def test_an_async_handler_is_in_the_trace(
     assert all(s.parent.span_id in processed for s in queries)
 
 
-def test_the_messages_of_a_batch_have_a_span_each(
-    committed_orders: BoundQueue,
-    drain: Callable[..., Any],
-    provider: TracerProvider,
-    exported: InMemorySpanExporter,
-) -> None:
+def test_the_messages_of_a_batch_have_a_span_each(committed_orders, drain, provider, exported):
     tracer = provider.get_tracer("request")
     after: list[bool] = []
 
@@ -145,9 +123,7 @@ def test_the_messages_of_a_batch_have_a_span_each(
     assert all(after)
 
 
-def test_a_bulk_send_is_one_span(
-    orders: BoundQueue, provider: TracerProvider, exported: InMemorySpanExporter
-) -> None:
+def test_a_bulk_send_is_one_span(orders, provider, exported):
     with provider.get_tracer("request").start_as_current_span("GET /order"):
         orders.send_batch([1, 2])
         orders.send_batch([3, 4], headers=[{"a": 1}, None])
@@ -160,9 +136,7 @@ def test_a_bulk_send_is_one_span(
     assert headers[2]["a"] == 1
 
 
-def test_without_a_trace_nothing_is_added(
-    orders: BoundQueue, exported: InMemorySpanExporter
-) -> None:
+def test_without_a_trace_nothing_is_added(orders, exported):
     orders.send(1)
     orders.send_batch([2, 3], headers=[None, {"a": 1}])
 
@@ -170,11 +144,7 @@ def test_without_a_trace_nothing_is_added(
     assert exported.get_finished_spans() == ()
 
 
-def test_a_trace_that_the_caller_chose_stays(
-    orders: BoundQueue,
-    provider: TracerProvider,
-    exported: InMemorySpanExporter,
-) -> None:
+def test_a_trace_that_the_caller_chose_stays(orders, provider, exported):
     with provider.get_tracer("request").start_as_current_span("GET /order"):
         orders.send(1, headers={"traceparent": PARENT})
 
@@ -182,12 +152,7 @@ def test_a_trace_that_the_caller_chose_stays(
 
 
 @pytest.mark.parametrize("headers", [None, {"traceparent": "nonsense"}, {"traceparent": 7}])
-def test_a_message_of_no_trace_begins_one(
-    committed_orders: BoundQueue,
-    drain: Callable[..., Any],
-    exported: InMemorySpanExporter,
-    headers: Any,
-) -> None:
+def test_a_message_of_no_trace_begins_one(committed_orders, drain, exported, headers):
     committed_orders.send(1, headers=headers)
 
     drain(lambda message: None)
@@ -197,9 +162,7 @@ def test_a_message_of_no_trace_begins_one(
 
 
 @needs_tasks
-def test_a_task_is_in_the_trace_too(
-    db: None, settings: Any, provider: TracerProvider, exported: InMemorySpanExporter
-) -> None:
+def test_a_task_is_in_the_trace_too(db, settings, provider, exported):
     from tests.tasks.sample import noop
 
     settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
@@ -223,12 +186,8 @@ urlpatterns = [path("orders", place_order)]
 
 @needs_tasks
 def test_one_trace_goes_from_a_web_request_by_a_task_to_a_handler(
-    committed: None,
-    settings: Any,
-    own_handlers: None,
-    provider: TracerProvider,
-    exported: InMemorySpanExporter,
-) -> None:
+    committed, settings, own_handlers, provider, exported
+):
     from django_pgqueue.tasks import running
 
     settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
@@ -265,7 +224,7 @@ def test_one_trace_goes_from_a_web_request_by_a_task_to_a_handler(
     assert "code.function.name" not in (spans[4].attributes or {})
 
 
-def test_the_app_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_says_what_it_needs(monkeypatch):
     monkeypatch.setattr(apps, "find_spec", lambda name: None)
 
     with pytest.raises(ImproperlyConfigured, match="needs opentelemetry-api"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from django.db import connection
 
 from django_pgqueue import queue
@@ -31,9 +29,7 @@ def attempts(message_id: int) -> list[tuple[int, str, str]]:
     return [(a.attempt, a.error_class, a.message) for a in queue("orders").attempts(message_id)]
 
 
-def test_every_attempt_is_kept_with_its_process(
-    committed_orders: BoundQueue, drain: Callable[..., Any]
-) -> None:
+def test_every_attempt_is_kept_with_its_process(committed_orders, drain):
     pk = committed_orders.send(7)
     processes: list[int | None] = []
 
@@ -52,9 +48,7 @@ def test_every_attempt_is_kept_with_its_process(
     assert all("refuse(message)" in a.traceback for a in kept)
 
 
-def test_a_message_that_succeeds_at_last_keeps_what_went_before(
-    committed_orders: BoundQueue, drain: Callable[..., Any]
-) -> None:
+def test_a_message_that_succeeds_keeps_its_earlier_attempts(committed_orders, drain):
     pk = committed_orders.send(7)
 
     def charge(message: Message) -> None:
@@ -67,9 +61,7 @@ def test_a_message_that_succeeds_at_last_keeps_what_went_before(
     assert ArchivedMessage.objects.get(pk=pk).state == "COMPLETED"
 
 
-def test_the_cause_is_kept_of_what_a_handler_says_itself(
-    committed_orders: BoundQueue, drain: Callable[..., Any]
-) -> None:
+def test_the_cause_of_an_explicit_outcome_is_kept(committed_orders, drain):
     pk = committed_orders.send(7)
 
     def charge(message: Message) -> None:
@@ -87,9 +79,7 @@ def test_the_cause_is_kept_of_what_a_handler_says_itself(
     assert (ArchivedMessage.objects.get(pk=pk).error or "").startswith("no more")
 
 
-def test_a_dead_letter_keeps_its_attempts(
-    committed: None, drain: Callable[..., Any], sql: Any
-) -> None:
+def test_a_dead_letter_keeps_its_attempts(committed, drain, sql):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     pk = queue("orders").send(7)
@@ -100,7 +90,7 @@ def test_a_dead_letter_keeps_its_attempts(
     assert queue("dead").attempts(pk) == queue("orders").attempts(pk)
 
 
-def test_an_attempt_whose_lease_was_lost_is_not_kept(orders: BoundQueue) -> None:
+def test_an_attempt_whose_lease_was_lost_is_not_kept(orders):
     pk = orders.send(7)
     [message] = orders.read(vt=0, in_transaction=True)
     orders.read(in_transaction=True)
@@ -117,7 +107,7 @@ def note(orders: BoundQueue, message_id: int, number: int, text: str = "no") -> 
     attempts_of.note(found.opened, [(message_id, Failure.of(ValueError(text), number))], None)
 
 
-def test_the_last_attempts_are_kept_only(orders: BoundQueue, pgqueue: Callable[..., None]) -> None:
+def test_the_last_attempts_are_kept_only(orders, pgqueue):
     pgqueue(ATTEMPTS_KEPT=3)
     first, second = orders.send_batch([1, 2])
 
@@ -129,9 +119,7 @@ def test_the_last_attempts_are_kept_only(orders: BoundQueue, pgqueue: Callable[.
     assert [n for n, _, _ in attempts(second)] == [1]
 
 
-def test_no_attempt_is_kept_where_none_is_wanted(
-    orders: BoundQueue, pgqueue: Callable[..., None]
-) -> None:
+def test_with_attempts_kept_0_no_attempt_is_kept(orders, pgqueue):
     pgqueue(ATTEMPTS_KEPT=0)
     pk = orders.send(1)
 
@@ -140,7 +128,7 @@ def test_no_attempt_is_kept_where_none_is_wanted(
     assert attempts(pk) == []
 
 
-def test_a_long_traceback_keeps_its_end(orders: BoundQueue, pgqueue: Callable[..., None]) -> None:
+def test_a_long_traceback_keeps_its_end(orders, pgqueue):
     pgqueue(TRACEBACK_LENGTH=50)
     pk = orders.send(1)
 
@@ -151,9 +139,7 @@ def test_a_long_traceback_keeps_its_end(orders: BoundQueue, pgqueue: Callable[..
     assert attempt.traceback.endswith("the end\n")
 
 
-def test_secrets_are_masked_in_every_error_that_is_stored(
-    committed_orders: BoundQueue, drain: Callable[..., Any], pgqueue: Callable[..., None]
-) -> None:
+def test_secrets_are_masked_in_every_error_that_is_stored(committed_orders, drain, pgqueue):
     pgqueue(MASK=[r"sk_\w+"])
     pk = committed_orders.send(7)
 
@@ -170,7 +156,7 @@ def test_secrets_are_masked_in_every_error_that_is_stored(
     assert "sk_live_123" not in attempt.traceback.split("CardRefused:")[-1] + error[:60]
 
 
-def test_nul_and_lone_surrogates_can_be_stored(orders: BoundQueue) -> None:
+def test_nul_and_lone_surrogates_can_be_stored(orders):
     pk = orders.send(1)
 
     note(orders, pk, 1, "a\x00b\ud800")
@@ -186,7 +172,7 @@ def pruned(name: str, before: dt.datetime | None = None) -> int:
     return there - Attempt.objects.count()
 
 
-def test_attempts_go_with_their_message(orders: BoundQueue, sql: Any) -> None:
+def test_attempts_go_with_their_message(orders, sql):
     gone, stays = orders.send_batch([1, 2])
     note(orders, gone, 1)
     note(orders, stays, 1)
@@ -198,7 +184,7 @@ def test_attempts_go_with_their_message(orders: BoundQueue, sql: Any) -> None:
     assert len(attempts(stays)) == 1
 
 
-def test_attempts_of_a_message_that_was_moved_stay(db: None) -> None:
+def test_attempts_of_a_message_that_was_moved_stay(db):
     for name in ("dead", "elsewhere"):
         Message.objects.create_queue(name)
     Message.objects.create_queue("orders", dead_letter_queue="dead")
@@ -215,9 +201,7 @@ def test_attempts_of_a_message_that_was_moved_stay(db: None) -> None:
     assert pruned("orders") == 1
 
 
-def test_pruning_leaves_out_what_is_newer_and_goes_on_page_by_page(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, sql: Any
-) -> None:
+def test_pruning_deletes_old_attempts_page_by_page(orders, monkeypatch, sql):
     monkeypatch.setattr(prune_attempts, "BATCH", 2)
     old = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
     for message_id in range(10**12, 10**12 + 5):
@@ -229,9 +213,7 @@ def test_pruning_leaves_out_what_is_newer_and_goes_on_page_by_page(
     assert Attempt.objects.count() == 1
 
 
-def test_pruning_keeps_the_newest_attempts_of_a_queue(
-    orders: BoundQueue, pgqueue: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_keeps_the_newest_attempts_of_a_queue(orders, pgqueue, monkeypatch):
     monkeypatch.setattr(prune_attempts, "BATCH", 2)
     pgqueue(ATTEMPTS_PER_QUEUE=3)
     Message.objects.create_queue("mails")
@@ -247,7 +229,7 @@ def test_pruning_keeps_the_newest_attempts_of_a_queue(
     assert list(kept) == [*failed[-3:], mail]
 
 
-def test_maintenance_prunes(committed_orders: BoundQueue) -> None:
+def test_maintenance_prunes(committed_orders):
     note(committed_orders, 10**12, 1)
 
     committed_orders.maintain()
@@ -255,7 +237,7 @@ def test_maintenance_prunes(committed_orders: BoundQueue) -> None:
     assert Attempt.objects.count() == 0
 
 
-def test_dropping_a_queue_takes_its_attempts(orders: BoundQueue) -> None:
+def test_dropping_a_queue_takes_its_attempts(orders):
     pk = orders.send(1)
     note(orders, pk, 1)
 
@@ -264,7 +246,7 @@ def test_dropping_a_queue_takes_its_attempts(orders: BoundQueue) -> None:
     assert not Attempt.objects.exists()
 
 
-def test_look_ups_go_by_an_index(orders: BoundQueue) -> None:
+def test_look_ups_go_by_an_index(orders):
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("EXPLAIN SELECT * FROM pgqueue_attempt WHERE message_id = 7")

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 
 from django_pgqueue import queue
-from django_pgqueue.acks import AckPolicy
 from django_pgqueue.errors import InvalidArgument, MessageCancelled
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
-from tests.actors import Actor, call
+from django_pgqueue.models import ArchivedMessage, Message
+from tests.actors import call
 from tests.app.models import Order
 from tests.conftest import run_sql
 from tests.waiting import until
-from tests.worker.consuming import Held, live, outcomes
-
-Events = list[tuple[str, dict[str, Any]]]
+from tests.worker.consuming import live, outcomes
 
 CANCELLED = "CANCELLED"
 
 
-def test_what_waits_goes_to_the_archive(orders: BoundQueue) -> None:
+def test_waiting_messages_go_to_the_archive(orders):
     ready = orders.send(1)
     later = orders.send(2, delay=3600)
     first, behind = orders.send(3, group="g"), orders.send(4, group="g")
@@ -40,7 +35,7 @@ def test_what_waits_goes_to_the_archive(orders: BoundQueue) -> None:
     assert ArchivedMessage.objects.get(pk=ready).attempts == 0
 
 
-def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders: BoundQueue) -> None:
+def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders):
     first, second = orders.send_batch([1, 2], group="g")
     [message] = orders.read()
     assert message.id == first
@@ -50,7 +45,7 @@ def test_the_next_of_a_group_takes_the_place_of_one_that_was_cancelled(orders: B
     assert [m.id for m in orders.read()] == [second]
 
 
-def test_what_is_done_already_is_not_cancelled(orders: BoundQueue) -> None:
+def test_a_finished_message_is_not_cancelled(orders):
     done = orders.send(1)
     orders.archive(done)
 
@@ -61,24 +56,21 @@ def test_what_is_done_already_is_not_cancelled(orders: BoundQueue) -> None:
     assert outcomes() == {done: "COMPLETED"}
 
 
-def test_a_cancelled_message_has_no_result(orders: BoundQueue) -> None:
+@pytest.mark.parametrize(
+    ("reason", "said"), [("", r"\.$"), ("the customer withdrew", r": the customer withdrew\.$")]
+)
+def test_a_cancelled_message_has_no_result_but_a_reason(orders, reason, said):
     pk = orders.send(1)
-    orders.cancel(pk)
+    orders.cancel(pk, reason=reason)
 
-    with pytest.raises(MessageCancelled, match=rf"Message {pk} of queue 'orders' was cancelled\.$"):
+    with pytest.raises(
+        MessageCancelled, match=rf"Message {pk} of queue 'orders' was cancelled{said}"
+    ) as raised:
         orders.result(pk)
+    assert (raised.value.reason, raised.value.error) == (reason, reason or "cancelled")
 
 
-def test_a_cancelled_message_tells_why(orders: BoundQueue) -> None:
-    pk = orders.send(1)
-    orders.cancel(pk, reason="the customer withdrew")
-
-    with pytest.raises(MessageCancelled, match=r": the customer withdrew\.$") as raised:
-        orders.result(pk)
-    assert (raised.value.reason, raised.value.error) == ("the customer withdrew",) * 2
-
-
-def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
+def test_cancelling_takes_ids_messages_and_receipts(orders):
     one, two, three = orders.send_batch([1, 2, 3])
     read = {m.id: m for m in orders.read(qty=3)}
 
@@ -87,44 +79,41 @@ def test_cancelling_takes_ids_messages_and_receipts(orders: BoundQueue) -> None:
         orders.cancel("7")
 
 
-def test_async_twin(committed_orders: BoundQueue) -> None:
-    pk = committed_orders.send(1)
-
-    assert async_to_sync(committed_orders.acancel)(pk) == [pk]
-
-
-def test_a_cancelled_message_can_be_replayed(orders: BoundQueue) -> None:
+def test_a_cancelled_message_can_be_replayed(orders):
     orders.cancel(orders.send(1))
 
     assert orders.replay(state=CANCELLED) == 1
     assert [m.body for m in orders.read()] == [1]
 
 
-def test_what_runs_is_told(committed_orders: BoundQueue, consume: Callable[..., Any]) -> None:
-    begun = threading.Event()
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
+def test_a_running_handler_learns_of_its_cancellation_and_a_transactional_one_is_rolled_back(
+    committed_orders, consume, policy
+):
+    begun, ended = threading.Event(), threading.Event()
     told: list[bool] = []
 
     def work(message: Message, context: Any) -> None:
+        Order.objects.create(number="7")
         told.append(context.cancelled)
         begun.set()
         until(lambda: context.cancelled, seconds=20)
-        told.append(context.cancelled)
+        ended.set()
 
     pk = committed_orders.send(1)
-    consume(work, visibility_timeout=1)
+    run = consume(work, ack_policy=policy, visibility_timeout=1)
     assert begun.wait(10)
 
     assert committed_orders.cancel(pk) == [pk]
 
-    until(lambda: len(told) == 2, seconds=20)
-    assert told == [False, True]
-    assert outcomes() == {pk: CANCELLED}
-    assert live() == []
+    assert ended.wait(20)
+    until(lambda: run.subscription.counts.cancelled == 1)
+    assert told == [False]
+    assert Order.objects.exists() is (policy == "NACK_ON_ERROR")
+    assert (outcomes(), live()) == ({pk: CANCELLED}, [])
 
 
-def test_an_async_handler_is_cancelled(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
+def test_an_async_handler_is_cancelled(committed_orders, consume):
     begun = threading.Event()
     ended: list[str] = []
 
@@ -151,11 +140,15 @@ def test_an_async_handler_is_cancelled(
     until(lambda: len(ended) == 2, seconds=20)
 
 
-def test_the_outcome_of_a_cancelled_run_changes_nothing(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
-) -> None:
+@pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
+def test_the_outcome_of_a_cancelled_run_changes_nothing(committed_orders, consume, held, policy):
     pk = committed_orders.send(1)
-    run = consume(held.work)
+
+    def work(message: Message) -> None:
+        Order.objects.create(number="7")
+        held.work(message)
+
+    run = consume(work, ack_policy=policy)
     held.until_begun()
 
     committed_orders.cancel(pk)
@@ -163,8 +156,8 @@ def test_the_outcome_of_a_cancelled_run_changes_nothing(
 
     until(lambda: run.subscription.counts.cancelled == 1)
     assert run.subscription.counts.lost == 0
-    assert outcomes() == {pk: CANCELLED}
-    assert live() == []
+    assert Order.objects.exists() is (policy == "NACK_ON_ERROR")
+    assert (outcomes(), live()) == ({pk: CANCELLED}, [])
 
 
 @pytest.mark.parametrize(
@@ -178,14 +171,9 @@ def test_the_outcome_of_a_cancelled_run_changes_nothing(
         ("ACK_FIRST", False),
     ],
 )
-def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
-    committed_orders: BoundQueue,
-    consume: Callable[..., Any],
-    events: Events,
-    caplog: pytest.LogCaptureFixture,
-    policy: str,
-    told: bool,
-) -> None:
+def test_a_cancellation_is_announced_once_and_is_no_lost_lease(
+    committed_orders, consume, events, caplog, policy, told
+):
     """Both the lease loop and the late outcome may notice the cancellation."""
     caplog.set_level("INFO", "django_pgqueue")
     begun, cancelled = threading.Event(), threading.Event()
@@ -222,9 +210,7 @@ def test_what_is_cancelled_is_announced_once_and_no_lost_lease(
     assert not any("lost the lease" in line for line in caplog.messages)
 
 
-def test_the_line_behind_a_cancelled_message_goes_on(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
-) -> None:
+def test_followers_of_a_cancelled_message_run(committed_orders, consume, held):
     first, *behind = committed_orders.send_batch([1, 2, 3], group="one")
     run = consume(held.work)
     held.until_begun()
@@ -239,52 +225,7 @@ def test_the_line_behind_a_cancelled_message_goes_on(
     assert run.subscription.counts.lost == 0
 
 
-def test_a_transactional_handler_is_rolled_back(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held
-) -> None:
-    pk = committed_orders.send(1)
-
-    def work(message: Message) -> None:
-        Order.objects.create(number="7")
-        held.work(message)
-
-    run = consume(work, ack_policy=AckPolicy.TRANSACTIONAL)
-    held.until_begun()
-
-    committed_orders.cancel(pk)
-    held.let_go()
-
-    until(lambda: run.subscription.counts.cancelled == 1)
-    assert not Order.objects.exists()
-    assert outcomes() == {pk: CANCELLED}
-
-
-def test_a_transactional_handler_is_told(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def work(message: Message, context: Any) -> None:
-        Order.objects.create(number="7")
-        begun.set()
-        until(lambda: context.cancelled, seconds=20)
-        ended.set()
-
-    pk = committed_orders.send(1)
-    run = consume(work, ack_policy=AckPolicy.TRANSACTIONAL, visibility_timeout=1)
-    assert begun.wait(10)
-
-    committed_orders.cancel(pk)
-
-    assert ended.wait(20)
-    until(lambda: run.subscription.counts.cancelled == 1)
-    assert not Order.objects.exists()
-    assert outcomes() == {pk: CANCELLED}
-
-
-def test_an_async_batch_is_cancelled_once_all_of_it_is(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
+def test_an_async_batch_is_cancelled_once_all_messages_are(committed_orders, consume):
     begun, cancelled = threading.Event(), threading.Event()
     seen: list[list[bool]] = []
 
@@ -313,9 +254,7 @@ def test_an_async_batch_is_cancelled_once_all_of_it_is(
     until(lambda: outcomes() == {one: CANCELLED, two: CANCELLED})
 
 
-def test_cancelling_waits_for_a_locked_handler(
-    committed_orders: BoundQueue, consume: Callable[..., Any], held: Held, actor: Actor
-) -> None:
+def test_cancelling_waits_for_a_locked_handler(committed_orders, consume, held, actor):
     pk = committed_orders.send(1)
     consume(held.work, locked=True)
     held.until_begun()
@@ -328,12 +267,7 @@ def test_cancelling_waits_for_a_locked_handler(
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
-    committed_orders: BoundQueue,
-    consume: Callable[..., Any],
-    held: Held,
-    events: Events,
-) -> None:
+def test_a_lost_lease_is_no_cancellation(committed_orders, consume, held, events):
     pk = committed_orders.send(1)
     contexts: list[Any] = []
 
@@ -350,9 +284,9 @@ def test_a_lease_that_was_lost_otherwise_is_not_cancelled(
     held.let_go()
 
 
-def test_a_batch_is_told_once_all_of_it_is_cancelled(
-    committed_orders: BoundQueue, consume: Callable[..., Any]
-) -> None:
+def test_a_batch_learns_of_its_cancellation_once_all_messages_are_cancelled(
+    committed_orders, consume
+):
     begun = threading.Event()
     seen: list[list[bool]] = []
 

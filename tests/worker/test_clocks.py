@@ -28,13 +28,13 @@ def wall_clocks(source: str) -> Iterator[str]:
                 yield f"{owner}.{node.attr} in line {node.lineno}"
 
 
-def test_the_search_finds_wall_clocks() -> None:
+def test_the_search_finds_wall_clocks():
     source = "import time\ntime.time()\ndt.datetime.now()\ntime.monotonic()\n"
 
     assert list(wall_clocks(source)) == ["time.time in line 2", "datetime.now in line 3"]
 
 
-def test_nothing_between_send_and_settle_asks_a_wall_clock() -> None:
+def test_nothing_between_send_and_settle_asks_a_wall_clock():
     paths = [
         *(PACKAGE / "worker").glob("*.py"),
         *(PACKAGE / "models").rglob("*.py"),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, connections
 
-from django_pgqueue.models import BoundQueue
 from django_pgqueue.worker import connections as ours
 from django_pgqueue.worker.connections import configure, limited, pool_size
 from django_pgqueue.worker.workers import LockedWorker, Worker
@@ -36,7 +35,7 @@ def wait_for_ever() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_block_that_goes_on_after_a_cut_is_cut_again() -> None:
+def test_a_block_that_goes_on_after_its_limit_is_cut_again():
     with limited():
         for _ in range(2):
             with pytest.raises(OperationalError):
@@ -45,7 +44,7 @@ def test_a_block_that_goes_on_after_a_cut_is_cut_again() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_block_that_is_suspended_has_no_limit() -> None:
+def test_a_block_that_is_suspended_has_no_limit():
     with limited() as limit:
         with limit.suspended(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(1)")
@@ -53,9 +52,7 @@ def test_a_block_that_is_suspended_has_no_limit() -> None:
             wait_for_ever()
 
 
-def test_connections_get_keepalives_and_a_name_unless_the_project_has_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connections_get_keepalives_and_a_name_unless_the_project_has_its_own(monkeypatch):
     monkeypatch.setattr(ours, "_seconds", ours._seconds)
     options: dict[str, Any] = {"tcp_user_timeout": 5}
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
@@ -82,9 +79,7 @@ def test_connections_get_keepalives_and_a_name_unless_the_project_has_its_own(
     ("pool", "size"),
     [(None, None), (True, 4), ({"min_size": 2}, 2), ({"min_size": 2, "max_size": 9}, 9)],
 )
-def test_the_size_of_a_pool_is_known(
-    monkeypatch: pytest.MonkeyPatch, pool: Any, size: int | None
-) -> None:
+def test_the_size_of_a_pool_is_known(monkeypatch, pool, size):
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": pool})
 
     assert pool_size("default") == size
@@ -109,9 +104,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return found
 
 
-def test_the_end_of_a_locked_workers_transaction_is_limited(
-    committed_orders: BoundQueue, ends: list[tuple[str, int]]
-) -> None:
+def test_the_end_of_a_locked_workers_transaction_is_limited(committed_orders, ends):
     subscription = subscribed(locked=True)
     execution = executing(subscription)
     worker = LockedWorker(subscription, execution, lambda subscription: True)
@@ -123,9 +116,7 @@ def test_the_end_of_a_locked_workers_transaction_is_limited(
     assert (found, ends) == ((True, False), [("_commit", 1), ("_commit", 1)])
 
 
-def test_the_end_of_a_transactional_handler_is_limited(
-    committed_orders: BoundQueue, ends: list[tuple[str, int]]
-) -> None:
+def test_the_end_of_a_transactional_handler_is_limited(committed_orders, ends):
     subscription = subscribed(ack_policy="TRANSACTIONAL")
     committed_orders.send_batch([1, 2])
     messages = lease(subscription.queue, vt=60, qty=2)
@@ -141,9 +132,7 @@ def test_the_end_of_a_transactional_handler_is_limited(
     assert ends == [("_commit", 1), ("_rollback", 1)]
 
 
-def test_a_look_at_a_connection_after_an_error_is_limited(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_at_a_connection_after_an_error_is_limited(committed_orders, monkeypatch):
     subscription = subscribed()
     worker = Worker(subscription, executing(subscription))
     limits: list[int] = []

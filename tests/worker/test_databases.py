@@ -69,9 +69,7 @@ def begun(subscription: Subscription, qty: int = 10) -> Running:
     return running
 
 
-def test_outcomes_are_written_where_they_can_be(
-    both: list[Subscription], down: Callable[[Any, str], None]
-) -> None:
+def test_outcomes_are_written_where_they_can_be(both, down):
     settler = Settler(0)
     for subscription in both:
         for message in leased(subscription):
@@ -84,9 +82,7 @@ def test_outcomes_are_written_where_they_can_be(
     assert (ArchivedMessage.objects.count(), settler.pending) == (10, 10)
 
 
-def test_leases_are_extended_where_they_can_be(
-    both: list[Subscription], down: Callable[[Any, str], None]
-) -> None:
+def test_leases_are_extended_where_they_can_be(both, down):
     running = [begun(subscription) for subscription in both]
     executions = {each: executing(each) for each in both}
     keeper = LeaseKeeper(executions, lambda subscription, thread: None)
@@ -99,9 +95,7 @@ def test_leases_are_extended_where_they_can_be(
     assert ends == [{False}, {True}]
 
 
-def test_heartbeats_go_where_they_can(
-    both: list[Subscription], down: Callable[[Any, str], None]
-) -> None:
+def test_heartbeats_go_where_they_can(both, down):
     presence = Presence(both, heartbeat=1, dead_after=60)
     presence.register()
     presence._processes = dict(sorted(presence._processes.items(), reverse=True))
@@ -115,9 +109,7 @@ def test_heartbeats_go_where_they_can(
     assert not Process.objects.using("other").get().stopping
 
 
-def test_messages_are_fetched_where_they_can_be(
-    both: list[Subscription], down: Callable[[Any, str], None], events: list[Any]
-) -> None:
+def test_messages_are_fetched_where_they_can_be(both, down, events):
     fetcher = Fetcher(
         list(reversed(both)),  # starts with the second database
         Quarantine(both, Settler(0)),
@@ -132,7 +124,7 @@ def test_messages_are_fetched_where_they_can_be(
 
 
 @pytest.mark.usefixtures("both")
-def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str], None]) -> None:
+def test_a_consumer_that_stops_releases_messages_where_it_can(down):
     work = [Handler("orders", lambda message: None, using=alias) for alias in ("other", "default")]
     consumer = Consumer(work, Options())
     for subscription in consumer.subscriptions:
@@ -151,7 +143,7 @@ def test_a_consumer_that_stops_gives_back_where_it_can(down: Callable[[Any, str]
 
 
 @pytest.mark.usefixtures("both")
-def test_queues_are_maintained_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_maintained_where_they_can_be(monkeypatch):
     maintenance = Maintenance(["default", "other"])
     maintained: list[str] = []
     monkeypatch.setattr(maintenance, "_maintain", lambda queue: maintained.append(queue.alias))

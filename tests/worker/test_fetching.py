@@ -15,7 +15,7 @@ from django_pgqueue.engine.read import reading
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process, Queue
+from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
 from django_pgqueue.worker import Consumer as Worker
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.buffer import Buffer, FetchPlan
@@ -27,12 +27,10 @@ from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.workers import LockedWorker
 from tests.conftest import run_sql, send_untold
 from tests.waiting import until
-from tests.worker.consuming import Held, InThread, live, outcomes, subscribed
+from tests.worker.consuming import InThread, live, outcomes, subscribed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Consume = Callable[..., InThread]
-Events = list[tuple[str, dict[str, Any]]]
 
 LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = current_database()"
 
@@ -68,9 +66,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return moments
 
 
-def test_a_notification_wakes_long_before_the_next_poll(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_notification_wakes_long_before_the_next_poll(committed_orders, consume):
     run = consume(lambda message: None, max_fetch_interval=30)
     for _ in range(3):
         settled(run, 5)
@@ -89,7 +85,7 @@ def a_fetcher(allowance: Callable[[], int] | None = None) -> tuple[Fetcher, Subs
     return Fetcher([subscription], quarantine, allowance=allowance), subscription
 
 
-def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQueue) -> None:
+def test_a_message_taken_while_the_fetcher_finds_the_buffer_full_lets_it_fetch(orders):
     orders.send_batch(range(100))
     taken: list[Message] = []
 
@@ -107,7 +103,7 @@ def test_what_is_taken_while_the_fetcher_finds_no_room_makes_room(orders: BoundQ
     assert wait == 0
 
 
-def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) -> None:
+def test_a_slow_worker_that_takes_its_last_message_triggers_a_fetch(orders):
     orders.send_batch(range(100))
     fetcher, subscription = a_fetcher()
     buffer = subscription.buffer
@@ -125,7 +121,7 @@ def test_one_worker_at_slow_work_calls_for_the_next_message(orders: BoundQueue) 
     assert buffer.plan.at == 0
 
 
-def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
+def test_a_notification_counts_whenever_it_comes(orders):
     fetcher, subscription = a_fetcher()
 
     class Interrupted(FetchPlan):
@@ -151,8 +147,8 @@ def test_a_notification_counts_whenever_it_comes(orders: BoundQueue) -> None:
     [(AckPolicy.NACK_ON_ERROR, True), (AckPolicy.TRANSACTIONAL, False)],
 )
 def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
-    committed_orders: BoundQueue, consume: Consume, held: Held, policy: AckPolicy, together: bool
-) -> None:
+    committed_orders, consume, held, policy, together
+):
     sent = committed_orders.send_batch(range(200))
 
     run = consume(held.work, ack_policy=policy, fetch_batch_size=20, overfetch_factor=4)
@@ -166,9 +162,7 @@ def test_a_backlog_is_leased_in_batches_unless_each_message_has_its_transaction(
     assert run_sql("SELECT ids FROM pgqueue_lease") == []
 
 
-def test_a_delayed_message_is_handled_when_it_is_due(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_delayed_message_is_handled_when_it_is_due(committed_orders, consume):
     run = consume(lambda message: None, max_fetch_interval=30)
     until(lambda: listeners() == 1)
     committed_orders.send(1, delay=1)
@@ -180,9 +174,7 @@ def test_a_delayed_message_is_handled_when_it_is_due(
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_without_listening_it_polls(
-    committed_orders: BoundQueue, consume: Consume, locked: bool, looks: list[float]
-) -> None:
+def test_without_listening_it_polls(committed_orders, consume, locked, looks):
     run = consume(
         lambda message: None, locked=locked, max_fetch_interval=0.2, options={"listen": False}
     )
@@ -193,9 +185,7 @@ def test_without_listening_it_polls(
     assert listeners() == 0
 
 
-def test_the_listener_comes_back_after_its_connection_was_killed(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
+def test_the_listener_comes_back_after_its_connection_was_killed(committed_orders, consume, events):
     run = consume(lambda message: None, max_fetch_interval=30)
     settled(run, 5)
 
@@ -208,9 +198,7 @@ def test_the_listener_comes_back_after_its_connection_was_killed(
     until(lambda: run.subscription.counts.completed == 1, 5)
 
 
-def test_messages_sent_while_no_consumer_listened_are_found(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_messages_sent_while_no_consumer_listened_are_found(committed_orders, consume):
     """After LISTEN, the consumer looks for messages first."""
     committed_orders.send_batch(list(range(100)))
 
@@ -219,9 +207,7 @@ def test_messages_sent_while_no_consumer_listened_are_found(
     until(lambda: run.subscription.counts.completed == 100, 5)
 
 
-def test_all_connections_may_die_and_nothing_is_lost(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_all_connections_may_die_and_nothing_is_lost(committed_orders, consume):
     ids = committed_orders.send_batch(list(range(300)))
     run = consume(lambda message: time.sleep(0.002), visibility_timeout=2)
     until(lambda: run.subscription.counts.settled)  # a consumer that cannot register ends
@@ -239,9 +225,7 @@ def test_all_connections_may_die_and_nothing_is_lost(
     assert set(outcomes().values()) == {"COMPLETED"}
 
 
-def test_a_drain_does_not_end_while_a_fetch_is_under_way(
-    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_does_not_end_while_a_fetch_is_under_way(committed_orders, drain, monkeypatch):
     """The messages are leased in the database, and not yet in the buffer."""
     ids = committed_orders.send_batch([1, 2, 3], group="one")
     lease = reading.lease
@@ -259,9 +243,7 @@ def test_a_drain_does_not_end_while_a_fetch_is_under_way(
     assert run.consumer.reason == "the queues are empty"
 
 
-def test_the_next_of_a_group_is_fetched_when_its_line_is_at_its_end(
-    committed_orders: BoundQueue, consume: Consume, looks: list[float]
-) -> None:
+def test_more_of_a_group_is_fetched_when_its_followers_have_run(committed_orders, consume, looks):
     """There is no wait in between: an idle consumer's next poll is a minute away."""
     committed_orders.send_batch(range(20), group="one")
 
@@ -271,7 +253,7 @@ def test_the_next_of_a_group_is_fetched_when_its_line_is_at_its_end(
     assert len(looks) < 20
 
 
-def test_two_handlers_of_one_queue_are_refused(committed_orders: BoundQueue) -> None:
+def test_two_handlers_of_one_queue_are_refused(committed_orders):
     """The database may be given by either name."""
     handlers = [Handler("orders", lambda message: None, using=using) for using in (None, "default")]
 
@@ -282,7 +264,7 @@ def test_two_handlers_of_one_queue_are_refused(committed_orders: BoundQueue) -> 
 # Several queues
 
 
-def test_a_busy_queue_does_not_starve_a_quiet_one(committed: None, consume: Consume) -> None:
+def test_a_busy_queue_does_not_starve_a_quiet_one(committed, consume):
     order: list[str] = []
     for name in ("busy", "quiet"):
         Message.objects.create_queue(name)
@@ -300,9 +282,7 @@ def test_a_busy_queue_does_not_starve_a_quiet_one(committed: None, consume: Cons
     until(lambda: all(s.buffer or s.counts.settled for s in run.consumer.subscriptions))
 
 
-def test_a_slow_queue_does_not_hold_up_a_fast_one(
-    committed: None, consume: Consume, held: Held
-) -> None:
+def test_a_slow_queue_does_not_hold_up_a_fast_one(committed, consume, held):
     for name in ("slow", "fast"):
         Message.objects.create_queue(name)
     Message.objects.send_batch("slow", [1] * 50)
@@ -319,7 +299,7 @@ def test_a_slow_queue_does_not_hold_up_a_fast_one(
     held.let_go()
 
 
-def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Consume) -> None:
+def test_a_slow_queue_is_not_hoarded(committed_orders, consume):
     """With a known rate, the buffer holds at most two seconds' worth of messages."""
     committed_orders.send_batch(list(range(300)))
 
@@ -334,9 +314,7 @@ def test_a_slow_queue_is_not_hoarded(committed_orders: BoundQueue, consume: Cons
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_a_paused_queue_is_left_alone_until_it_goes_on(
-    committed: None, consume: Consume, settings: Any, locked: bool, looks: list[float]
-) -> None:
+def test_a_paused_queue_is_left_alone_until_it_goes_on(committed, consume, settings, locked, looks):
     settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
     queue = Message.objects.create_queue("orders")
     pause(queue, True)
@@ -358,8 +336,8 @@ def pause(queue: Queue, paused: bool) -> None:
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_quiet_process_ends_what_it_holds_and_fetches_nothing_until_it_is_woken(
-    committed_orders: BoundQueue, consume: Consume, held: Held, locked: bool, looks: list[float]
-) -> None:
+    committed_orders, consume, held, locked, looks
+):
     committed_orders.send(1)
     options = {"heartbeat": 0.05, "workers": 1}
     run = consume(held.work, locked=locked, max_fetch_interval=0.1, options=options)
@@ -381,8 +359,8 @@ def test_a_quiet_process_ends_what_it_holds_and_fetches_nothing_until_it_is_woke
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
-    committed: None, consume: Consume, settings: Any, locked: bool
-) -> None:
+    committed, consume, settings, locked
+):
     settings.PGQUEUE = {"CACHE_SECONDS": 0.05}
     for name in ("orders", "mails"):
         Message.objects.create_queue(name)
@@ -402,8 +380,8 @@ def test_a_queue_may_be_dropped_and_made_again_while_it_is_consumed(
 
 
 def test_a_queue_dropped_under_a_running_handler_hurts_no_other_queue(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+    committed_orders, consume, held
+):
     committed_orders.send(1)
     run = consume(held.work)
     held.until_begun()
@@ -418,8 +396,8 @@ def test_a_queue_dropped_under_a_running_handler_hurts_no_other_queue(
 
 
 def test_a_locked_message_is_not_read_again_and_comes_back_uncounted(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+    committed_orders, consume, held
+):
     pk = committed_orders.send(1)
     run = consume(held.work, locked=True, max_workers=1)
     held.until_begun()
@@ -432,9 +410,7 @@ def test_a_locked_message_is_not_read_again_and_comes_back_uncounted(
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_a_locked_consumer_is_woken_and_keeps_due_times(
-    committed_orders: BoundQueue, consume: Consume, looks: list[float]
-) -> None:
+def test_a_locked_consumer_is_woken_and_keeps_due_times(committed_orders, consume, looks):
     run = consume(lambda message: None, locked=True, max_fetch_interval=30)
     until(lambda: listeners() == 1 and len(looks) >= 30)
     sent = time.monotonic()
@@ -447,8 +423,8 @@ def test_a_locked_consumer_is_woken_and_keeps_due_times(
 
 
 def test_a_locked_worker_looks_again_soon_after_a_notification(
-    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    committed_orders, consume, monkeypatch
+):
     """A message sent right after a notification causes none itself."""
     begun, finish = threading.Semaphore(0), threading.Event()
     waits: list[float] = []
@@ -477,8 +453,8 @@ def test_a_locked_worker_looks_again_soon_after_a_notification(
 
 
 def test_a_locked_row_that_is_overdue_is_not_polled_without_rest(
-    committed_orders: BoundQueue, consume: Consume, held: Held, looks: list[float]
-) -> None:
+    committed_orders, consume, held, looks
+):
     """Another consumer holds the row, in a transaction as long as its handler."""
     pk = committed_orders.send(1)
     [message] = committed_orders.read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,16 +10,15 @@ import pytest
 from django_pgqueue.engine.leases.batches import rescue
 from django_pgqueue.engine.read import reading
 from django_pgqueue.engine.rows import Delivery
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process, Queue
+from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
 from django_pgqueue.retries import Constant
 from tests.conftest import run_sql
 from tests.leasing import follow, lease
 from tests.waiting import until
-from tests.worker.consuming import Held, InThread, live, outcomes, steal
+from tests.worker.consuming import live, outcomes, steal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Consume = Callable[..., InThread]
 POLICIES = ["NACK_ON_ERROR", "TRANSACTIONAL", "ACK_FIRST"]
 
 
@@ -46,8 +44,8 @@ def deliveries() -> list[int]:
 
 @pytest.mark.parametrize("policy", POLICIES[:2])
 def test_messages_of_a_group_share_a_read_and_run_one_by_one(
-    committed_orders: BoundQueue, drain: Consume, reads: list[int], policy: str
-) -> None:
+    committed_orders, drain, reads, policy
+):
     bodies, running, seen = list(range(30)), threading.Semaphore(), []
     committed_orders.send_batch(bodies, group="one")
 
@@ -64,9 +62,7 @@ def test_messages_of_a_group_share_a_read_and_run_one_by_one(
     assert sum(reads) < 15
 
 
-def test_messages_behind_one_that_failed_wait_for_it_uncounted(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_messages_behind_one_that_failed_wait_for_it_uncounted(committed_orders, drain):
     committed_orders.send_batch([1, 2, 3, 4], group="one")
     seen: list[int] = []
 
@@ -81,9 +77,7 @@ def test_messages_behind_one_that_failed_wait_for_it_uncounted(
     assert deliveries() == [1, 2, 1, 1]
 
 
-def test_messages_behind_one_that_was_rejected_go_on(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_messages_behind_one_that_was_rejected_go_on(committed_orders, drain):
     committed_orders.send_batch([1, 2, 3], group="one")
 
     def work(message: Message) -> None:
@@ -96,9 +90,7 @@ def test_messages_behind_one_that_was_rejected_go_on(
     assert deliveries() == [1, 1, 1]
 
 
-def test_messages_behind_one_whose_lease_was_lost_are_not_run(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_messages_behind_one_whose_lease_was_lost_are_not_run(committed_orders, consume, held):
     ids = committed_orders.send_batch([1, 2, 3], group="one")
     seen: list[int] = []
 
@@ -119,9 +111,7 @@ def test_messages_behind_one_whose_lease_was_lost_are_not_run(
     assert outcomes() == {}
 
 
-def test_a_long_line_keeps_no_other_group_out(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_a_long_group_delays_no_other_group(committed_orders, consume, held):
     committed_orders.send_batch(["first"] * 200, group="first")
     seen: list[str] = []
 
@@ -139,9 +129,7 @@ def test_a_long_line_keeps_no_other_group_out(
     assert seen.count("first") == 1
 
 
-def test_a_line_goes_back_uncounted_when_the_process_stops(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_followers_are_released_uncounted_when_the_process_stops(committed_orders, consume, held):
     ids = committed_orders.send_batch(range(6), group="one")
 
     run = consume(held.work)
@@ -157,9 +145,7 @@ def test_a_line_goes_back_uncounted_when_the_process_stops(
     assert [message.id for message in committed_orders.read_grouped(qty=9)] == ids[1:]
 
 
-def test_a_line_that_waits_for_half_its_lease_goes_back(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_followers_that_wait_for_half_their_lease_are_released(committed_orders, consume, held):
     ids = committed_orders.send_batch(range(4), group="one")
 
     run = consume(held.work, visibility_timeout=1)
@@ -173,7 +159,7 @@ def test_a_line_that_waits_for_half_its_lease_goes_back(
     assert deliveries() == [1] * 4
 
 
-def test_a_line_counts_for_max_messages(committed_orders: BoundQueue, consume: Consume) -> None:
+def test_followers_count_for_max_messages(committed_orders, consume):
     committed_orders.send_batch(range(10), group="one")
     seen: list[int] = []
 
@@ -184,9 +170,7 @@ def test_a_line_counts_for_max_messages(committed_orders: BoundQueue, consume: C
     assert len(live()) == 7
 
 
-def test_a_suspect_in_a_line_waits_until_it_is_the_head(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_a_suspect_waits_until_it_is_the_head_of_its_group(committed_orders, consume, held):
     ids = committed_orders.send_batch([1, 2, 3], group="one")
     # Two deliveries without an outcome.
     run_sql("UPDATE pgqueue_waiting SET read_ct = 2 WHERE id = %s", ids[1:2])
@@ -203,7 +187,7 @@ def test_a_suspect_in_a_line_waits_until_it_is_the_head(
     assert deliveries() == [1, 3, 1]
 
 
-def test_the_line_of_a_dead_process_comes_back_at_once(committed_orders: BoundQueue) -> None:
+def test_followers_held_by_a_dead_process_are_released_at_once(committed_orders):
     ids = committed_orders.send_batch(range(3), group="one")
     dead = Process.objects.register(["orders"], version="", using="default")
     orders = Queue.objects.get(name="orders")

@@ -15,15 +15,13 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections
 
 from django_pgqueue.acks import Ack, Discard, Nack, Reject, Retry
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Message
+from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.retries import Constant, NoRetry
 from tests.app.models import Order
 from tests.waiting import until
-from tests.worker.consuming import InThread, errors, live, outcomes
+from tests.worker.consuming import errors, live, outcomes
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Consume = Callable[..., InThread]
 
 
 @dataclass
@@ -35,7 +33,7 @@ class Charge:
 # Batches
 
 
-def test_a_batch_handler_gets_a_list(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_a_batch_handler_gets_a_list(committed_orders, drain):
     batches: list[list[int]] = []
 
     def take(messages: list[Message]) -> None:
@@ -50,9 +48,7 @@ def test_a_batch_handler_gets_a_list(committed_orders: BoundQueue, drain: Consum
     assert list(outcomes().values()) == ["COMPLETED"] * 25
 
 
-def test_each_message_of_a_batch_has_its_own_outcome(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_each_message_of_a_batch_has_its_own_outcome(committed_orders, drain):
     answers = [None, Ack(), Reject("bad"), Discard(), Nack(0), Retry(delay=0), OSError("away")]
 
     def answer(messages: list[Message]) -> list[Any]:
@@ -72,9 +68,7 @@ def test_each_message_of_a_batch_has_its_own_outcome(
     assert (run.subscription.counts.retried, discard in outcomes()) == (2, False)
 
 
-def test_a_batch_handler_that_raises_raises_for_all(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_a_batch_handler_that_raises_raises_for_all(committed_orders, drain):
     def fail(messages: list[Message]) -> None:
         raise ValueError("all of them")
 
@@ -86,9 +80,9 @@ def test_a_batch_handler_that_raises_raises_for_all(
 
 
 @pytest.mark.parametrize("returned", [[None], [None] * 3, 7])
-def test_a_batch_handler_that_returns_something_else_is_told(
-    committed_orders: BoundQueue, drain: Consume, returned: Any
-) -> None:
+def test_a_batch_handler_that_returns_anything_else_fails_with_a_type_error(
+    committed_orders, drain, returned
+):
     committed_orders.send_batch([1, 2])
 
     drain(lambda messages: returned, batch=True, batch_size=2, retry=NoRetry())
@@ -101,9 +95,7 @@ def test_a_batch_handler_that_returns_something_else_is_told(
 
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL", "MANUAL"])
-def test_a_body_that_does_not_fit_is_rejected_with_the_reason(
-    committed_orders: BoundQueue, drain: Consume, policy: str
-) -> None:
+def test_a_body_that_does_not_fit_is_rejected_with_the_reason(committed_orders, drain, policy):
     charged: list[Charge] = []
 
     def charge(body: Charge, message: Message) -> None:
@@ -119,9 +111,7 @@ def test_a_body_that_does_not_fit_is_rejected_with_the_reason(
     assert errors()[0].startswith("the body is no Charge")
 
 
-def test_a_misfit_leaves_its_batch_before_the_handler(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_a_misfit_leaves_its_batch_before_the_handler(committed_orders, drain):
     charged: list[int] = []
 
     def charge(bodies: list[Charge], message: list[Message]) -> None:
@@ -139,9 +129,7 @@ def test_a_misfit_leaves_its_batch_before_the_handler(
 # Context and middleware
 
 
-def test_the_context_tells_about_the_run(
-    committed_orders: BoundQueue, drain: Consume, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_context_describes_the_run(committed_orders, drain, caplog):
     contexts: list[Any] = []
 
     def look(message: Message, context: Any) -> None:
@@ -163,9 +151,7 @@ def test_the_context_tells_about_the_run(
     assert record.name == __name__
 
 
-def test_without_a_timeout_there_is_no_deadline(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_without_a_timeout_there_is_no_deadline(committed_orders, drain):
     seen: list[Any] = []
     committed_orders.send(1)
 
@@ -174,9 +160,7 @@ def test_without_a_timeout_there_is_no_deadline(
     assert seen == [(None, float("inf"))]
 
 
-def test_middleware_goes_around_the_handler_outermost_first(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_middleware_goes_around_the_handler_outermost_first(committed_orders, drain):
     steps: list[str] = []
 
     def named(name: str) -> Callable[..., Any]:
@@ -199,7 +183,7 @@ def test_middleware_goes_around_the_handler_outermost_first(
     assert steps == ["outer in orders", "inner in orders", "handler", "inner out", "outer out"]
 
 
-def test_middleware_may_decide_the_outcome(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_middleware_may_decide_the_outcome(committed_orders, drain):
     def guard(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(given: Any, context: Any) -> Any:
             if given.body == "stranger":
@@ -218,7 +202,7 @@ def test_middleware_may_decide_the_outcome(committed_orders: BoundQueue, drain: 
 # Async
 
 
-def test_async_handlers_run_side_by_side(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_async_handlers_run_side_by_side(committed_orders, drain):
     together: list[int] = []
     inside = 0
 
@@ -240,36 +224,7 @@ def test_async_handlers_run_side_by_side(committed_orders: BoundQueue, drain: Co
     assert list(outcomes().values()) == ["COMPLETED"] * 40
 
 
-@pytest.mark.parametrize(
-    ("policy", "state"),
-    [
-        ("ACK", "COMPLETED"),
-        ("ACK_FIRST", "COMPLETED"),
-        ("NACK_ON_ERROR", "FAILED"),
-        ("REJECT_ON_ERROR", "FAILED"),
-        ("MANUAL", "FAILED"),
-    ],
-)
-def test_async_handlers_know_every_policy(
-    committed_orders: BoundQueue, drain: Consume, policy: str, state: str
-) -> None:
-    ran: list[int] = []
-
-    async def fail(message: Message) -> None:
-        await asyncio.sleep(0)
-        ran.append(message.id)
-        raise ValueError
-
-    pk = committed_orders.send(1)
-
-    drain(fail, ack_policy=policy, retry=NoRetry())
-
-    assert (ran, outcomes()) == ([pk], {pk: state})
-
-
-def test_an_async_handler_may_use_the_orm_and_settle_and_extend(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_an_async_handler_may_use_the_orm_and_settle_and_extend(committed_orders, drain):
     async def save(message: Message) -> None:
         await Order.objects.acreate(number="7")
         await message.aextend(60)
@@ -282,7 +237,7 @@ def test_an_async_handler_may_use_the_orm_and_settle_and_extend(
     assert (Order.objects.count(), outcomes()) == (1, {pk: "COMPLETED"})
 
 
-def test_an_async_batch(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_an_async_batch(committed_orders, drain):
     async def take(messages: list[Message]) -> list[Any]:
         return [None if message.body else Reject("empty") for message in messages]
 
@@ -293,9 +248,7 @@ def test_an_async_batch(committed_orders: BoundQueue, drain: Consume) -> None:
     assert errors() == ["empty"]
 
 
-def test_async_handlers_recover_from_a_lost_connection(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_async_handlers_recover_from_a_lost_connection(committed_orders, drain):
     def break_it() -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -315,9 +268,7 @@ def test_async_handlers_recover_from_a_lost_connection(
 # Connections
 
 
-def test_a_handler_that_lost_its_connection_leaves_a_good_one(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_a_handler_that_lost_its_connection_leaves_a_good_one(committed_orders, drain):
     def use(message: Message) -> None:
         with connection.cursor() as cursor:
             if message.body == "break" and message.read_ct == 1:
@@ -332,9 +283,7 @@ def test_a_handler_that_lost_its_connection_leaves_a_good_one(
     assert set(outcomes().values()) == {"COMPLETED"}
 
 
-def test_an_unfinished_transaction_does_not_reach_the_next_handler(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_an_unfinished_transaction_does_not_reach_the_next_handler(committed_orders, drain):
     found: list[bool] = []
 
     def leave_open(message: Message) -> None:
@@ -351,9 +300,7 @@ def test_an_unfinished_transaction_does_not_reach_the_next_handler(
     assert not Order.objects.exists()
 
 
-def test_idle_workers_honour_conn_max_age(
-    committed_orders: BoundQueue, consume: Consume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_workers_honour_conn_max_age(committed_orders, consume, monkeypatch):
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", 0)
     pids: list[int] = []
 
@@ -374,9 +321,7 @@ def test_idle_workers_honour_conn_max_age(
     until(gone)
 
 
-def test_every_thread_gives_its_pooled_connection_back(
-    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_thread_gives_its_pooled_connection_back(committed_orders, drain, monkeypatch):
     """Two connections serve four workers and four loops, since none keeps its connection."""
     settings = connections["default"].settings_dict
     options = {**settings["OPTIONS"], "pool": {"min_size": 1, "max_size": 2, "timeout": 10}}
@@ -398,9 +343,7 @@ def test_every_thread_gives_its_pooled_connection_back(
     assert (len(threads), run.subscription.counts.completed) == (4, 40)
 
 
-def test_a_pool_that_is_too_small_costs_no_message_an_attempt(
-    committed_orders: BoundQueue, drain: Consume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_is_too_small_costs_no_message_an_attempt(committed_orders, drain, monkeypatch):
     settings = connections["default"].settings_dict
     options = {**settings["OPTIONS"], "pool": {"min_size": 1, "max_size": 2, "timeout": 0.2}}
     monkeypatch.setitem(settings, "OPTIONS", options)
@@ -423,9 +366,7 @@ def test_a_pool_that_is_too_small_costs_no_message_an_attempt(
 # Signals
 
 
-def test_every_step_of_a_message_is_announced(
-    committed_orders: BoundQueue, drain: Consume, events: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_every_step_of_a_message_is_announced(committed_orders, drain, events):
     error = ValueError("once")
 
     def handle(message: Message) -> None:
@@ -462,9 +403,7 @@ def test_every_step_of_a_message_is_announced(
     ]
 
 
-def test_a_listener_that_raises_stops_no_handler(
-    committed_orders: BoundQueue, drain: Consume, events: list[Any], caplog: Any
-) -> None:
+def test_a_listener_that_raises_stops_no_handler(committed_orders, drain, events, caplog):
     from django_pgqueue import signals
 
     def broken(**kwargs: Any) -> None:

@@ -61,8 +61,8 @@ def is_closed(client: socket.socket) -> bool:
 
 
 def test_half_requests_hold_a_limited_number_of_threads_and_keep_no_probe_out(
-    server: health.HealthServer, half_requests: list[socket.socket]
-) -> None:
+    server, half_requests
+):
     assert status(server) == 200
 
     until(lambda: len(serving()) <= health._CONNECTIONS)
@@ -70,9 +70,7 @@ def test_half_requests_hold_a_limited_number_of_threads_and_keep_no_probe_out(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n"])
-def test_a_client_that_sends_no_whole_request_is_disconnected(
-    monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+def test_a_client_that_sends_no_whole_request_is_disconnected(monkeypatch, sent):
     monkeypatch.setattr(health, "_TIMEOUT", 0.05)
     server = health.HealthServer(report, "127.0.0.1", 0)
     server.start()
@@ -83,9 +81,7 @@ def test_a_client_that_sends_no_whole_request_is_disconnected(
     server.stop()
 
 
-def test_a_client_that_resets_its_connection_prints_nothing(
-    server: health.HealthServer, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_client_that_resets_its_connection_prints_nothing(server, capfd):
     client = socket.create_connection(("127.0.0.1", server.port))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.sendall(b"GET /healthz HT")

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from django_pgqueue.errors import LeaseLost
-from django_pgqueue.models import BoundQueue, Message, Process
+from django_pgqueue.models import Message, Process
 from django_pgqueue.retries import NoRetry
 from django_pgqueue.worker.quarantine import is_suspect
 from tests.app.models import Order
 from tests.leasing import lease
 from tests.waiting import until
-from tests.worker.consuming import Held, InThread, elsewhere, errors, leases, live, outcomes, steal
+from tests.worker.consuming import elsewhere, errors, leases, live, outcomes, steal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Consume = Callable[..., InThread]
 Events = list[tuple[str, dict[str, Any]]]
 
 
@@ -31,8 +29,8 @@ def named(events: Events, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "TRANSACTIONAL"])
 def test_a_lease_is_extended_while_its_handler_runs(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
-) -> None:
+    committed_orders, consume, held, events, policy
+):
     pk = committed_orders.send(1)
 
     run = consume(held.work, ack_policy=policy, visibility_timeout=0.6, max_workers=1)
@@ -45,9 +43,9 @@ def test_a_lease_is_extended_while_its_handler_runs(
     assert outcomes() == {pk: "COMPLETED"}
 
 
-def test_what_waits_for_half_its_lease_goes_back_uncounted(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
-) -> None:
+def test_messages_that_wait_for_half_their_lease_are_released_uncounted(
+    committed_orders, consume, held, events
+):
     ids = committed_orders.send_batch(list(range(5)))
 
     consume(held.work, visibility_timeout=1, max_workers=1)
@@ -63,48 +61,33 @@ def test_what_waits_for_half_its_lease_goes_back_uncounted(
     } == {1}
 
 
-def test_a_lost_lease_is_announced_and_its_ack_changes_nothing(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
+@pytest.mark.parametrize("by", ["its outcome", "the lease loop"])
+def test_a_lost_lease_is_announced_once_and_its_ack_changes_nothing(
+    committed_orders, consume, events, by
+):
+    """When the lease loop has announced it, the later outcome finds the same lease lost."""
     stolen: list[int] = []
 
     def lose(message: Message) -> None:
         if message.read_ct == 1:
             stolen.extend(steal(message))
+            until(lambda: by == "its outcome" or named(events, "leases_lost"), seconds=20)
 
     pk = committed_orders.send(1)
 
-    run = consume(lose, max_workers=1)
-    until(lambda: run.subscription.counts.lost == 1 and named(events, "leases_lost"))
-
-    assert stolen == [pk]
-    assert [m.id for kwargs in named(events, "leases_lost") for m in kwargs["messages"]] == [pk]
-    assert live() == [(pk, "PROCESSING", 2, 0)]
-
-
-def test_a_lost_lease_is_announced_once(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
-    """The lease loop announces it; the later outcome finds the same lease lost."""
-
-    def lose(message: Message) -> None:
-        if message.read_ct == 1:
-            steal(message)
-            until(lambda: named(events, "leases_lost"), seconds=20)
-
-    committed_orders.send(1)
-
-    run = consume(lose, max_workers=1, visibility_timeout=1)
-    until(lambda: run.subscription.counts.lost == 1, seconds=20)
+    run = consume(lose, max_workers=1, visibility_timeout=60 if by == "its outcome" else 1)
+    until(lambda: run.subscription.counts.lost == 1 and named(events, "leases_lost"), seconds=20)
     run.stop()
 
-    assert len(named(events, "leases_lost")) == 1
+    assert stolen == [pk]
+    assert [[m.id for m in lost["messages"]] for lost in named(events, "leases_lost")] == [[pk]]
+    assert live() == [(pk, "PROCESSING", 2, 0)]
 
 
 @pytest.mark.parametrize("policy", ["ACK_FIRST", "NACK_ON_ERROR"])
 def test_a_handler_that_goes_on_after_its_ack_loses_no_lease(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events, policy: str
-) -> None:
+    committed_orders, consume, held, events, policy
+):
     done, _other = committed_orders.send_batch([1, 2])
 
     def work(message: Message) -> None:
@@ -124,9 +107,7 @@ def test_a_handler_that_goes_on_after_its_ack_loses_no_lease(
     assert named(events, "leases_lost") == []
 
 
-def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(committed_orders, consume):
     """As after SIGSTOP of the whole process, which its loops cannot notice."""
     ran: list[int] = []
     pk = committed_orders.send(1)
@@ -147,9 +128,7 @@ def test_a_message_whose_lease_ran_out_in_the_buffer_is_not_run(
 # extend
 
 
-def test_extend_prolongs_by_more_than_the_lease_loop_would(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_extend_prolongs_by_more_than_the_lease_loop_would(committed_orders, drain):
     left: list[float] = []
 
     def extend(message: Message) -> None:
@@ -169,7 +148,7 @@ def test_extend_prolongs_by_more_than_the_lease_loop_would(
     assert left[0] > 590
 
 
-def test_extend_of_a_lost_lease_raises(committed_orders: BoundQueue, consume: Consume) -> None:
+def test_extend_of_a_lost_lease_raises(committed_orders, consume):
     raised: list[BaseException] = []
 
     def extend(message: Message) -> None:
@@ -187,9 +166,7 @@ def test_extend_of_a_lost_lease_raises(committed_orders: BoundQueue, consume: Co
     until(lambda: raised)
 
 
-def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
+def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(committed_orders, consume, events):
     finish = threading.Event()
 
     def extend_and_wait(message: Message) -> None:
@@ -212,9 +189,7 @@ def test_extend_in_a_transaction_does_not_hold_up_the_lease_loop(
 # Poison
 
 
-def test_max_deliveries_is_checked_before_the_handler_runs(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_max_deliveries_is_checked_before_the_handler_runs(committed_orders, drain):
     """The deliveries ended with dead processes, without an outcome."""
     ran: list[int] = []
     pk = committed_orders.send(1)
@@ -228,9 +203,7 @@ def test_max_deliveries_is_checked_before_the_handler_runs(
     assert errors() == ["gave up after 3 deliveries; none of them reported an outcome"]
 
 
-def test_the_queues_max_deliveries_counts_without_one_of_the_handler(
-    committed: None, drain: Consume
-) -> None:
+def test_the_queues_max_deliveries_counts_without_one_of_the_handler(committed, drain):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", max_deliveries=1, dead_letter_queue="dead")
     Message.objects.send("orders", 1)
@@ -243,9 +216,7 @@ def test_the_queues_max_deliveries_counts_without_one_of_the_handler(
     assert dead.headers["x-dead-letter"]["reason"] == "max_deliveries"
 
 
-def test_attempts_and_deliveries_are_counted_apart(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_attempts_and_deliveries_are_counted_apart(committed_orders, drain):
     seen: list[tuple[int, int]] = []
     committed_orders.send(1)
     [message] = committed_orders.read()
@@ -260,7 +231,7 @@ def test_attempts_and_deliveries_are_counted_apart(
     assert seen == [(1, 2)]
 
 
-def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_a_suspect_runs_alone(committed_orders, drain):
     """A message delivered twice without an outcome may kill its process."""
     inside: set[int] = set()
     company: dict[int, int] = {}
@@ -288,9 +259,7 @@ def test_a_suspect_runs_alone(committed_orders: BoundQueue, drain: Consume) -> N
     assert max(company.values()) > 1
 
 
-def test_what_one_killed_process_held_runs_among_others(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_messages_of_one_killed_process_run_among_others(committed_orders, drain):
     """A killed process makes no suspects: at most one of its messages killed it."""
     together = threading.Barrier(4)
     ids = committed_orders.send_batch(list(range(4)))
@@ -316,18 +285,16 @@ def test_what_one_killed_process_held_runs_among_others(
         (10, 8, True),
     ],
 )
-def test_a_message_is_suspect_after_two_deliveries_without_a_word_or_one_before_its_last(
-    deliveries: int, attempts: int, suspect: bool
-) -> None:
+def test_a_message_is_suspect_after_two_deliveries_without_an_outcome_or_one_before_its_last(
+    deliveries, attempts, suspect
+):
     message = Message(id=1)
     message.read_ct, message.attempts = deliveries, attempts
 
     assert is_suspect(message, max_deliveries=10) is suspect
 
 
-def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_suspect_is_run_though_others_take_longer_than_its_lease(committed_orders, consume):
     begun, finish = threading.Event(), threading.Event()
 
     def work(message: Message) -> None:
@@ -351,9 +318,7 @@ def test_a_suspect_is_run_though_others_take_longer_than_its_lease(
 # Heartbeats and rescue
 
 
-def test_a_dead_consumers_leases_come_back_before_their_timeout(
-    committed_orders: BoundQueue, consume: Consume, events: Events
-) -> None:
+def test_a_dead_consumers_leases_come_back_before_their_timeout(committed_orders, consume, events):
     pk = committed_orders.send(1)
     dead = Process.objects.register(["orders"], version="1", using="default")
     lease("orders", vt=3600, process_id=dead.pk)
@@ -376,9 +341,7 @@ def silence(process: Process, seconds: int) -> None:
         )
 
 
-def test_presence_tells_who_works_on_what(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_a_process_row_names_the_messages_it_works_on(committed_orders, consume, held):
     pk = committed_orders.send(1)
 
     run = consume(held.work, options={"heartbeat": 0.1})
@@ -391,9 +354,7 @@ def test_presence_tells_who_works_on_what(
     assert not Process.objects.exists()
 
 
-def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_consumer_taken_for_dead_registers_again_and_goes_on(committed_orders, consume):
     run = consume(lambda message: None, options={"heartbeat": 0.05})
     until(lambda: Process.objects.exists())
     first = Process.objects.get().pk
@@ -404,9 +365,7 @@ def test_one_that_was_taken_for_dead_registers_again_and_goes_on(
     until(lambda: run.subscription.counts.completed == 1)
 
 
-def test_a_graceful_stop_leaves_no_lease(
-    committed_orders: BoundQueue, consume: Consume, held: Held
-) -> None:
+def test_a_graceful_stop_leaves_no_lease(committed_orders, consume, held):
     committed_orders.send_batch(list(range(10)))
     run = consume(held.work, max_workers=1)
     held.until_begun()
@@ -420,27 +379,28 @@ def test_a_graceful_stop_leaves_no_lease(
 
 
 def test_a_handler_that_a_stop_interrupts_loses_its_message_at_once_and_uncounted(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
-) -> None:
+    committed_orders, consume, held, events
+):
+    """Its outcome comes too late: by then the message may be running elsewhere."""
     pk = committed_orders.send(1)
     run = consume(held.work, options={"graceful_timeout": 0.2})
     held.until_begun()
+    [running] = run.subscription.running.values()
 
     run.stop()
     held.let_go()
+    until(lambda: not alive(running.thread))
 
-    assert live() == [(pk, "SCHEDULED", 0, 0)]
+    assert (live(), run.consumer.settler.pending) == ([(pk, "SCHEDULED", 0, 0)], 0)
+    assert named(events, "leases_lost") == []
     [interrupted] = named(events, "messages_interrupted")
     assert [message.id for message in interrupted["messages"]] == [pk]
     assert [message.id for message in committed_orders.read()] == [pk]
 
 
-def test_what_runs_when_a_process_grew_too_large_keeps_its_delivery(
-    committed_orders: BoundQueue,
-    consume: Consume,
-    held: Held,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_message_that_runs_while_its_process_grows_too_large_keeps_its_delivery(
+    committed_orders, consume, held, monkeypatch
+):
     """The message may be the reason, so max_deliveries must end it."""
     pk = committed_orders.send(1)
     run = consume(held.work, options={"graceful_timeout": 0.2, "max_memory": 2**60})
@@ -452,23 +412,6 @@ def test_what_runs_when_a_process_grew_too_large_keeps_its_delivery(
 
     assert leases() == 0
     assert [(message.id, message.read_ct) for message in committed_orders.read()] == [(pk, 2)]
-
-
-def test_an_outcome_after_the_interruption_comes_too_late(
-    committed_orders: BoundQueue, consume: Consume, held: Held, events: Events
-) -> None:
-    """By then the message may be running elsewhere."""
-    pk = committed_orders.send(1)
-    run = consume(held.work, options={"graceful_timeout": 0.2})
-    held.until_begun()
-    [running] = run.subscription.running.values()
-
-    run.stop()
-    held.let_go()
-    until(lambda: not alive(running.thread))
-
-    assert run.consumer.settler.pending == 0
-    assert (live(), named(events, "leases_lost")) == ([(pk, "SCHEDULED", 0, 0)], [])
 
 
 def alive(thread: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +16,7 @@ from django_pgqueue import signals
 from django_pgqueue.maintenance import lease
 from django_pgqueue.maintenance import round as rounds
 from django_pgqueue.maintenance.partitions import AHEAD, find_partitions
-from django_pgqueue.models import BoundQueue, MaintenanceLease, Message, Queue, queue
+from django_pgqueue.models import MaintenanceLease, Message, Queue, queue
 from django_pgqueue.worker import maintenance
 from tests.conftest import run_sql
 from tests.waiting import until
@@ -24,7 +24,6 @@ from tests.worker.consuming import InThread, outcomes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Consume = Callable[..., InThread]
 DAY = dt.timedelta(days=1)
 
 
@@ -62,9 +61,7 @@ def lose_partitions(name: str) -> None:
                 cursor.execute(f"DROP TABLE {each.message}, {each.archive}")
 
 
-def test_a_consumer_maintains_every_queue_of_its_database(
-    committed_orders: BoundQueue, consume: Consume, often: None
-) -> None:
+def test_a_consumer_maintains_every_queue_of_its_database(committed_orders, consume, often):
     Message.objects.create_queue("daily", partition_interval=DAY)
     Message.objects.create_queue("short", retention=1)
     lose_partitions("daily")
@@ -78,8 +75,8 @@ def test_a_consumer_maintains_every_queue_of_its_database(
 
 
 def test_consumers_and_the_command_run_the_same_steps_in_the_same_order(
-    committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    committed_orders, consume, often, monkeypatch
+):
     ran: list[str] = []
     steps = [lambda work, name=name: ran.append(name) for name in ("first", "second")]
     monkeypatch.setattr(rounds, "QUEUE_STEPS", steps)
@@ -93,9 +90,9 @@ def test_consumers_and_the_command_run_the_same_steps_in_the_same_order(
     until(lambda: ran[3:6] == in_order)
 
 
-def test_one_of_many_holds_the_lease_and_hands_it_over_when_it_stops(
-    committed_orders: BoundQueue, consume: Consume, often: None
-) -> None:
+def test_one_of_many_consumers_holds_the_lease_and_releases_it_when_it_stops(
+    committed_orders, consume, often
+):
     consumers = [consume(nothing) for _ in range(3)]
     until(lambda: sum(map(holds_lease, consumers)) == 1)
     [first] = [each for each in consumers if holds_lease(each)]
@@ -106,9 +103,7 @@ def test_one_of_many_holds_the_lease_and_hands_it_over_when_it_stops(
     until(lambda: sum(map(holds_lease, consumers)) == 1)
 
 
-def test_the_lease_of_one_that_fell_silent_passes_on_when_it_runs_out(
-    committed_orders: BoundQueue, consume: Consume, often: None
-) -> None:
+def test_the_lease_of_a_silent_consumer_passes_on_when_it_expires(committed_orders, consume, often):
     gone = uuid4()
     assert lease.hold(gone, 1.0, using="default")
 
@@ -119,9 +114,7 @@ def test_the_lease_of_one_that_fell_silent_passes_on_when_it_runs_out(
     assert not lease.hold(gone, 1.0, using="default")
 
 
-def test_consumers_that_are_not_to_maintain_do_not(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_without_maintenance_seconds_a_consumer_does_not_maintain(committed_orders, consume):
     with override_settings(PGQUEUE={"MAINTENANCE_SECONDS": None}):
         consumer = consume(nothing)
         orders = committed_orders.send(1)
@@ -133,14 +126,9 @@ def test_consumers_that_are_not_to_maintain_do_not(
 
 
 @pytest.mark.parametrize("kind", [DatabaseError, OperationalError, ValueError])
-def test_a_failure_is_told_and_the_consumer_goes_on(
-    committed_orders: BoundQueue,
-    consume: Consume,
-    often: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    kind: type[Exception],
-) -> None:
+def test_a_failure_is_announced_and_the_consumer_goes_on(
+    committed_orders, consume, often, monkeypatch, caplog, kind
+):
     failures: list[str] = []
 
     def listen(sender: str, error: Exception, **kwargs: Any) -> None:
@@ -164,9 +152,9 @@ def test_a_failure_is_told_and_the_consumer_goes_on(
     assert f"orders: maintenance failed: {kind.__name__}: permission denied" in caplog.messages
 
 
-def test_one_that_fails_lets_another_try(
-    committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consumer_whose_maintenance_fails_lets_another_try(
+    committed_orders, consume, often, monkeypatch
+):
     unlucky: list[int] = []
     lucky: list[int] = []
 
@@ -185,9 +173,7 @@ def test_one_that_fails_lets_another_try(
     until(lambda: lucky)
 
 
-def test_a_long_round_ends_when_the_consumer_stops(
-    committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_round_ends_when_the_consumer_stops(committed_orders, consume, often, monkeypatch):
     begun: list[int] = []
 
     def endless(work: Any) -> None:
@@ -216,15 +202,11 @@ def test_a_long_round_ends_when_the_consumer_stops(
         ({"partition_interval": dt.timedelta(hours=1)}, 900),
     ],
 )
-def test_a_queue_is_maintained_as_often_as_its_times_ask_for(
-    settings: dict[str, Any], seconds: float
-) -> None:
+def test_a_queue_is_maintained_as_often_as_its_times_ask_for(settings, seconds):
     assert maintenance.pause(Queue(**settings), 60) == seconds
 
 
-def test_a_consumer_that_drains_takes_no_lease(
-    committed_orders: BoundQueue, consume: Consume, often: None
-) -> None:
+def test_a_consumer_that_drains_takes_no_lease(committed_orders, consume, often):
     consumer = consume(nothing, options={"drain": True})
 
     consumer.wait()
@@ -232,9 +214,9 @@ def test_a_consumer_that_drains_takes_no_lease(
     assert holders() == []
 
 
-def test_a_lost_connection_is_made_anew(
-    committed_orders: BoundQueue, consume: Consume, often: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_reconnects_after_a_lost_connection(
+    committed_orders, consume, often, monkeypatch
+):
     pids: list[int] = []
 
     def do(work: Any) -> None:

@@ -78,9 +78,9 @@ def waiting(count: int, path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_run_what_runs_and_gives_back_the_rest(
-    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path, number: int
-) -> None:
+def test_a_signal_lets_running_handlers_finish_and_releases_other_messages(
+    patient, start, tmp_path, number
+):
     patient.send_batch(waiting(12, tmp_path))
     command = start()
     until(lambda: begun(tmp_path) == 2)
@@ -96,9 +96,7 @@ def test_a_signal_lets_run_what_runs_and_gives_back_the_rest(
     assert f"Stopped: {signal.Signals(number).name}." in command.output
 
 
-def test_a_second_signal_stops_at_once_and_loses_nothing(
-    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_second_signal_stops_at_once_and_loses_nothing(patient, start, tmp_path):
     ids = patient.send_batch(waiting(5, tmp_path))
     command = start()
     until(lambda: begun(tmp_path) == 2)
@@ -113,9 +111,7 @@ def test_a_second_signal_stops_at_once_and_loses_nothing(
     assert not Process.objects.exists()
 
 
-def test_handlers_that_take_too_long_are_left_after_the_graceful_timeout(
-    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_handlers_that_take_too_long_are_left_after_the_graceful_timeout(patient, start, tmp_path):
     patient.send_batch(waiting(2, tmp_path))
     command = start("--graceful-timeout", 0.5)
     until(lambda: begun(tmp_path) == 2)
@@ -128,8 +124,8 @@ def test_handlers_that_take_too_long_are_left_after_the_graceful_timeout(
 
 @pytest.mark.parametrize("again", [True, False], ids=["second signal", "graceful timeout"])
 def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
-    committed: None, start: Callable[..., Command], tmp_path: Path, again: bool
-) -> None:
+    committed, start, tmp_path, again
+):
     """There are more deploys than deliveries allowed: no deploy counts, or makes the message a
     suspect.
     """
@@ -152,9 +148,7 @@ def test_a_message_that_every_deploy_interrupts_is_done_in_the_end(
     assert outcomes("patient") == dict.fromkeys(ids, "COMPLETED")
 
 
-def test_a_cancelled_message_is_no_lost_lease_in_the_last_words(
-    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_the_final_report_counts_a_cancelled_message_and_no_lost_lease(patient, start, tmp_path):
     [pk] = patient.send_batch(waiting(1, tmp_path))
     command = start()
     until(lambda: begun(tmp_path) == 1)
@@ -172,9 +166,7 @@ def test_a_cancelled_message_is_no_lost_lease_in_the_last_words(
 # Limits
 
 
-def test_drain_ends_when_all_is_done_and_what_is_to_be_retried_too(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_drain_ends_when_all_messages_are_done_retries_included(patient, start):
     bodies = [{"op": n, "before": "raise" if n % 10 == 0 else None} for n in range(50)]
     patient.send_batch(bodies)
 
@@ -187,9 +179,7 @@ def test_drain_ends_when_all_is_done_and_what_is_to_be_retried_too(
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-def test_max_messages_is_exact(
-    patient: BoundQueue, start: Callable[..., Command], limit: int
-) -> None:
+def test_max_messages_is_exact(patient, start, limit):
     patient.send_batch([{"op": n} for n in range(60)])
 
     command = start("--max-messages", limit)
@@ -199,9 +189,7 @@ def test_max_messages_is_exact(
     assert {row[2] for row in live("patient")} == {0}
 
 
-def test_max_messages_is_exact_for_locked_handlers_too(
-    committed: None, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_max_messages_is_exact_for_locked_handlers_too(committed, start, tmp_path):
     Message.objects.create_queue("locked")
     Message.objects.send_batch("locked", [{"op": n} for n in range(60)])
 
@@ -211,9 +199,7 @@ def test_max_messages_is_exact_for_locked_handlers_too(
     assert len(outcomes("locked")) == 7
 
 
-def test_max_runtime_and_max_memory_end_it(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_max_runtime_and_max_memory_end_the_process(patient, start):
     long, large = start("--max-runtime", 0.5), start("--max-memory", "1M")
 
     assert (long.wait(), large.wait()) == (0, 0)
@@ -224,9 +210,7 @@ def test_max_runtime_and_max_memory_end_it(
 # After a kill
 
 
-def test_a_killed_consumers_leases_are_rescued_before_their_timeout(
-    committed: None, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_killed_consumers_leases_are_rescued_before_their_timeout(committed, start, tmp_path):
     """The lease lasts an hour; the missing heartbeat is noticed after some seconds."""
     Message.objects.create_queue("patient", visibility_timeout=3600)
     Message.objects.send("patient", {"op": 1, "before": "kill"})
@@ -243,9 +227,7 @@ def test_a_killed_consumers_leases_are_rescued_before_their_timeout(
 
 
 @pytest.mark.parametrize("max_deliveries", [2, 3])
-def test_poison_ends_no_innocent_message(
-    committed: None, start: Callable[..., Command], max_deliveries: int
-) -> None:
+def test_poison_ends_no_innocent_message(committed, start, max_deliveries):
     Message.objects.create_queue("patient", max_deliveries=max_deliveries)
     bodies = [{"op": n, "before": "kill" if n < 3 else None, "times": 99} for n in range(40)]
     ids = Message.objects.send_batch("patient", bodies)
@@ -259,9 +241,7 @@ def test_poison_ends_no_innocent_message(
     )
 
 
-def test_a_child_that_is_killed_is_replaced(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_a_child_that_is_killed_is_replaced(patient, start):
     start("--processes", 2)
     until(lambda: Process.objects.count() == 2)
     pids = set(Process.objects.values_list("pid", flat=True))
@@ -271,9 +251,7 @@ def test_a_child_that_is_killed_is_replaced(
     until(lambda: len(set(Process.objects.values_list("pid", flat=True)) - pids) == 1)
 
 
-def test_children_stop_when_their_supervisor_is_killed(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_children_stop_when_their_supervisor_is_killed(patient, start):
     supervisor = start("--processes", 2)
     until(lambda: Process.objects.count() == 2)
     pids = list(Process.objects.values_list("pid", flat=True))
@@ -291,9 +269,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_a_supervisor_passes_the_signal_on_and_waits(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_a_supervisor_passes_the_signal_on_and_waits(patient, start):
     # argparse accepts abbreviations: the children must not become supervisors themselves.
     supervisor = start("--proc", 2)
     until(lambda: Process.objects.count() == 2)
@@ -304,9 +280,7 @@ def test_a_supervisor_passes_the_signal_on_and_waits(
     assert not Process.objects.exists()
 
 
-def test_a_supervisor_ends_when_its_children_have_drained(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_a_supervisor_ends_when_its_children_have_drained(patient, start):
     patient.send_batch([{"op": n} for n in range(40)])
 
     supervisor = start("--processes", 2, "--drain")
@@ -318,9 +292,7 @@ def test_a_supervisor_ends_when_its_children_have_drained(
 # First words
 
 
-def test_it_says_at_the_start_what_it_consumes(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_the_first_lines_name_the_queues_and_their_workers(patient, start):
     command = start("--drain")
 
     assert command.wait() == 0
@@ -329,7 +301,7 @@ def test_it_says_at_the_start_what_it_consumes(
     assert " INFO django_pgqueue: consumer started: patient\n" in command.output
 
 
-def test_its_connections_are_named(patient: BoundQueue, start: Callable[..., Command]) -> None:
+def test_its_connections_are_named(patient, start):
     start()
     until(lambda: Process.objects.exists())
 
@@ -339,14 +311,14 @@ def test_its_connections_are_named(patient: BoundQueue, start: Callable[..., Com
     until(lambda: run_sql(named)[0][0] >= 3)
 
 
-def test_a_server_that_is_down_is_one_line(start: Callable[..., Command]) -> None:
+def test_a_server_that_is_down_is_one_line(start):
     with Command("postgresql://postgres@127.0.0.1:1/none", "runconsumer", "patient") as command:
         assert command.wait() == 1
         assert "Traceback" not in command.output
         assert "See whether the server of DATABASES['default'] is up" in command.output
 
 
-def test_a_database_without_tables_is_one_line(start: Callable[..., Command]) -> None:
+def test_a_database_without_tables_is_one_line(start):
     known = connection.settings_dict["NAME"]
     with Command(url().replace(f"/{known}?", "/postgres?"), "runconsumer", "patient") as command:
         assert command.wait() == 1
@@ -354,9 +326,7 @@ def test_a_database_without_tables_is_one_line(start: Callable[..., Command]) ->
         assert "Make the tables first: manage.py migrate" in command.output
 
 
-def test_behind_a_transaction_pooler_it_polls_and_says_so_once(
-    patient: BoundQueue, pgbouncer: dict[str, Any], start: Callable[..., Command]
-) -> None:
+def test_behind_a_transaction_pooler_a_consumer_polls_and_logs_that_once(patient, pgbouncer, start):
     address = f"{pgbouncer['HOST']}:{pgbouncer['PORT']}/{pgbouncer['NAME']}"
     known = f"postgresql://{pgbouncer['USER']}@{address}"
     settings = json.dumps({"DISABLE_SERVER_SIDE_CURSORS": True})
@@ -374,9 +344,7 @@ def test_behind_a_transaction_pooler_it_polls_and_says_so_once(
 # Health, reload, errors
 
 
-def test_the_health_port_answers(
-    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_the_health_port_answers(patient, start, tmp_path):
     patient.send_batch(waiting(1, tmp_path))
     port = free_port()
     command = start("--health-port", port)
@@ -394,9 +362,7 @@ def test_the_health_port_answers(
 
 
 @pytest.mark.parametrize(("option", "address"), [((), "127.0.0.1"), (("0.0.0.0",), "0.0.0.0")])
-def test_the_health_port_is_local_unless_told(
-    patient: BoundQueue, option: tuple[str, ...], address: str
-) -> None:
+def test_the_health_port_is_local_by_default(patient, option, address):
     found = Options(health_port=0, **({"health_host": option[0]} if option else {}))
     consumer = Consumer([Handler("patient", lambda message: None)], found)
     addresses: list[Any] = []
@@ -411,18 +377,14 @@ def test_the_health_port_is_local_unless_told(
     assert addresses == [address]
 
 
-def test_each_process_has_a_health_port_of_its_own(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_each_process_has_a_health_port_of_its_own(patient, start):
     port = free_port()
     start("--processes", 2, "--health-port", port)
 
     until(lambda: ask(port, "healthz")[0] == ask(port + 1, "healthz")[0] == 200, seconds=60)
 
 
-def test_a_consumer_that_cannot_register_leaves_its_port_to_others(
-    patient: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consumer_that_cannot_register_leaves_its_port_to_others(patient, monkeypatch):
     port = free_port()
     handler = Handler("patient", lambda message: None)
     consumer = Consumer([handler], Options(health_port=port))
@@ -435,9 +397,7 @@ def test_a_consumer_that_cannot_register_leaves_its_port_to_others(
         other.bind(("", port))
 
 
-def test_a_health_port_that_is_taken_is_one_line(
-    patient: BoundQueue, start: Callable[..., Command]
-) -> None:
+def test_a_health_port_that_is_taken_is_one_line(patient, start):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -464,9 +424,7 @@ def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
         return 0, {}
 
 
-def test_autoreload_runs_a_consumer_and_ends_it_gracefully(
-    patient: BoundQueue, start: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_autoreload_runs_a_consumer_and_ends_it_gracefully(patient, start, tmp_path):
     patient.send_batch(waiting(4, tmp_path))
     command = start("--autoreload")
     until(lambda: begun(tmp_path) == 2, 30)
@@ -481,9 +439,7 @@ def test_autoreload_runs_a_consumer_and_ends_it_gracefully(
     command.terminate()
 
 
-def test_a_queue_that_does_not_exist_is_an_error_at_the_start(
-    committed: None, start: Callable[..., Command]
-) -> None:
+def test_a_queue_that_does_not_exist_is_an_error_at_the_start(committed, start):
     command = start()
 
     assert command.wait() == 1

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -105,9 +104,7 @@ def network() -> Iterator[Network]:
     network.close()
 
 
-def test_a_query_whose_packets_are_dropped_is_given_up(
-    network: Network, reachable: dict[str, dict[str, Any]]
-) -> None:
+def test_a_query_whose_packets_are_dropped_is_given_up(network, reachable):
     default = reachable["default"]
     host = default["HOST"] or default["OPTIONS"].get("host")
     port = default["PORT"] or default["OPTIONS"].get("port", "5432")

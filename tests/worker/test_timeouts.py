@@ -13,7 +13,7 @@ from django.db import connection
 
 from django_pgqueue import signals
 from django_pgqueue.errors import HandlerTimeout
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
 from django_pgqueue.retries import Constant, NoRetry
 from django_pgqueue.worker.running import Clock
 from tests.app.models import Order
@@ -22,7 +22,6 @@ from tests.worker.consuming import InThread, errors, live, outcomes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Consume = Callable[..., InThread]
 TIMED_OUT = "django_pgqueue.errors.HandlerTimeout: the handler ran longer than its timeout"
 
 
@@ -31,9 +30,7 @@ def spin(message: Message) -> None:
 
 
 @pytest.mark.parametrize("policy", ["NACK_ON_ERROR", "REJECT_ON_ERROR", "TRANSACTIONAL"])
-def test_a_loop_in_python_is_interrupted(
-    committed_orders: BoundQueue, drain: Consume, policy: str
-) -> None:
+def test_a_loop_in_python_is_interrupted(committed_orders, drain, policy):
     committed_orders.send(1)
 
     drain(spin, timeout=0.3, ack_policy=policy, retry=NoRetry())
@@ -41,9 +38,7 @@ def test_a_loop_in_python_is_interrupted(
     assert errors() == [TIMED_OUT]
 
 
-def test_the_interrupted_thread_goes_on_with_the_next_message(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_the_interrupted_thread_goes_on_with_the_next_message(committed_orders, drain):
     threads: list[int] = []
 
     def first_spins(message: Message) -> None:
@@ -59,9 +54,7 @@ def test_the_interrupted_thread_goes_on_with_the_next_message(
     assert len(set(threads)) == 1
 
 
-def test_a_handler_may_clean_up_and_take_its_time_is_over_for_an_answer(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_a_handler_may_clean_up_after_its_timeout_and_complete(committed_orders, drain):
     def clean_up(message: Message) -> None:
         try:
             spin(message)
@@ -75,9 +68,7 @@ def test_a_handler_may_clean_up_and_take_its_time_is_over_for_an_answer(
     assert (Order.objects.count(), outcomes()) == (1, {pk: "COMPLETED"})
 
 
-def test_a_handler_in_a_system_call_is_given_up_and_its_place_taken(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_a_handler_in_a_system_call_is_abandoned_and_its_worker_replaced(committed_orders, consume):
     let_go = threading.Event()
 
     def hang(message: Message) -> None:
@@ -97,9 +88,7 @@ def test_a_handler_in_a_system_call_is_given_up_and_its_place_taken(
         let_go.set()
 
 
-def test_an_ack_in_a_transaction_that_is_given_up_is_none(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_an_ack_in_an_abandoned_transaction_does_not_count(committed_orders, consume):
     let_go = threading.Event()
 
     def say_and_hang(message: Message) -> None:
@@ -119,9 +108,7 @@ def test_an_ack_in_a_transaction_that_is_given_up_is_none(
     until(lambda: not Order.objects.exists())
 
 
-def test_a_query_that_hangs_is_given_up_and_rolled_back(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_a_query_that_hangs_is_abandoned_and_rolled_back(committed_orders, drain):
     def hang(message: Message) -> None:
         Order.objects.create(number=str(message.read_ct))
         if message.read_ct == 1:
@@ -143,7 +130,7 @@ def test_a_query_that_hangs_is_given_up_and_rolled_back(
     until(lambda: Order.objects.count() == 1)
 
 
-def test_an_async_handler_is_cancelled(committed_orders: BoundQueue, drain: Consume) -> None:
+def test_an_async_handler_is_cancelled(committed_orders, drain):
     cancelled: list[bool] = []
 
     async def hang(message: Message) -> None:
@@ -160,9 +147,7 @@ def test_an_async_handler_is_cancelled(committed_orders: BoundQueue, drain: Cons
     assert (cancelled, errors()) == ([True], [TIMED_OUT])
 
 
-def test_an_async_handler_that_will_not_be_cancelled_is_asked_again(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_an_async_handler_that_ignores_its_cancellation_is_cancelled_again(committed_orders, drain):
     asked: list[bool] = []
 
     async def stubborn(message: Message) -> None:
@@ -179,12 +164,16 @@ def test_an_async_handler_that_will_not_be_cancelled_is_asked_again(
     assert outcomes() == {pk: "COMPLETED"}
 
 
+@pytest.mark.parametrize("leaves_a_block", [False, True])
 def test_a_locked_handler_is_interrupted_and_its_work_rolled_back(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+    committed_orders, drain, leaves_a_block
+):
     def save_and_spin(message: Message) -> None:
         Order.objects.create(number=str(message.read_ct))
         if message.read_ct == 1:
+            if leaves_a_block:
+                # The state that atomic leaves when interrupted in its first step.
+                connection.savepoint_ids.append(None)
             spin(message)
 
     pk = committed_orders.send(1)
@@ -195,9 +184,7 @@ def test_a_locked_handler_is_interrupted_and_its_work_rolled_back(
     assert list(Order.objects.values_list("number", flat=True)) == ["2"]
 
 
-def test_timeouts_and_results_that_come_together_lose_nothing(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
+def test_timeouts_and_results_that_come_together_lose_nothing(committed_orders, drain):
     """Each handler ends at about its timeout: whichever comes first, every message is settled."""
 
     def close_call(message: Message) -> None:
@@ -220,9 +207,7 @@ def until_overdue(run: InThread) -> None:
     )
 
 
-def test_no_interrupt_hits_the_end_of_a_locked_handlers_savepoint(
-    committed_orders: BoundQueue, consume: Consume
-) -> None:
+def test_no_interrupt_hits_the_end_of_a_locked_handlers_savepoint(committed_orders, consume):
     def linger(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
         done = execute(sql, *args)
         if sql.startswith("RELEASE"):
@@ -244,8 +229,8 @@ def test_no_interrupt_hits_the_end_of_a_locked_handlers_savepoint(
 
 @pytest.mark.parametrize("mode", [{}, {"ack_policy": "TRANSACTIONAL"}, {"locked": True}])
 def test_a_handler_whose_time_is_over_before_it_starts_does_not_start(
-    committed_orders: BoundQueue, consume: Consume, mode: dict[str, Any]
-) -> None:
+    committed_orders, consume, mode
+):
     ran: list[Message] = []
 
     def dawdle(**kwargs: Any) -> None:
@@ -261,21 +246,3 @@ def test_a_handler_whose_time_is_over_before_it_starts_does_not_start(
         signals.message_started.disconnect(dawdle)
 
     assert (ran, errors()) == ([], [TIMED_OUT])
-
-
-def test_an_interrupt_in_the_middle_of_leaving_a_block_leaves_none_open(
-    committed_orders: BoundQueue, drain: Consume
-) -> None:
-    def save(message: Message) -> None:
-        Order.objects.create(number=str(message.read_ct))
-        if message.read_ct == 1:
-            # The state that atomic leaves when interrupted in its first step.
-            connection.savepoint_ids.append(None)
-            spin(message)
-
-    pk = committed_orders.send(1)
-
-    drain(save, timeout=0.3, locked=True, max_workers=1, retry=Constant(seconds=0))
-
-    assert outcomes() == {pk: "COMPLETED"}
-    assert list(Order.objects.values_list("number", flat=True)) == ["2"]

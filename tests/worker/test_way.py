@@ -88,7 +88,7 @@ def followed() -> Iterator[Way]:
 
 @pytest.fixture
 def way(committed_orders: BoundQueue, consume: Callable[..., InThread]) -> Way:
-    """The way of the second message: at the first one the threads still settle in."""
+    """The way of the second message: during the first one, threads still start."""
     run = consume(lambda message: None, max_workers=1, max_fetch_interval=30)
     committed_orders.send(1)
     until(lambda: run.subscription.counts.completed == 1)
@@ -99,7 +99,7 @@ def way(committed_orders: BoundQueue, consume: Callable[..., InThread]) -> Way:
     return way
 
 
-def test_a_message_passes_few_functions_in_few_files(way: Way) -> None:
+def test_a_message_passes_few_functions_in_few_files(way):
     passed = {(file, name) for functions in way.values() for name, file in functions.items()}
     files = {file for file, _ in passed}
 
@@ -107,7 +107,7 @@ def test_a_message_passes_few_functions_in_few_files(way: Way) -> None:
     assert len(files) <= 14, sorted(files)
 
 
-def test_the_design_draws_the_way_as_it_is(way: Way) -> None:
+def test_the_design_draws_the_way_as_it_is(way):
     _, section = DESIGN.read_text(encoding="utf-8").split("### The way of one message\n")
     rows = re.findall(r"^\| (\w+) \|(.*)\|$", section.split("\n#")[0], re.MULTILINE)
     drawn = {thread: re.findall(r"`([\w.]+)`", cells) for thread, cells in rows if thread in way}

@@ -1,7 +1,7 @@
-// As benchmarks/notes.py: hrtime is the machine's monotonic clock, which Python has too.
+// Does what note_delay in benchmarks/notes.py does. Python has the same monotonic clock.
 const { appendFileSync } = require("fs");
 
 module.exports = async ({ sent }) => {
   const late = Number(process.hrtime.bigint()) / 1e9 - sent;
-  appendFileSync(process.env.BENCHMARK_NOTES, `${sent} ${late}\n`);
+  appendFileSync(process.env.BENCHMARK_NOTES, `[${sent}, ${late}]\n`);
 };

@@ -1,0 +1,152 @@
+"""The admin's pages, beside a large backlog, bodies of 5 MB and the history of 200 queues."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from benchmarks.scenarios import Goal, Measure, median_ms, scenario
+from django_pgqueue import queue
+from django_pgqueue.models import BoundQueue, Message, Process, Queue
+
+QUEUES = 200
+LARGE, LARGE_BYTES = 50, 5_000_000
+VISITS = 5
+#: The queues that the paths name, in the order of their creation.
+LABELS = ("ready", "done", "large", "groups", "dying", "dead", "failing")
+#: The paths below the app's index, with the ids of queues and of a message.
+PAGES = {
+    "overview": "queue/",
+    "overview, by name": "queue/?by=name",
+    "overview as JSON": "queue/overview.json",
+    "queue with the backlog": "queue/{ready}/overview/",
+    "queue, two weeks": "queue/{ready}/overview/?range=fortnight",
+    "queue with large bodies": "queue/{large}/overview/",
+    "settings of a queue": "queue/{ready}/change/",
+    "messages": "message/",
+    "messages of the backlog": "message/?queue={ready}",
+    "ready messages": "message/?queue={ready}&state=ready",
+    "completed messages": "message/?queue={done}&state=completed",
+    "large messages": "message/?queue={large}",
+    "a large message": "message/{message}/change/",
+    "failures": "message/failures/",
+    "failures of a week": "message/failures/?window=7d",
+    "failures of a queue": "queue/{dying}/overview/",
+    "failed messages": "message/?state=failed",
+    "dead letters": "message/?queue={dead}",
+    "a dead letter": "message/{letter}/change/?queue={dead}",
+    "schedules": "schedule/",
+    "consumers": "process/",
+    "database": "process/health/",
+    "charts": "rollup/charts/",
+    "bulk actions": "bulkaction/",
+}
+#: An error of one of eight kinds, as long as those of a project are.
+ERROR = "KeyError: 'price{kind}'\n\nTraceback (most recent call last):\n" + "".join(
+    f'  File "/app/shop/consumers_{number}.py", line {{line}}, in handle_{number}\n'
+    f"    return await self.service.charge(order, source=body['token'], number={number})\n"
+    for number in range(9)
+)
+# Two hours of minutes and two weeks of hours. Rows of single consumers exist only for the last
+# minutes; older ones are folded.
+HISTORY = """
+INSERT INTO pgqueue_history (queue_id, bucket, seconds, process_id, completed, retried, failed,
+                             dead_lettered, lost, busy, waits, runs, sent, depth, oldest, total)
+SELECT q.id, date_trunc('minute', now()) - m * interval '1 min', 60, p, 600, 3, 1, 0, 0, 12, h, h,
+       604, 10, 1, 1000
+FROM pgqueue_queue q, generate_series(0, 120) m, generate_series(0, 8) p,
+     (SELECT jsonb_object_agg(k, 50) AS h FROM generate_series(-24, -12) k) h
+WHERE p = 0 OR m < 4
+UNION ALL
+SELECT q.id, date_trunc('hour', now()) - m * interval '1 h', 3600, 0, 36000, 90, 60, 0, 0, 720,
+       h, h, 36240, 10, 1, 1000
+FROM pgqueue_queue q, generate_series(3, 336) m,
+     (SELECT jsonb_object_agg(k, 3000) AS h FROM generate_series(-24, -12) k) h
+"""
+
+
+@scenario(
+    "The admin's pages, beside 1,000,000 ready, 300,000 archived and 8,000 failed messages and "
+    "110,000 dead letters (quick: a hundredth)",
+    unit="ms",
+    baseline=None,
+    goals=tuple(
+        Goal(page, at_most=limit, unit=unit)
+        for page in PAGES
+        for unit, limit in (("ms", 300), ("queries", 15))
+    ),
+)
+def admin_pages(bench: Any) -> dict[str, Measure]:
+    found = fill(bench)
+    client = Client()
+    client.force_login(User.objects.create_superuser("ann"))
+    bench.on_close(User.objects.all().delete)
+    return {
+        page: partial(visit, client, f"/admin/django_pgqueue/{path.format(**found)}")
+        for page, path in PAGES.items()
+    }
+
+
+def visit(client: Client, address: str) -> dict[str, float]:
+    """The queries and the size of a page, and the median duration of some more visits."""
+    with CaptureQueriesContext(connection) as asked:
+        answer = client.get(address)
+    assert answer.status_code == 200, f"{address} answers {answer.status_code}"
+    transactional = ("SAVEPOINT", "RELEASE", "BEGIN", "COMMIT")
+    queries = sum(not query["sql"].startswith(transactional) for query in asked)
+    return {
+        "ms": median_ms(lambda: client.get(address), VISITS),
+        "queries": queries,
+        "kB": len(answer.content) / 1000,
+    }
+
+
+def fill(bench: Any) -> dict[str, int]:
+    """Create the messages and the history; returns the ids that the pages need."""
+    made = [bench.queue("ours") for _ in range(QUEUES)]
+    names = [name for _, name in made]
+    _, done, large, groups, dying, dead, failing = map(queue, names[:7])
+    sizes = bench.amount((10_000, 3_000), (1_000_000, 300_000))
+    for (queues, name), count in zip(made, sizes, strict=False):
+        queues.fill(name, bench.payload.bodies, count)
+    while messages := done.read(qty=1000):
+        done.archive(messages)
+    for _ in range(LARGE):
+        large.send({"large": "z" * LARGE_BYTES})
+    groups.send_batch([1] * 2000, group="g")
+    for message in large.read(qty=10):
+        message.reject("CardDeclined: no")
+    Queue.objects.filter(name=dying.name).update(dead_letter_queue=dead.queue)
+    Queue.objects.forget_all()
+    fail(dying, bench.amount(1100, 110_000))
+    fail(failing, bench.amount(80, 8000))
+    for number in range(8):
+        Process.objects.create(host=f"web-{number}", pid=number, version="1", queues=names)
+    bench.on_close(Process.objects.all().delete)
+    bench.sql("DELETE FROM pgqueue_history")  # of consumers measured earlier
+    bench.sql(HISTORY)
+    bench.settle()
+    pks = {
+        label: Queue.objects.get(name=name).pk for label, name in zip(LABELS, names, strict=False)
+    }
+    messages = {"message": pks["large"], "letter": pks["dead"]}
+    return pks | {
+        label: Message.objects.filter(queue=pk).earliest("pk").pk for label, pk in messages.items()
+    }
+
+
+def fail(bound: BoundQueue, count: int) -> None:
+    """Send messages, and fail them with errors of all kinds."""
+    bound.send_batch([{"n": number, "x": "y" * 180} for number in range(count)])
+    while messages := bound.read(qty=1000):
+        bound.fail(
+            {
+                message.receipt: ERROR.format(kind="abcdefgh"[number % 8], line=number % 40)
+                for number, message in enumerate(messages)
+            }
+        )
