@@ -57,7 +57,7 @@ class SendForm(forms.Form):
             initial["body"] = JSONText.shown(mask(self.body_was))
             initial["headers"] = JSONText.shown(mask(self.headers_was))
         super().__init__(data, initial=initial)
-        self.queue = queue  # where the message goes
+        self.target = queue
         self.fields["queue"].queryset = queues.order_by("name")  # type: ignore[attr-defined]
         if copied is None:
             del self.fields["queue"]
@@ -70,8 +70,8 @@ class SendForm(forms.Form):
         given = dict(self.cleaned_data)
         given["body"] = unmasked(given["body"], self.body_was)
         given["headers"] = unmasked(given["headers"], self.headers_was)
-        self.queue = given.pop("queue", self.queue)
-        return Message.objects.send(self.queue, **given)
+        self.target = given.pop("queue", self.target)
+        return Message.objects.send(self.target, **given)
 
 
 class SendPage(QueuePage):
@@ -101,8 +101,8 @@ class SendPage(QueuePage):
             except (InvalidArgument, InvalidMessage) as error:
                 form.add_error(None, str(error))
             else:
-                self._tell(form.queue, sent, before, copied)
-                return HttpResponseRedirect(self.url("queue_overview", form.queue.pk))
+                self._tell(form.target, sent, before, copied)
+                return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
         return self.render({"title": title, "back": back, "form": form, "copied": copied})
 
     def _copied(self, queue: Queue) -> Any:

@@ -143,7 +143,7 @@ def test_a_bulk_action_is_stopped_and_resumed(
     assert bulk_action.done == 40
     told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
     assert [text.split(": bulk action")[1].split(" ", 2)[2] for text in told] == [
-        "begun.",
+        "started.",
         "stopped after 20 messages.",
         "resumed.",
     ]
