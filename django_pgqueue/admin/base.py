@@ -52,7 +52,7 @@ class CappedPaginator(generic.Paginator):
 
 
 def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) -> Any:
-    """A column of a list: its name, what it shows of a row, and the field that sorts it."""
+    """A column of a list: its name, the function of its values, and the field that sorts it."""
     return staticmethod(admin.display(description=name, ordering=ordering)(value))
 
 

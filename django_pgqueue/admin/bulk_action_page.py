@@ -62,7 +62,7 @@ class BulkActionPage(Page):
 
 
 class _StepPage(Page):
-    """Acts on one bulk action, and leads back to its page."""
+    """Acts on one bulk action, and redirects to its page."""
 
     is_post = True
 

@@ -168,7 +168,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What the question asked about: its time, and per job the messages' number and highest ids."""
+    """The time of the question, and for each job the number of messages and their highest id."""
 
     at: dt.datetime
     extents: list[dict[int, Extent]]
@@ -268,7 +268,7 @@ class Action:
     #: Hidden fields of the question's form, which is posted to the same address.
     fields: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
-    about: str = ""  # what the messages have in common, for the question
+    about: str = ""  # a sentence of the question: the error that the messages share
     typed: str = ""  # a name that the user must type to confirm
     ask: bool = False  # even if the messages are few and the action can be undone
 
@@ -282,7 +282,7 @@ class Action:
         return {queue.pk: queue for queue in queues_for(self.request)}
 
     def answer(self) -> HttpResponse:
-        """The next page: the question, or after the action what came of it."""
+        """The next page: the question, or the result of the action."""
         if not all(may(self.request, job.kind) for job in self.jobs):
             raise PermissionDenied
         kinds, given = {job.kind for job in self.jobs}, self.request.POST
@@ -429,7 +429,7 @@ class Action:
             bulk_action.save(update_fields=["done", "passed", "finished_at"])
         if bulk_action.done:
             told = f"{counted(bulk_action.done)} {WORDS[job.kind].done}: {listed(ids)}"
-            copies = self._copies(bulk_action, last) if job.kind is Kind.REPLAY else []
+            copies = self._copies(bulk_action, ids, last) if job.kind is Kind.REPLAY else []
             if copies:
                 told += " -> " + listed([copy.pk for copy in copies])
                 links = ((self.page.message_link(copy.pk, copy.queue_id),) for copy in copies)
@@ -441,15 +441,15 @@ class Action:
         return bulk_action
 
     @staticmethod
-    def _copies(bulk_action: BulkAction, last: int) -> list[Message]:
-        """The messages that a replay has just sent: their ids are above the last one before it."""
+    def _copies(bulk_action: BulkAction, ids: Sequence[int], last: int) -> list[Message]:
+        """The copies of these messages that a replay has just sent, with ids above ``last``."""
         name = bulk_action.target or bulk_action.queue_name
         rows = Message.objects.using(bulk_action.queue.alias).filter(
             queue=Queue.objects.resolve(name, bulk_action.queue.alias),
             pk__gt=last,
-            headers__has_key="x-replay-of",
+            **{"headers__x-replay-of__in": ids},
         )
-        return list(rows.only("pk", "queue_id").order_by("pk")[: bulk_action.done])
+        return list(rows.only("pk", "queue_id").order_by("pk"))
 
     def _tell_all(self, bulk_actions: Iterable[BulkAction]) -> None:
         """Show how many messages were acted on, and how many were skipped."""
@@ -488,7 +488,7 @@ def drive(bulk_actions: Sequence[BulkAction], using: str) -> None:
 
 
 def progress(bulk_action: BulkAction) -> str:
-    """How many messages were dealt with: changed, or left alone."""
+    """How many messages were changed or skipped."""
     return _("%(done)s of %(count)s messages") % {
         "done": number(bulk_action.done + bulk_action.passed),
         "count": number(bulk_action.count),

@@ -43,7 +43,7 @@ class Line:
     name: str
     values: Values
     look: str
-    #: Whether a value adds up what happened in its span, so that one of a running span is too low.
+    #: Whether a value is a sum over its span, so that the value of an unfinished span is too low.
     adds: bool = False
 
 

@@ -20,8 +20,8 @@ from django_pgqueue.models import Queue
 __all__ = ["WINDOWS", "Example", "Failures", "Group", "Members", "Window"]
 
 
-#: Maximum number of queues whose ids the planner sees, so that it plans their partitions only. It
-#: compares each partition with each id: 36 s for 6,000.
+#: For more queues, their ids are hidden from the planner. It plans the partitions of visible ids
+#: only, but compares each partition with each id: 36 s for 6,000.
 LISTED = 200
 
 
@@ -115,11 +115,11 @@ class Failures:
         return [Example(*row) for row in self.ask("failures/examples", {"most": most})]
 
     def sent_again(self) -> int:
-        """How many failed messages were sent again, and count no longer."""
+        """How many failed messages were sent again. No group has them."""
         return int(self.ask("failures/sent_again")[0][0])
 
     def members(self, what: str, params: Mapping[str, Any]) -> dict[int, tuple[Any, ...]]:
-        """By queue an aggregate of a group's messages."""
+        """An aggregate of a group's messages, by queue."""
         found = self.ask("failures/members", params, what=what)
         return {pk: tuple(rest) for pk, *rest in found}
 

@@ -21,9 +21,7 @@ from django_pgqueue.admin.failures import WINDOWS, Failures, Group, Members
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.search import is_number
 from django_pgqueue.models.bulk import Kind
-from django_pgqueue.templatetags.pgqueue_admin import (
-    cut,
-)
+from django_pgqueue.templatetags.pgqueue_admin import cut
 
 __all__ = ["FailurePage", "FailuresPage", "offers", "shown_group"]
 
@@ -45,7 +43,7 @@ WORDS = {
 
 
 class _WindowPage(Page):
-    """A page of the failures within a window, which the address names, as it may a queue."""
+    """A page of failures. The address names the window and, optionally, a queue."""
 
     @property
     def window(self) -> str:
@@ -66,7 +64,7 @@ class _WindowPage(Page):
         return dict(queues_for(self.request).values_list("pk", "name"))
 
     def context(self) -> dict[str, Any]:
-        """What both templates need."""
+        """Values that both templates need."""
         chosen = self.window
         query = "" if self.source is None else f"&queue={self.source}"
         return {

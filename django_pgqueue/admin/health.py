@@ -34,7 +34,7 @@ class HealthPage(Page):
             {
                 "title": _("Database"),
                 "server": ask("health/server")[0],
-                # Each with whether it is open for too long; a slot has no age.
+                # The last value is whether it is open for too long. A slot has no age.
                 "holders": [
                     (*holder, holder[-1] is None or holder[-1] > LONG_TRANSACTION)
                     for holder in ask("health/holders")

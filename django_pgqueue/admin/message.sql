@@ -1,4 +1,4 @@
--- What a message's page asks beside its row: the head of its FIFO group, the nearest waiting messages of
+-- Details of a message's page: the head of its FIFO group, the nearest waiting messages of
 -- the group before and behind it, how many wait before it (up to a limit), the error of its last attempt,
 -- whether a consumer of its queue is alive, the kind of its failure, the id of the queue that it died in,
 -- and the processes that held it, by id.

@@ -1,4 +1,4 @@
-"""The page of one message: why it is where it is, what happened to it, and what may be done."""
+"""The page of one message: why it is not delivered, its timeline, its facts and its actions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MessagePage(Page):
         ended = Place[outcome.state] if outcome else None
         headers = message.told
         if died is not None and died.source and died.died_at:
-            # The timeline has what this header says.
+            # The timeline shows this header's values.
             others = {key: value for key, value in message.headers.items() if key != HEADER}
             headers = json.dumps(others) if others else None
         waits = standing is not None and message.group_key is not None
@@ -137,7 +137,7 @@ class MessagePage(Page):
                 label = _("Retry now") if standing.read_ct else _("Deliver now")
                 offers.append((Kind.READABLE, label, "main"))
             elif is_held:
-                offers.append((Kind.READABLE, _("Take from its consumer"), ""))
+                offers.append((Kind.READABLE, _("End its lease"), ""))
             if died is not None and not is_held:
                 offers.append((Kind.REDRIVE, _("Redrive"), "main"))
             offers.append((Kind.CANCEL, _("Cancel"), ""))

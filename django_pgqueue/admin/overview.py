@@ -60,7 +60,7 @@ BAD, WARNING = 2, 1
 
 
 class Cause(NamedTuple):
-    """What is wrong, in a word: the first of a queue's causes is shown."""
+    """The name of a problem. Of a queue with several, the one with the lowest rank is shown."""
 
     rank: int
     level: int
@@ -94,7 +94,7 @@ OPEN = Cause(
 
 @dataclass
 class Alert:
-    """A problem: its cause, the queue or process that has it, and what is known of it."""
+    """A problem: its cause, the queue or process that has it, and details."""
 
     cause: Cause
     subject: str
@@ -113,7 +113,7 @@ class Alert:
 
 
 class Asked(NamedTuple):
-    """What overview.sql answers about a queue."""
+    """A row of overview.sql, about one queue."""
 
     failed: int  # in the last hour, to the archive
     dead: int  # in the last hour, to the dead-letter queue
@@ -139,7 +139,7 @@ class Row:
     consumers: int
     recent: Recent  # the last hour
     rates: tuple[float, float]  # messages in and out a minute
-    sources: list[str]  # the queues whose dead letters come here
+    sources: list[str]  # the queues that dead-letter into this one
     asked: Asked
     times: Times = UNKNOWN
     alert: Alert | None = None
@@ -193,7 +193,7 @@ class Row:
         return (alert, self.is_idle, self.queue.name.lower())
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON values. None: no consumer of the queue has told."""
+        """The row as JSON values. None: unknown, since no consumer has reported."""
         hour = self.recent.hour
         known = hour.attempts > 0
         return {
@@ -217,7 +217,7 @@ class Row:
 
 @dataclass
 class Overview:
-    """All that the page shows."""
+    """The rows and alerts of all queues."""
 
     rows: list[Row] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
@@ -365,7 +365,7 @@ def add_times(rows: Sequence[Row]) -> None:
 
 def _alert(row: Row, at: dt.datetime) -> Alert | None:
     """The alert for a queue: its first cause, with the texts of the others."""
-    # While a queue is paused, that is why nothing happens to it.
+    # A pause explains the other problems.
     found = sorted(_causes(row), key=lambda each: (each[0] is not PAUSE, each[0].rank))
     if not found:
         return None
@@ -378,7 +378,7 @@ def _alert(row: Row, at: dt.datetime) -> Alert | None:
 
 
 def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
-    """What is wrong with a queue. What follows from another cause is left out."""
+    """The problems of a queue, without those that another problem explains."""
     exact = row.exact
     to_read = _("%s to read") % counted(row.readable, exact=exact)
     oldest = _(", the oldest for %s") % age(row.oldest) if row.oldest is not None else ""
@@ -415,7 +415,7 @@ def _failing(row: Row) -> Iterator[tuple[Cause, str]]:
         )
         yield cause, text % {"bad": number(counts.bad), "attempts": number(counts.attempts)}
     elif not row.recent.hour.attempts and row.bad >= FAILURES:
-        # No consumer of this package tells how many attempts there were.
+        # Without a consumer of this package, the number of attempts is unknown.
         yield FAILED, _("%s failed in the last hour") % counted(row.bad)
 
 
@@ -426,7 +426,7 @@ def _vanished(process: Process) -> Alert | None:
         told = _("no heartbeat for %s") % age(silent)
         since = process.heartbeat_at
         return Alert(GONE, str(process), told, since=since) if silent > DEAD_AFTER else None
-    told = _("without a goodbye; it held %s, now given back") % counted(process.given_back)
+    told = _("ended without deregistering; it held %s, now released") % counted(process.given_back)
     return Alert(GONE, str(process), told, since=process.gone_at)
 
 

@@ -1,6 +1,5 @@
--- What the overview asks of each queue beside metrics and history: failed messages and dead letters, for how
--- many seconds its oldest readable message has waited for a read, and its newest error if attempts fail.
--- And for how many seconds the oldest transaction has kept dead rows from being removed.
+-- For each queue: failed messages and dead letters, for how many seconds its oldest readable message has
+-- waited, and its newest error if attempts fail. In every row: the age of the oldest transaction, in seconds.
 WITH failures AS MATERIALIZED ({counts}), oldest AS MATERIALIZED ({oldest})
 SELECT q.id, coalesce(f.failed, 0), coalesce(f.dead, 0), o.seconds::float8, a.error_class, a.message,
        (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity

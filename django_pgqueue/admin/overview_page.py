@@ -49,7 +49,7 @@ class FiguresPage(Page):
         return look(list(queues[:MOST_QUEUES]), seen=self.seen)
 
     def context(self) -> dict[str, Any]:
-        """What the templates of figures need: the pages that they link to."""
+        """The addresses and permissions that the templates of figures need."""
         return {
             "messages_url": self.url("message_changelist"),
             "failures_url": self.url("message_failures"),
@@ -72,7 +72,7 @@ class FiguresPage(Page):
 
 
 def drawn(row: Row) -> dict[str, Any]:
-    """A row with what is drawn of it."""
+    """A row with its bar and its sparkline."""
     return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark(row.recent, 80, 18)}
 
 
@@ -90,13 +90,13 @@ def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, flo
 
 
 def spark(recent: Recent, width: int, height: int) -> list[str]:
-    """The lines of what came in and went out in the last hour; none if nothing did."""
+    """The lines of messages in and out in the last hour; none if there were none."""
     sent, ended = [slot.sent for slot in recent.over], [slot.ended for slot in recent.over]
     return spark_paths([sent, ended], width, height) if any(sent + ended) else []
 
 
 class OverviewPage(FiguresPage):
-    """Totals, what needs attention, and a row per queue."""
+    """Totals, alerts, and a row per queue."""
 
     name = "queue_changelist"
     template = "overview"
@@ -108,7 +108,7 @@ class OverviewPage(FiguresPage):
         if by_name:
             found.rows.sort(key=lambda row: row.queue.name.lower())
         shown = [row for row in found.rows if words.lower() in row.queue.name.lower()]
-        # Idle queues are folded, unless the list is of one's own choice or has no others.
+        # Idle queues are folded, except in a list by name, in a search, and if all are idle.
         fold = not (by_name or words) and any(not row.is_idle for row in shown)
         idle = [row for row in shown if row.is_idle] if fold else []
         busy = [row for row in shown if not (fold and row.is_idle)]
@@ -150,7 +150,7 @@ def _strip(found: Overview) -> dict[str, Any]:
 
 
 def _kinds(alerts: Sequence[Alert]) -> str:
-    """What folded alerts are about: "3 without a consumer, 2 paused"."""
+    """The causes of folded alerts, counted: "3 without a consumer, 2 paused"."""
     counts = Counter(alert.cause for alert in alerts)
     return ", ".join(str(cause.many) % number(count) for cause, count in counts.items())
 

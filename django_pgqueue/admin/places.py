@@ -1,4 +1,4 @@
-"""Where messages stand: the same words, and the same rows, for a count and for what it links to.
+"""Places of messages. A count and the list that it links to use the same statements.
 
 A message in the queue stands in one of five places, which ``engine/places.sql`` defines. They add
 up to a queue's length. A message that is done is ``completed``, ``failed`` or ``cancelled``.
@@ -78,7 +78,7 @@ ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:
-    """Where the page before ended; in the queues behind that message's own, the lowest key."""
+    """SQL for the key at which the previous page ended; the lowest key for later queues."""
     return (
         f"CASE q.id WHEN %(after_queue)s THEN coalesce(CAST(%({key})s AS {type_}), '{lowest}') "
         f"ELSE '{lowest}'::{type_} END"
@@ -93,7 +93,7 @@ _LISTS: dict[str, object] = {
     "after_group": _after("after_key", "text", ""),
 }
 
-# By place the lists of its rows in lists.sql, and the part of places.sql that chooses among them.
+# For each place the lists in lists.sql that have its rows, and the condition from places.sql.
 _ROWS = {
     Place.READY: {"ready": "", "first_ready": ""},
     Place.DUE: {"deferred": "", "leased": ""},
@@ -131,7 +131,7 @@ def oldest_readable_sql() -> str:
 
 
 class Standing(NamedTuple):
-    """Where one message in the queue stands."""
+    """The place of one message in the queue, and its deliveries."""
 
     place: Place
     vt: dt.datetime | None
@@ -161,7 +161,7 @@ def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
 
 
 class Surroundings(NamedTuple):
-    """What is around a message in the queue."""
+    """The group, the errors and the consumers of a message in the queue."""
 
     head: int | None  # of its FIFO group
     before: list[int]  # of its group, those that wait: the nearest last
@@ -178,7 +178,7 @@ class Surroundings(NamedTuple):
 def surroundings(
     message: Message, dead_after: float, source: str | None, holder: int | None, qty: int = 5
 ) -> Surroundings:
-    """What is around a message: its FIFO group, its errors, its consumers.
+    """The group, the errors and the consumers of a message.
 
     Arguments:
         dead_after: seconds without a heartbeat after which a consumer counts as dead.

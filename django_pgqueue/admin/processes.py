@@ -1,4 +1,4 @@
-"""The admin of consumer processes: those that live, those that died, and the database's health."""
+"""The admin of consumer processes, live and gone, and the health of the database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IN_HAND = 500
 
 
 class ConsumersPage(Page):
-    """The list of consumers: the oldest heartbeat first, and those that died last."""
+    """The list of consumers: the oldest heartbeat first, gone processes last."""
 
     name = "process_changelist"
     template = "consumers"
@@ -79,7 +79,7 @@ class ConsumersPage(Page):
 
 
 def look_of(process: Process) -> tuple[str, str]:
-    """How a process does: the look, and the word."""
+    """The state of a process: its CSS class, and its name."""
     if process.gone_at is not None:
         return "bad", _("gone")
     if seconds_since(process.heartbeat_at) > DEAD_AFTER:
@@ -103,7 +103,7 @@ def _ids(process: Process) -> list[int]:
 
 
 class QuietPage(Page):
-    """Asks a process to fetch no more messages. It goes on with those that it has."""
+    """Asks a process to stop fetching, and to finish the messages that it holds."""
 
     name = "process_quiet"
     route = "<int:pk>/quiet/"
@@ -136,7 +136,7 @@ class WakePage(QuietPage):
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
-    """Consumer processes: those that run, and for a day those that died."""
+    """Consumer processes: live ones, and for a day those that are gone."""
 
     list_page = ConsumersPage
     pages: Sequence[type[Page]] = (HealthPage, QuietPage, WakePage)

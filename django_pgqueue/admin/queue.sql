@@ -1,4 +1,4 @@
--- What a queue's page asks beside its figures: its newest failed attempts; its largest FIFO groups, among the
+-- Details of a queue's page: its newest failed attempts; its largest FIFO groups, among the
 -- first messages that wait; how many of those were read; the disk space of messages and of outcomes; when
 -- retention last removed messages; and the number of partitions by time.
 WITH waiting AS (

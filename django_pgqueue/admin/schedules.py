@@ -1,4 +1,4 @@
-"""Schedules: what is sent when, changed, paused and run without a restart."""
+"""The admin of schedules. They are changed, paused and run without a restart."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SchedulesPage(Page):
 
 
 class _SchedulePage(Page):
-    """Acts on one schedule, and leads back to where the button was."""
+    """Acts on one schedule, and redirects to the page that has the button."""
 
     permission = "change_schedule"
     is_post = True
@@ -76,7 +76,7 @@ class _SchedulePage(Page):
 
 
 class RunPage(_SchedulePage):
-    """Sends a message of a schedule now, beside its ticks."""
+    """Sends a message of a schedule now. Its ticks stay as they are."""
 
     name = "schedule_run"
     route = "<int:pk>/run/"
@@ -103,7 +103,7 @@ class PausePage(_SchedulePage):
     def act(self, schedule: Schedule) -> None:
         schedule.paused = self.paused
         if schedule.ended_at is not None and not self.paused:
-            # The admin's from now on: a consumer would end a declared one again.
+            # No longer declared: a consumer would end it again.
             schedule.ended_at = schedule.declared = None
         schedule.save()
         self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")
@@ -147,7 +147,7 @@ class ScheduleForm(generic.ModelForm):
 
 @admin.register(Schedule)
 class ScheduleAdmin(PageAdmin):
-    """Schedules, those that the code declares too. A change here holds until the code changes."""
+    """All schedules. A change to a declared one holds until its declaration changes."""
 
     form = ScheduleForm
     formfield_overrides = {models.TextField: {"widget": AdminTextInputWidget}}

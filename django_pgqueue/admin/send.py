@@ -1,4 +1,4 @@
-"""The page that sends a message, which may begin as a copy of another one."""
+"""The page that sends a message, or an edited copy of one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["SendPage"]
 
 
 class SendForm(forms.Form):
-    """A message to send; ``copied``, if given, is the one that it begins as a copy of."""
+    """A message to send. ``copied`` is the message that fills in the form, if any."""
 
     queue = forms.ModelChoiceField(Queue.objects.none(), label=_("Queue"))
     body = JSONText(required=False, strip=False, label=_("Body"), help_text=_("JSON; empty: null."))

@@ -1,4 +1,4 @@
-"""What happened to a queue, span by span, and the charts of it."""
+"""The counts and times of a queue by span, and their charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_pgqueue.templatetags.pgqueue_admin import lapse
 
 __all__ = ["COUNTS", "RolledUp", "Span", "charts"]
 
-#: What a span counts.
+#: The counts of a span.
 COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
 PERCENTILES = (50, 95, 99)
 
@@ -65,7 +65,7 @@ def charts(
     *,
     running: bool,
 ) -> list[Chart]:
-    """The charts in which something happened.
+    """The charts of these spans, without empty ones.
 
     Arguments:
         moments: the start of each span.

@@ -1,4 +1,4 @@
-"""The timeline of a message: its attempts, what was before and after them, and what comes next."""
+"""The timeline of a message: when it was sent, its attempts, its end or its next step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
     at: dt.datetime
     text: str
-    look: str = ""  # "bad" for a failure, "next" for what is to come
+    look: str = ""  # "bad" for a failure, "next" for the next step
     error: str = ""
     traceback: str = ""
 
@@ -94,7 +94,7 @@ def dead_letter(headers: Any) -> DeadLetter | None:
 
 @dataclass
 class Life:
-    """What is known of a message."""
+    """A message with its state, its outcome and its attempts, to make its timeline."""
 
     message: Message
     standing: Standing | None
@@ -140,7 +140,7 @@ class Life:
         return ""
 
     def _death(self, died: DeadLetter, died_at: dt.datetime) -> Iterator[Step]:
-        """The life of a dead letter in its source queue, and its way here."""
+        """The steps of a dead letter in its source queue, and its move to this one."""
         source = visible(died.source or "") or _("its queue")
         if died.sent_at is not None:
             yield Step(died.sent_at, _("Sent to %s") % source)
@@ -153,7 +153,7 @@ class Life:
             yield Step(self.message.enqueued_at, _("Sent to %s") % self.message.queue)
 
     def _deliveries(self) -> Iterator[Step]:
-        """The first and the last delivery; those of failed attempts are told with these."""
+        """The first and the last delivery. Steps of failed attempts have the others."""
         told: Any = self.standing or self.outcome
         first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
         read_ct, ran = getattr(told, "read_ct", 0), getattr(told, "attempts", 0)
@@ -190,7 +190,7 @@ class Life:
             lasted = _between(starts.get(each.attempt), each.at)
             if lasted is not None and lasted >= 0:
                 text += _(" after %s") % lapse(lasted)
-            # An attempt is stored a moment after the message has died of it.
+            # An attempt is stored a moment after the move to the dead-letter queue.
             died_at = (self.died and self.died.died_at) or each.at
             at = min(each.at, died_at) if 0 <= (_between(died_at, each.at) or 0) < 5 else each.at
             error = f"{each.error_class.rpartition('.')[2]}: {each.message}"
@@ -214,7 +214,7 @@ class Life:
             yield _next(standing, standing.vt)
 
     def _error(self, error: str | None) -> tuple[str, str]:
-        """An error's first line and the rest, unless an attempt has told it."""
+        """An error's first line and its traceback; empty if the step of an attempt has them."""
         if not error:
             return "", ""
         ends = (each.traceback.rstrip().rpartition("\n")[2] for each in self.attempts)

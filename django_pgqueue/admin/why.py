@@ -87,7 +87,7 @@ def _waits(
         "group": visible(message.group_key or ""),
     }
     if around.head is None:
-        yield _("Number %(number)s in group %(group)s, which is ready to be read") % told
+        yield _("Number %(number)s in group %(group)s, whose first message is ready") % told
         return
     head = Message(pk=around.head, queue=message.queue, group_key=message.group_key)
     standing = places.standing([head], using=message.queue.alias).get(around.head)
