@@ -1,4 +1,4 @@
-"""Ack policies and outcomes. Decides the outcome of a handler run, without I/O."""
+"""Ack policies and outcomes, and how a run's outcome is decided. No I/O."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ __all__ = [
     "Outcome",
     "Reject",
     "Retry",
-    "decide",
-    "describe",
 ]
 
 _LONGEST_ERROR = 8192
-#: Thirty years, in seconds: a longer delay is a mistaken unit.
+#: Thirty years, in seconds. A longer delay is most likely in another unit.
 _LONGEST_DELAY = 1e9
 
 
@@ -49,7 +47,7 @@ class AckPolicy(str, Enum):
     TRANSACTIONAL = "TRANSACTIONAL"
 
 
-#: The policies' names, for type checkers and editors.
+#: The names of the policies, for type checkers and editors.
 AckPolicyName = Literal[
     "ACK", "ACK_FIRST", "NACK_ON_ERROR", "REJECT_ON_ERROR", "MANUAL", "TRANSACTIONAL"
 ]
@@ -59,8 +57,8 @@ AckPolicyName = Literal[
 class Failure:
     """Why an attempt failed. :class:`~django_pgqueue.models.Attempt` stores it.
 
-    ``attempt`` counts the handler's runs from 1, ``error_class`` is the import path of the
-    exception.
+    ``attempt`` is the number of the handler's run, from 1, ``error_class`` the import path of the
+    exception's class.
 
     >>> failure = Failure.of(ValueError("no number"), attempt=2)
     >>> failure.error_class, failure.message
@@ -87,9 +85,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Ack:
-    """Done: the message goes to the archive as COMPLETED.
+    """Done: the message is archived as COMPLETED.
 
-    ``result`` is JSON text that the archive keeps; a consumer with ``keep_result`` fills it in.
+    ``result`` is JSON text that is archived with it. A consumer with ``keep_result`` sets it.
     """
 
     result: str | None = field(default=None, repr=False)
@@ -97,10 +95,10 @@ class Ack:
 
 @dataclass(frozen=True)
 class Nack:
-    """Not done: try again after ``delay`` seconds; with None the retry strategy decides.
+    """Not done: try again after ``delay`` seconds. With None the retry strategy decides.
 
-    ``reason`` is kept as the message's error until its next attempt; ``cause`` is the exception,
-    for logs and error trackers. Raises InvalidArgument for a delay that is negative or no number.
+    ``reason`` is the message's error until its next attempt. ``cause`` is the exception, for logs
+    and error trackers. Raises InvalidArgument for a delay that is negative or no number.
     """
 
     delay: float | None = None
@@ -114,10 +112,10 @@ class Nack:
 
 
 class Retry(Exception):
-    """Raised by a handler: try this message again after ``delay`` seconds.
+    """A handler raises it to have the message tried again after ``delay`` seconds.
 
-    Without a delay the retry strategy decides, and may end the attempts. With a delay the message
-    is always tried again.
+    With a delay the message is always tried again. Without one the retry strategy decides, and may
+    give up.
     """
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
@@ -127,9 +125,9 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised or returned by a handler: this message can never succeed.
+    """A handler raises or returns it for a message that can never succeed.
 
-    It goes to the dead-letter queue, or to the archive as FAILED, with the reason.
+    The message goes to the dead-letter queue, or is archived as FAILED, with the reason.
     """
 
     failure: Failure | None = None
@@ -140,7 +138,7 @@ class Reject(Exception):
 
 
 class Discard(Exception):
-    """Raised or returned by a handler: delete this message with its body."""
+    """A handler raises or returns it to delete the message with its body."""
 
 
 Outcome = Ack | Nack | Reject | Discard
@@ -155,13 +153,13 @@ def decide(
     error: BaseException | None,
     attempt: int,
     elapsed: float,
-    said: Outcome | None = None,
+    explicit: Outcome | None = None,
 ) -> Outcome | None:
     """The outcome of one handler run.
 
-    ``said`` is the outcome that the handler set with ``message.ack()`` and the like, ``error`` the
-    exception that it raised. ``attempt`` counts runs from 1; ``elapsed`` is in seconds since the
-    first delivery. Returns None if the message was settled before the handler ran.
+    ``error`` is the exception that the handler raised, ``explicit`` the outcome that it set, as
+    with ``message.ack()``. ``attempt`` is the number of the run, from 1, ``elapsed`` the seconds
+    since the first delivery. Returns None if the message was settled before the handler ran.
 
     >>> from django_pgqueue.retries import Constant
     >>> decide(AckPolicy.NACK_ON_ERROR, Constant(seconds=5), error=OSError(), attempt=1, elapsed=0)
@@ -169,23 +167,19 @@ def decide(
     """
     if policy is AckPolicy.ACK_FIRST:
         return None
-    if isinstance(error, Discard):
-        return error
-    if isinstance(error, Reject):
-        return _failed(error, Failure.of(error.__cause__ or error, attempt))
-    if isinstance(error, Retry):
+    if isinstance(error, (Discard, Reject)):
+        explicit = error
+    elif isinstance(error, Retry):
         failure = Failure.of(error.__cause__ or error, attempt)
-        said, error = Nack(error.delay, error.reason, error.__cause__, failure), None
-    if said is not None:
-        said = _explained(said, attempt)
-        return _granted(said, strategy, attempt, elapsed) if isinstance(said, Nack) else said
-    if error is None:
-        if policy is AckPolicy.MANUAL:
-            reason = "the handler returned without ack(), nack() or reject()"
-            forgotten = Nack(None, reason, failure=Failure.of(Retry(None, reason), attempt))
-            return _granted(forgotten, strategy, attempt, elapsed)
-        return _ACK
-    if policy is AckPolicy.ACK:
+        explicit = Nack(error.delay, error.reason, error.__cause__, failure)
+    elif explicit is error is None and policy is AckPolicy.MANUAL:
+        explicit = Nack(None, "the handler returned without ack(), nack() or reject()")
+    if explicit is not None:
+        explicit = _explained(explicit, attempt)
+        if isinstance(explicit, Nack):
+            return _granted(explicit, strategy, attempt, elapsed)
+        return explicit
+    if error is None or policy is AckPolicy.ACK:
         return _ACK
     failure = Failure.of(error, attempt)
     if policy is AckPolicy.REJECT_ON_ERROR or not wants_retry(strategy, error):
@@ -194,6 +188,7 @@ def decide(
 
 
 def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) -> Outcome:
+    """The Nack with the strategy's delay, or a Reject if the strategy gives up."""
     if nack.delay is not None:
         return nack
     delay = strategy.delay(attempt, elapsed)
@@ -202,14 +197,14 @@ def _granted(nack: Nack, strategy: RetryStrategy, attempt: int, elapsed: float) 
     return Nack(delay, nack.reason, nack.cause, nack.failure)
 
 
-def _explained(said: Outcome, attempt: int) -> Outcome:
-    """The outcome that the handler set, completed with a Failure made from its reason."""
-    if isinstance(said, Reject) and said.failure is None:
-        return _failed(said, Failure.of(said.__cause__ or said, attempt))
-    if isinstance(said, Nack) and said.reason and said.failure is None:
-        failure = Failure.of(said.cause or Retry(said.delay, said.reason), attempt)
-        return replace(said, failure=failure)
-    return said
+def _explained(explicit: Outcome, attempt: int) -> Outcome:
+    """The outcome that the handler set, with a Failure made from its reason."""
+    if isinstance(explicit, Reject):
+        return _failed(explicit, Failure.of(explicit.__cause__ or explicit, attempt))
+    if isinstance(explicit, Nack) and explicit.reason and explicit.failure is None:
+        failure = Failure.of(explicit.cause or Retry(explicit.delay, explicit.reason), attempt)
+        return replace(explicit, failure=failure)
+    return explicit
 
 
 def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None = None) -> Reject:
@@ -220,7 +215,7 @@ def _failed(reject: Reject, failure: Failure | None, cause: BaseException | None
 
 
 def describe(error: BaseException) -> str:
-    """The exception as text: type and message first, then the traceback, cut to a maximum length.
+    """The exception as text of limited length: type and message, then the traceback.
 
     >>> describe(ValueError("no number"))
     'ValueError: no number'
@@ -233,7 +228,7 @@ def describe(error: BaseException) -> str:
 
 
 def _storable(text: str) -> str:
-    """Make a text storable in PostgreSQL: no NUL, no lone surrogates, limited length."""
+    """The text as PostgreSQL can store it: without NUL and lone surrogates, of limited length."""
     return _printable(text[:_LONGEST_ERROR])
 
 
@@ -242,7 +237,7 @@ def _printable(text: str) -> str:
 
 
 def _seconds(delay: object) -> float | None:
-    """Convert a delay to seconds. Validates it now, so that an error is raised in the handler."""
+    """Convert a delay to seconds. Raises InvalidArgument."""
     if isinstance(delay, dt.timedelta):
         delay = delay.total_seconds()
     if delay is None:

@@ -1,4 +1,4 @@
-"""The app: connects signal receivers when Django starts."""
+"""The app's configuration: connects signal receivers when Django starts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class PgQueueConfig(AppConfig):
         logs.connect()
         schedules.connect()
         try:
-            from django_pgqueue.tasks import running
+            from django_pgqueue.tasks import consuming
         except ImproperlyConfigured:
             pass  # Django 5.2 without django-tasks
         else:
             from django_pgqueue import handlers
 
-            running.connect()
-            handlers.discover_with(running.register)
-            post_migrate.connect(running.create_queues, sender=self)
+            consuming.connect()
+            handlers.discover_with(consuming.register)
+            post_migrate.connect(consuming.create_queues, sender=self)

@@ -1,4 +1,4 @@
-"""Validates callers' arguments, and converts them to the form that the statements take."""
+"""Validates arguments of operations, and converts them to the form that the statements take."""
 
 from __future__ import annotations
 
@@ -12,34 +12,11 @@ from django_pgqueue.encoding import encode
 from django_pgqueue.errors import InvalidArgument, InvalidMessage, InvalidQueueName
 from django_pgqueue.types import BatchReceipt, Delay, Receipt
 
-__all__ = [
-    "array",
-    "by_receipt",
-    "condition",
-    "count",
-    "duration",
-    "fence",
-    "headers_text",
-    "ids",
-    "json_text",
-    "key",
-    "moment",
-    "newest",
-    "priority",
-    "process",
-    "quantity",
-    "queue_name",
-    "receipts",
-    "span",
-    "targets",
-    "text",
-    "texts",
-    "timeout",
-    "whole",
-]
-
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _LONGEST = dt.timedelta(days=365 * 1000)
+#: The least length of time above zero, in seconds.
+POSITIVE = 1e-6
+_LEAST = {0: "zero seconds or more", POSITIVE: "more than zero seconds", 1: "at least a second"}
 _INT4 = 2**31 - 1
 # The limits of the constraint pgqueue_time_range.
 _FIRST = dt.datetime(1, 1, 2, tzinfo=dt.timezone.utc)
@@ -51,8 +28,7 @@ _LARGEST = 255 * 1024 * 1024
 # Characters that PostgreSQL's text cannot hold.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
-# NUL is the one character that text can hold in Python and not in PostgreSQL. json writes it as
-# \u0000; an even number of backslashes before the u means that the text only looks like it.
+# NUL in JSON text: PostgreSQL cannot store it. After another backslash, \u0000 is ordinary text.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -71,20 +47,12 @@ def queue_name(name: object) -> str:
 
 def quantity(qty: object) -> int | None:
     """Validate a number of messages: zero or more, or None for all."""
-    if qty is None:
-        return None
-    if isinstance(qty, bool) or not isinstance(qty, int):
-        raise InvalidArgument(f"qty must be a whole number or None, not {qty!r}")
-    if not 0 <= qty <= _INT4:
-        raise InvalidArgument(f"qty must be from 0 to {_INT4}, not {qty}")
-    return qty
+    return None if qty is None else count(qty, "qty", 0)
 
 
 def priority(value: object) -> int:
     """Validate a priority from -100 to 100. Higher priorities are read first."""
-    if isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= 100:
-        raise InvalidArgument(f"priority must be a whole number from -100 to 100, not {value!r}")
-    return value
+    return count(value, "priority", -100, 100)
 
 
 def key(value: object, name: str) -> str | None:
@@ -99,15 +67,23 @@ def key(value: object, name: str) -> str | None:
     return value
 
 
-def count(value: object, name: str) -> int:
-    """Validate a whole number, at least 1, that fits PostgreSQL's integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _INT4:
-        raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
+def count(value: object, name: str, least: int = 1, most: int = _INT4) -> int:
+    """Validate a whole number within these limits, by default those of a positive int4."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        limits = ", at least 1," if (least, most) == (1, _INT4) else f" from {least} to {most},"
+        raise InvalidArgument(f"{name} must be a whole number{limits} not {value!r}")
     return value
 
 
-def duration(value: object, name: str = "vt") -> dt.timedelta:
+def process(value: object) -> int | None:
+    """Validate the id of a consumer process, or None."""
+    return None if value is None else count(value, "process_id")
+
+
+def duration(value: object, name: str = "vt", *, least: float | None = None) -> dt.timedelta:
     """Convert seconds or a timedelta to a timedelta.
+
+    ``least``: the shortest length that is allowed, 0, POSITIVE or 1 second.
 
     >>> duration(1.5)
     datetime.timedelta(seconds=1, microseconds=500000)
@@ -125,14 +101,8 @@ def duration(value: object, name: str = "vt") -> dt.timedelta:
             length = dt.timedelta.max
     if abs(length) > _LONGEST:
         raise InvalidArgument(f"{name} must be less than a thousand years, not {value!r}")
-    return length
-
-
-def timeout(value: object) -> dt.timedelta:
-    """Convert a visibility timeout to a timedelta, zero or more."""
-    length = duration(value)
-    if length < dt.timedelta(0):
-        raise InvalidArgument(f"vt must be zero seconds or more, not {value!r}")
+    if least is not None and length < dt.timedelta(seconds=least):
+        raise InvalidArgument(f"{name} must be {_LEAST[least]}, not {value!r}")
     return length
 
 
@@ -142,18 +112,14 @@ def span(value: object, name: str) -> dt.timedelta | None:
     >>> span(3600, "retention")
     datetime.timedelta(seconds=3600)
     """
-    if value is None:
-        return None
-    length = duration(value, name)
-    if length < dt.timedelta(seconds=1):
-        raise InvalidArgument(f"{name} must be at least a second, not {value!r}")
-    return length
+    return None if value is None else duration(value, name, least=1)
 
 
 def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
-    """Convert a delay to the parameters ``at`` (a time) and ``after`` (from the server's now).
+    """Convert a delay to the parameters ``at``, a time, and ``after``, a length of time from now.
 
-    Both are None for a delay of zero or None. A naive datetime raises InvalidArgument.
+    One of them is None; for a delay of zero or None both are. Raises InvalidArgument for a naive
+    datetime.
     """
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
@@ -172,14 +138,14 @@ def moment(value: Delay | None, name: str = "delay") -> dict[str, Any]:
 
 
 def condition(value: object) -> str | None:
-    """The JSON text of ``conditional``; None for None and {}, which match any body."""
+    """The JSON text of ``conditional``; None if it is None or {}, which match any body."""
     return None if value == {} else json_text(value, "conditional")
 
 
 def json_text(value: object, what: str = "body") -> str | None:
-    """The JSON text of a body or headers; None stays None and is stored as NULL.
+    """The JSON text of a body or headers. None stays None, which is stored as NULL.
 
-    Raises InvalidMessage for what is not JSON (NaN, Infinity, unknown types) or what jsonb
+    Raises InvalidMessage for what is not JSON (NaN, Infinity, unknown types) and for what jsonb
     cannot hold (NUL, lone surrogates).
     """
     if value is None:
@@ -211,7 +177,7 @@ def json_text(value: object, what: str = "body") -> str | None:
 
 
 def headers_text(value: object) -> str | None:
-    """The JSON text of headers, which are a dict or None."""
+    """The JSON text of headers. Raises InvalidMessage unless they are a dict or None."""
     if value is not None and not isinstance(value, dict):
         raise InvalidMessage(f"headers must be a dict or None, not {value!r}")
     return json_text(value, "headers")
@@ -220,7 +186,7 @@ def headers_text(value: object) -> str | None:
 def targets(receipts_or_ids: Any) -> tuple[list[Receipt], list[int]]:
     """Separate receipts from bare ids. Removes duplicates and keeps the order.
 
-    Takes one or many of: Receipt, id, or message (by its receipt if it was read).
+    Takes a receipt, an id or a message, or many of them. A message counts as its receipt.
 
     >>> targets([Receipt(1, 1, 5), 2, 2])
     ([Receipt(id=1, read_ct=1, read_at=5)], [2])
@@ -289,18 +255,6 @@ def text(value: object, name: str) -> str | None:
     return value
 
 
-def whole(value: object, name: str) -> int:
-    """Validate a whole number from 1 on that fits PostgreSQL's integer."""
-    if type(value) is not int or not 1 <= value <= _INT4:
-        raise InvalidArgument(f"{name} must be a whole number from 1 to {_INT4}, not {value!r}")
-    return value
-
-
-def process(value: object) -> int | None:
-    """Validate the id of a consumer process, or None."""
-    return None if value is None else whole(value, "process_id")
-
-
 def _list(values: Any, name: str, what: str) -> list[Any]:
     if isinstance(values, (str, bytes, Receipt)) or not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} must be a list of {what}, not {values!r}")
@@ -312,7 +266,7 @@ def _is_id(value: object) -> bool:
 
 
 def _is_receipt(value: object) -> bool:
-    # Only reads make batch receipts, so these need no check.
+    # Batch receipts are made by reads only, so they are valid.
     return type(value) is BatchReceipt or (
         isinstance(value, Receipt)
         and all(map(_is_id, value))
@@ -322,7 +276,7 @@ def _is_receipt(value: object) -> bool:
 
 
 def newest(given: Sequence[Receipt]) -> list[Receipt]:
-    """Keep only the receipt of the last delivery of each message.
+    """The receipts of the last delivery of each message.
 
     >>> newest([Receipt(7, 1, 5), Receipt(7, 2, 9), Receipt(8, 1, 5)])
     [Receipt(id=7, read_ct=2, read_at=9), Receipt(id=8, read_ct=1, read_at=5)]
@@ -336,7 +290,7 @@ def newest(given: Sequence[Receipt]) -> list[Receipt]:
 
 
 def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
-    """The query parameters that match exactly the deliveries of these receipts.
+    """The parameters ``ids``, ``read_cts`` and ``read_ats``, arrays that name these deliveries.
 
     >>> fence([Receipt(7, 1, 5), Receipt(8, 2, 9)])
     {'ids': '{7,8}', 'read_cts': '{1,2}', 'read_ats': '{5,9}'}
@@ -348,7 +302,7 @@ def fence(receipts: Sequence[Receipt]) -> dict[str, str]:
 def array(values: Iterable[object]) -> str:
     """A PostgreSQL array literal of values that need no quotes.
 
-    A list would be slower: psycopg inspects each value, and picks a type by the largest number.
+    A list would be slower: psycopg looks at each value, and picks a type by the largest number.
 
     >>> array([7, 8])
     '{7,8}'

@@ -1,4 +1,4 @@
-"""The operations on a queue for programs without Django, on a connection of psycopg.
+"""Operations on a queue without Django, on a psycopg connection.
 
 ::
 
@@ -38,7 +38,6 @@ from django_pgqueue.settings import DEFAULTS, mistake
 from django_pgqueue.sqlstates import UNDEFINED_TABLE
 
 __all__ = [
-    "BareRunner",
     "Deliveries",
     "Delivery",
     "OpenQueue",
@@ -47,7 +46,6 @@ __all__ = [
     "delete",
     "fail",
     "open_queue",
-    "open_queues",
     "peek",
     "pop",
     "read",
@@ -62,21 +60,16 @@ __all__ = [
 ]
 
 _COLUMNS = (
-    "id",
-    "name",
-    "unlogged",
-    "visibility_timeout",
-    "max_deliveries",
-    "dead_letter_queue_id",
-    "dedup_window",
-    "created_at",
+    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, dedup_window, "
+    "created_at"
 )
 
 
 class BareRunner:
-    """A connection of psycopg, for one thread at a time.
+    """Runs statements on a psycopg connection, in one thread at a time.
 
-    Statements are prepared as its ``prepare_threshold`` says: set that to None behind a pooler.
+    psycopg prepares them as the connection's ``prepare_threshold`` says: set that to None behind a
+    pooler.
     """
 
     def __init__(
@@ -85,7 +78,7 @@ class BareRunner:
         self.session = connection
         self.settings = SimpleNamespace(**{**DEFAULTS, **_checked(settings or {})})
         self._cursor = connection.cursor(row_factory=tuple_row)
-        # Bodies come as text.
+        # The engine decodes bodies itself.
         self._cursor.adapters.register_loader("jsonb", TextLoader)
 
     @property
@@ -123,33 +116,32 @@ def open_queue(
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> OpenQueue:
-    """A queue on a connection of psycopg, with the settings that it has now.
+    """Open a queue on a psycopg connection, with its present settings.
 
-    Each statement is a transaction of its own where the connection is in autocommit mode, which
-    reads demand; or a part of the connection's transaction.
+    In autocommit mode each statement is a transaction of its own; reads demand that mode. Otherwise
+    statements are a part of the connection's transaction.
 
     Arguments:
-        settings: keys of ``PGQUEUE`` (:mod:`django_pgqueue.conf`) with other values than their
+        settings: values for keys of ``PGQUEUE`` (:mod:`django_pgqueue.conf`), in place of the
             defaults.
 
     >>> orders = open_queue(psycopg.connect("dbname=shop", autocommit=True), "orders")
 
-    Raises InvalidQueueName, QueueNotFound, TablesMissing, and InvalidArgument for a mistake in the
-    settings.
+    Raises InvalidQueueName, QueueNotFound, TablesMissing, and InvalidArgument for invalid settings.
     """
     return _find(BareRunner(connection, settings), name)
 
 
 def open_queues(runner: BareRunner, where: str, params: Mapping[str, Any]) -> list[OpenQueue]:
-    """The queues of which a condition is true, by name. Raises TablesMissing."""
-    text = f"SELECT {', '.join(_COLUMNS)} FROM pgqueue_queue WHERE {where} ORDER BY name"
+    """The queues for which an SQL condition is true, by name. Raises TablesMissing."""
+    text = f"SELECT {_COLUMNS} FROM pgqueue_queue WHERE {where} ORDER BY name"
     try:
         rows = runner.run(text, params)
     except psycopg.Error as error:
         if error.sqlstate == UNDEFINED_TABLE:
             raise TablesMissing(error) from error
         raise
-    columns = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    columns = [dict(zip(_COLUMNS.split(", "), row, strict=True)) for row in rows]
     if any(each["unlogged"] for each in columns):
         clear_lost(runner)
     return [OpenQueue(**each, runner=runner, find=partial(_find, runner)) for each in columns]

@@ -1,7 +1,7 @@
-"""Builds a handler's argument: the message, or its body converted to the annotated type.
+"""Makes a handler's argument: the message, or its body converted to the annotated type.
 
-pydantic validates its own models and dataclasses. Other dataclasses and TypedDicts are validated
-here, strictly: ``"5"`` is no int. This holds whether or not pydantic is installed.
+pydantic validates its own models and dataclasses. This module validates other dataclasses and
+TypedDicts, strictly (``"5"`` is no int) and whether or not pydantic is installed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import types
 import typing
 import uuid
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Union
 
 from django.utils import dateparse
@@ -26,31 +26,22 @@ from django.utils import dateparse
 from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 
-# Python 3.14 evaluates annotations lazily. A name that is imported only for type checking must not
-# make the other annotations unreadable.
-_LAZILY: dict[str, Any] = {}
+# Python 3.14 evaluates annotations lazily. One with a name that is imported only for type checking
+# must not make the others unreadable.
 if sys.version_info >= (3, 14):
-    import annotationlib
+    from annotationlib import Format
 
-    _LAZILY["annotation_format"] = annotationlib.Format.FORWARDREF
-
-    def _annotations(function: Any) -> dict[str, Any]:
-        return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
-
+    _signature = partial(inspect.signature, annotation_format=Format.FORWARDREF)
+    _annotations = partial(inspect.get_annotations, format=Format.FORWARDREF)
 else:
-
-    def _annotations(function: Any) -> dict[str, Any]:
-        return getattr(function, "__annotations__", {})
-
-
-__all__ = ["Call"]
+    _signature, _annotations = inspect.signature, inspect.get_annotations
 
 _FILLED_IN = ("message", "context")
 
-#: Makes a field's value from a JSON value and its path, which errors name.
+#: A function that makes a field's value from a JSON value and its path. Errors name the path.
 Make = Callable[[Any, str], Any]
 
-#: Types that are text in JSON, with parsers for the formats that sending writes.
+#: Types that are text in JSON, with parsers of the formats that a send writes.
 _FROM_TEXT: dict[Any, Callable[[str], Any]] = {
     dt.datetime: dateparse.parse_datetime,
     dt.date: dateparse.parse_date,
@@ -60,7 +51,7 @@ _FROM_TEXT: dict[Any, Callable[[str], Any]] = {
     uuid.UUID: uuid.UUID,
 }
 
-#: Types of dict keys, which are always text in JSON, with their parsers.
+#: Types of dict keys, with their parsers: in JSON all keys are text.
 _FROM_KEY: dict[Any, Callable[[str], Any]] = {**_FROM_TEXT, int: int, float: float}
 
 #: Types that are lists in JSON, with their constructors.
@@ -80,7 +71,7 @@ _FROM_OBJECT = (dict, abc.Mapping, abc.MutableMapping)
 
 
 class Call:
-    """How to call a handler's function: which arguments it takes, and how to convert the body.
+    """A handler's function, with what is needed to call it: its arguments, the body's type.
 
     >>> def charge(message): ...
     >>> Call(charge).convert is None
@@ -102,7 +93,7 @@ class Call:
     def __call__(self, given: Any, context: Any) -> Any:
         """Call the function with a message, or a list of them.
 
-        Raises Reject if a body does not fit the type, and any exception of the function.
+        Raises Reject if a body does not fit the type, and what the function raises.
         """
         if self.convert is None:
             first = given
@@ -128,7 +119,7 @@ class Call:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = [
         parameter
-        for parameter in inspect.signature(function, **_LAZILY).parameters.values()
+        for parameter in _signature(function).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
@@ -147,11 +138,11 @@ def _hint(function: Callable[..., Any], name: str) -> Any:
     function = inspect.unwrap(function)
     try:
         annotation = _annotations(function).get(name)
-        # Resolve only this annotation: an unresolvable one elsewhere must not disable the check.
+        # Only this annotation: another one that cannot be resolved must not matter.
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         return typing.get_type_hints(alone, getattr(function, "__globals__", {})).get(name)
     except (AttributeError, NameError, TypeError):
-        # The name is imported only for type checking. Most likely it is Message.
+        # A name that is imported only for type checking: most likely Message.
         return None
 
 
@@ -163,7 +154,7 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
     if not (_is_record(hint) or _is_pydantic(hint)):
         return None
     maker = cache(lambda: _maker(hint, hint.__name__, {}))
-    # A type that is defined below the handler is resolved at the first message.
+    # A type that is defined below the handler is resolved when the first message comes.
     with suppress(NameError):
         maker()
 
@@ -189,9 +180,10 @@ def _is_pydantic(hint: Any) -> bool:
 
 
 def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
-    """A function that makes this type from JSON. ``where`` names the type in errors.
+    """A function that makes a value of this type from JSON.
 
-    Raises InvalidArgument for a type that cannot be made from JSON.
+    ``where`` is the name of the field in errors, ``known`` has the functions of types that may
+    contain themselves. Raises InvalidArgument for a type that cannot be made from JSON.
     """
     plain, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if plain in (Any, object) or isinstance(plain, typing.TypeVar):
@@ -199,7 +191,7 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
     if plain in (Union, types.UnionType):
         return _first_fit([_maker(each, where, known) for each in args])
     if plain is typing.Literal:
-        return _one_of(args)
+        return _one_of(args, f"one of {args}", lambda value: value)
     if plain in _FROM_LIST:
         return _list_maker(plain, args, where, known)
     if plain in _FROM_OBJECT:
@@ -222,7 +214,8 @@ def _maker(hint: Any, where: str, known: dict[Any, Make]) -> Make:
     if isinstance(plain, dataclasses.InitVar):
         return _maker(plain.type, where, known)
     if isinstance(plain, type) and issubclass(plain, enum.Enum):
-        return _enum_maker(plain)
+        values = [member.value for member in plain]
+        return _one_of(values, f"of {plain.__name__}", plain)
     if plain in _FROM_TEXT:
         return _from_text(plain, _FROM_TEXT)
     if plain in (str, int, float, bool, None, type(None)):
@@ -274,7 +267,7 @@ def _record_maker(hint: Any, known: dict[Any, Make]) -> Make:
     if typing.is_typeddict(hint):
         names, required, build = list(hints), set(hint.__required_keys__), dict
     else:
-        parameters = inspect.signature(hint, **_LAZILY).parameters.values()
+        parameters = _signature(hint).parameters.values()
         names, build = [parameter.name for parameter in parameters], hint
         required = {each.name for each in parameters if each.default is each.empty}
     makers = {
@@ -310,20 +303,10 @@ def _first_fit(makers: list[Make]) -> Make:
     return make
 
 
-def _one_of(values: tuple[Any, ...]) -> Make:
+def _one_of(values: Sequence[Any], wanted: str, build: Callable[[Any], Any]) -> Make:
     def make(value: Any, path: str) -> Any:
-        _demand(value in values, path, f"one of {values}", value)
-        return value
-
-    return make
-
-
-def _enum_maker(plain: type[enum.Enum]) -> Make:
-    values = [member.value for member in plain]
-
-    def make(value: Any, path: str) -> Any:
-        _demand(value in values, path, f"of {plain.__name__}", value)
-        return plain(value)
+        _demand(value in values, path, wanted, value)
+        return build(value)
 
     return make
 

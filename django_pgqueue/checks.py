@@ -1,39 +1,17 @@
 """System checks: find mistakes in the configuration before they cause failures.
 
-======================  ========================================================================
-django_pgqueue.E001     ``PGQUEUE`` has an unknown key
-django_pgqueue.E002     the queues' database is not PostgreSQL
-django_pgqueue.E003     the queues' server is older than PostgreSQL 15 (asks the database)
-django_pgqueue.E004     ``PGQUEUE["DATABASE"]`` is no alias of ``DATABASES``
-django_pgqueue.E005     the tables were made without the migrations (asks the database)
-django_pgqueue.E006     ``PGQUEUE`` is not a dict, or has a value of a wrong type
-django_pgqueue.E007     a ``consumers.py`` has a handler that cannot be used
-django_pgqueue.E008     two handlers consume one queue
-django_pgqueue.E009     a trigger or function is missing or altered (asks the database)
-django_pgqueue.E010     a queue's own table is missing, detached or altered (asks the database)
-django_pgqueue.E011     a function has @schedule, and neither @consumer nor @task
-django_pgqueue.W001     the routers send the models elsewhere than ``PGQUEUE["DATABASE"]``
-django_pgqueue.W002     a handler's queue does not exist (asks the database)
-django_pgqueue.W003     a queue's deliveries run out before its handler's attempts, which may be
-                        unlimited (asks the database)
-django_pgqueue.W004     a pooler in transaction mode keeps consumers from LISTEN (asks the database)
-django_pgqueue.W005     a database's pool has fewer connections than its handlers have workers
-======================  ========================================================================
-
-The checks that ask the database run with ``manage.py check --database default`` and ``migrate``.
-They pass if the database cannot be reached, since that is no mistake in the configuration.
+Checks that ask the database run with ``manage.py check --database default`` and ``migrate``. They
+pass if the database cannot be reached: that is no mistake in the configuration.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 import psycopg
-from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import Error as DatabaseProblem
@@ -41,42 +19,86 @@ from django.db import OperationalError, connections, router, transaction
 from django.db.migrations.loader import MigrationLoader
 
 from django_pgqueue import conf, schedules
-from django_pgqueue.conf import DEFAULTS, settings
+from django_pgqueue.conf import settings
 from django_pgqueue.ddl import inspection
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import DEFAULT_RETRY, Handler, autodiscover, handlers
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.operations import CreateQueue, operations_in
 from django_pgqueue.retries import is_unlimited
-from django_pgqueue.worker.connections import pool_shortage, threads_of
+from django_pgqueue.settings import DEFAULTS
+from django_pgqueue.worker.connections import small_pools
 from django_pgqueue.worker.listener import can_listen
-
-__all__ = [
-    "check_database_exists",
-    "check_deliveries",
-    "check_handlers",
-    "check_keys",
-    "check_listening",
-    "check_made_by_migrations",
-    "check_objects",
-    "check_pools",
-    "check_queues_exist",
-    "check_routers",
-    "check_schedules",
-    "check_server_version",
-    "check_values",
-    "check_vendor",
-]
 
 OLDEST_SERVER = 15
 APP = Queue._meta.app_label
 
-Apps = Sequence[AppConfig] | None
-Aliases = Sequence[str] | None
+Messages = Iterator[CheckMessage]
+Check = Callable[..., list[CheckMessage]]
+
+
+def of_code(check: Callable[[], Messages]) -> Check:
+    """Register a check of code and settings. It passes while PGQUEUE["DATABASE"] is invalid."""
+
+    @register(Tags.compatibility)
+    def run(**kwargs: Any) -> list[CheckMessage]:
+        return [] if conf.problem("DATABASE") else list(check())
+
+    return run
+
+
+def of_database(check: Callable[[str], Messages]) -> Check:
+    """Register a check that asks the queues' database, and takes its alias."""
+
+    @register(Tags.database)
+    def run(*, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+        if conf.problem("DATABASE"):
+            return []
+        alias = Queue.objects.database()
+        if alias not in (databases or ()) or connections[alias].vendor != "postgresql":
+            return []
+        try:
+            return list(check(alias))
+        except OperationalError:
+            return []
+
+    return run
+
+
+def of_consumers(check: Callable[[str, dict[str, Queue], list[Handler]], Messages]) -> Check:
+    """Register a check of each database with consumers, except for queues that an unapplied
+    migration will make.
+
+    ``check`` takes the alias, the database's queues by name in lower case, and its handlers.
+    """
+
+    @register(Tags.database)
+    def run(*, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+        if conf.problem("DATABASE") or check_handlers():
+            return []
+        messages: list[CheckMessage] = []
+        for alias in databases or ():
+            consumed = [h for h in handlers() if Queue.objects.database(h.using) == alias]
+            if not consumed or connections[alias].vendor != "postgresql":
+                continue
+            try:
+                # A savepoint, so that a query that fails does not break a test's transaction.
+                with transaction.atomic(using=alias):
+                    queues = {queue.name.lower(): queue for queue in Queue.objects.using(alias)}
+                    if any(handler.queue.lower() not in queues for handler in consumed):
+                        awaited = _planned(alias) - queues.keys()
+                        consumed = [h for h in consumed if h.queue.lower() not in awaited]
+            except DatabaseProblem:
+                # The database is down or not migrated. Whoever connects to it reports that.
+                continue
+            messages += check(alias, queues, consumed)
+        return messages
+
+    return run
 
 
 @register(Tags.compatibility)
-def check_keys(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+def check_keys(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"PGQUEUE has no setting {key!r}.",
@@ -90,7 +112,7 @@ def check_keys(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
 
 
 @register(Tags.compatibility)
-def check_values(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+def check_values(**kwargs: Any) -> list[CheckMessage]:
     wrong = [conf.problem()] if conf.problem() else [conf.problem(name) for name in DEFAULTS]
     return [
         Error(
@@ -103,15 +125,11 @@ def check_values(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register(Tags.compatibility)
-def check_vendor(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
-    if conf.problem("DATABASE"):
-        return []
+@of_code
+def check_vendor() -> Messages:
     alias = Queue.objects.database()
-    if alias not in connections or connections[alias].vendor == "postgresql":
-        return []
-    return [
-        Error(
+    if alias in connections and connections[alias].vendor != "postgresql":
+        yield Error(
             f"The queues' database {alias!r} is {connections[alias].display_name}.",
             hint=f"Queues need PostgreSQL. Set DATABASES[{alias!r}]['ENGINE'] to "
             f"'django.db.backends.postgresql', with NAME, USER and HOST of your server. To keep "
@@ -120,172 +138,112 @@ def check_vendor(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
             f"DATABASE_ROUTERS.",
             id="django_pgqueue.E002",
         )
-    ]
 
 
-@register(Tags.database)
-def check_server_version(
-    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
-) -> list[CheckMessage]:
-    alias = _asked(databases)
-    if alias is None:
-        return []
-    try:
-        version = connections[alias].pg_version  # type: ignore[attr-defined]
-    except OperationalError:
-        return []
-    if version >= OLDEST_SERVER * 10_000:
-        return []
-    return [
-        Error(
+@of_database
+def check_server_version(alias: str) -> Messages:
+    version = connections[alias].pg_version  # type: ignore[attr-defined]
+    if version < OLDEST_SERVER * 10_000:
+        yield Error(
             f"The server of database {alias!r} is PostgreSQL {version // 10_000}.",
             hint=f"Queues need PostgreSQL {OLDEST_SERVER} or newer.",
             id="django_pgqueue.E003",
         )
-    ]
 
 
-@register(Tags.compatibility)
-def check_database_exists(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
-    if conf.problem("DATABASE"):
-        return []
+@of_code
+def check_database_exists() -> Messages:
     alias = settings.DATABASE
-    if alias is None or alias in connections:
-        return []
-    return [
-        Error(
+    if alias is not None and alias not in connections:
+        yield Error(
             f"PGQUEUE['DATABASE'] is {alias!r}, which is not in DATABASES.",
             hint=f"DATABASES has {', '.join(map(repr, connections))}.",
             id="django_pgqueue.E004",
         )
-    ]
 
 
-@register(Tags.database)
-def check_made_by_migrations(
-    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
-) -> list[CheckMessage]:
-    alias = _asked(databases)
-    if alias is None:
-        return []
-    try:
-        with connections[alias].cursor() as cursor:
-            cursor.execute(
-                "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
-                [Message._meta.db_table],
-            )
-            row = cursor.fetchone()
-    except OperationalError:
-        return []
-    if row == ("p",) or (row is None and not _without_migrations()):
-        return []
-    return [
-        Error(
+@of_database
+def check_made_by_migrations(alias: str) -> Messages:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
+            [Message._meta.db_table],
+        )
+        row = cursor.fetchone()
+    switched_off = django_settings.MIGRATION_MODULES.get(APP, "") is None
+    if row != ("p",) and (row is not None or switched_off):
+        yield Error(
             f"The queues' tables in database {alias!r} were not made by their migrations.",
             hint=f"They are partitioned, which only migrations can do: take {APP!r} out of "
             f"MIGRATION_MODULES. Tests that run with --no-migrations call "
             f"django_pgqueue.testing.make_tables().",
             id="django_pgqueue.E005",
         )
-    ]
 
 
-@register(Tags.database)
-def check_objects(
-    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
-) -> list[CheckMessage]:
-    alias = _asked(databases)
-    if alias is None:
-        return []
-    try:
-        found = inspection.damage(connections[alias])
-    except OperationalError:
-        return []
-    return [
-        Error(
+@of_database
+def check_objects(alias: str) -> Messages:
+    for each in inspection.damage(connections[alias]):
+        yield Error(
             f"In database {alias!r} {each}.",
             hint=each.remedy,
             id=f"django_pgqueue.{'E010' if each.kind == 'table' else 'E009'}",
         )
-        for each in found
-    ]
 
 
-@register(Tags.database)
-def check_listening(
-    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
-) -> list[CheckMessage]:
-    messages: list[CheckMessage] = []
-    for alias, _, _ in _consumed(databases):
-        try:
-            if can_listen(alias):
-                continue
-        except psycopg.Error:
-            continue
-        messages.append(
-            Warning(
-                f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
-                f"notifications on: consumers find messages by polling, up to a second later.",
-                hint="Give the processes of runconsumer a direct connection to the server, or "
-                "one in session mode, by a setting of their own. If polling will do, start them "
-                "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
-                id="django_pgqueue.W004",
-            )
+@of_consumers
+def check_listening(alias: str, queues: dict[str, Queue], consumed: list[Handler]) -> Messages:
+    try:
+        if can_listen(alias):
+            return
+    except psycopg.Error:
+        return
+    yield Warning(
+        f"Database {alias!r} is behind a pooler in transaction mode, which passes no "
+        f"notifications on: consumers find messages by polling, up to a second later.",
+        hint="Give the processes of runconsumer a direct connection to the server, or "
+        "one in session mode, by a setting of their own. If polling will do, start them "
+        "with --no-listen and put this check into SILENCED_SYSTEM_CHECKS.",
+        id="django_pgqueue.W004",
+    )
+
+
+@of_code
+def check_pools() -> Messages:
+    if check_handlers():
+        return
+    found = [(Queue.objects.database(each.using), each, each.workers) for each in handlers()]
+    for alias, size, count, needed in small_pools(each for each in found if each[0] in connections):
+        yield Warning(
+            f"The pool of database {alias!r} has {size} connections, and a consumer "
+            f"process with all handlers has {count} workers there.",
+            hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool']['max_size'] to {needed} or "
+            f"more: a worker that gets no connection releases its message. If each process "
+            f"runs only some of the queues, silence this check.",
+            id="django_pgqueue.W005",
         )
-    return messages
 
 
-@register(Tags.compatibility)
-def check_pools(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
-    if conf.problem("DATABASE") or check_handlers():
-        return []
-    workers: Counter[str] = Counter()
-    for handler in handlers():
-        alias = Queue.objects.database(handler.using)
-        if alias in connections:
-            workers[alias] += threads_of(handler, handler.workers)
-    messages: list[CheckMessage] = []
-    for alias, count in workers.items():
-        if (shortage := pool_shortage(alias, count)) is not None:
-            size, wanted = shortage
-            messages.append(
-                Warning(
-                    f"The pool of database {alias!r} has {size} connections, and a consumer "
-                    f"process with all handlers has {count} workers there.",
-                    hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool']['max_size'] to {wanted} or "
-                    f"more: a worker that gets no connection gives its message back. Where each "
-                    f"process runs some of the queues only, silence this check.",
-                    id="django_pgqueue.W005",
-                )
-            )
-    return messages
-
-
-@register(Tags.compatibility)
-def check_routers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
-    if conf.problem("DATABASE"):
-        return []
+@of_code
+def check_routers() -> Messages:
     alias = settings.DATABASE
     if alias is None or alias not in connections:
-        return []
+        return
     follows = router.db_for_read(Message) == router.db_for_write(
         Message
     ) == alias and router.allow_migrate_model(alias, Message)
-    if follows:
-        return []
-    return [
-        Warning(
+    if not follows:
+        yield Warning(
             f"PGQUEUE['DATABASE'] is {alias!r}, but the routers do not send the queues' models "
             f"there.",
             hint="Put django_pgqueue.routers.QueueRouter first in DATABASE_ROUTERS; otherwise "
             "migrations, the admin and the ORM look into another database than the operations.",
             id="django_pgqueue.W001",
         )
-    ]
 
 
 @register(Tags.compatibility)
-def check_handlers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
+def check_handlers(**kwargs: Any) -> list[CheckMessage]:
     try:
         autodiscover()
     except (PgQueueError, TypeError) as error:
@@ -317,100 +275,68 @@ def check_handlers(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage
 
 
 @register(Tags.compatibility)
-def check_schedules(app_configs: Apps = None, **kwargs: Any) -> list[CheckMessage]:
-    if check_handlers():
-        return []
+def check_schedules(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"The schedule {each.name} has no queue.",
             hint=f"Add @consumer or @task to {each.path}.",
             id="django_pgqueue.E011",
         )
-        for each in schedules.declared()
+        for each in (() if check_handlers() else schedules.declared())
         if not each.has_queue
     ]
 
 
-@register(Tags.database)
-def check_queues_exist(
-    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
-) -> list[CheckMessage]:
-    return [
-        Warning(
-            f"There is no queue {handler.queue!r} in database {alias!r}, which {handler.label} "
-            f"consumes.",
-            hint=_where_it_may_be(handler, queues),
+@of_consumers
+def check_queues_exist(alias: str, queues: dict[str, Queue], consumed: list[Handler]) -> Messages:
+    for handler in consumed:
+        name = handler.queue
+        if name.lower() in queues:
+            continue
+        hint = (
+            f"Make it in a migration: CreateQueue({name!r}), or now: "
+            f"manage.py pgqueue_create {name}."
+        )
+        if handler.queue_made_by is not None:
+            hint = f"Run {handler.queue_made_by}, which makes it."
+        elif close := get_close_matches(name.lower(), queues, n=1):
+            hint = f"Did you mean {queues[close[0]].name!r}?"
+        yield Warning(
+            f"There is no queue {name!r} in database {alias!r}, which {handler.label} consumes.",
+            hint=hint,
             id="django_pgqueue.W002",
         )
-        for alias, queues, consumed in _consumed(databases)
-        for handler in consumed
-        if handler.queue.lower() not in queues
-    ]
 
 
-@register(Tags.database)
-def check_deliveries(
-    app_configs: Apps = None, databases: Aliases = None, **kwargs: Any
-) -> list[CheckMessage]:
-    messages: list[CheckMessage] = []
-    for _, queues, consumed in _consumed(databases):
-        for handler in consumed:
-            queue = queues.get(handler.queue.lower())
-            deliveries = handler.max_deliveries or (queue and queue.max_deliveries)
-            attempts = getattr(handler.retry, "max_attempts", None)
-            if deliveries is None:
-                continue
-            if is_unlimited(handler.retry):
-                asked = "tries a message without a limit"
-                hint = (
-                    f"Set max_attempts of its {type(handler.retry).__name__} below {deliveries}: "
-                    f"deliveries that end in a crash count too. The default strategy has "
-                    f"max_attempts={DEFAULT_RETRY.max_attempts}, "
-                    f"jitter={DEFAULT_RETRY.jitter}."
-                )
-            elif attempts is not None and deliveries < attempts:
-                asked = f"asks for {attempts} attempts"
-                hint = (
-                    f"Set max_deliveries above {attempts}: deliveries that end in a crash count "
-                    f"too. Or lower max_attempts of the handler's retry."
-                )
-            else:
-                continue
-            messages.append(
-                Warning(
-                    f"{handler.label} {asked}, but a message of queue {handler.queue!r} is "
-                    f"delivered {deliveries} times at most.",
-                    hint=hint,
-                    id="django_pgqueue.W003",
-                )
+@of_consumers
+def check_deliveries(alias: str, queues: dict[str, Queue], consumed: list[Handler]) -> Messages:
+    for handler in consumed:
+        queue = queues.get(handler.queue.lower())
+        deliveries = handler.max_deliveries or (queue and queue.max_deliveries)
+        attempts = getattr(handler.retry, "max_attempts", None)
+        if deliveries is None:
+            continue
+        if is_unlimited(handler.retry):
+            asked = "tries a message without a limit"
+            hint = (
+                f"Set max_attempts of its {type(handler.retry).__name__} below {deliveries}: "
+                f"deliveries that end in a crash count too. The default strategy has "
+                f"max_attempts={DEFAULT_RETRY.max_attempts}, jitter={DEFAULT_RETRY.jitter}."
             )
-    return messages
-
-
-def _consumed(databases: Aliases) -> list[tuple[str, dict[str, Queue], list[Handler]]]:
-    """(alias, queues by name, handlers) of each database that the checks may ask.
-
-    Leaves out handlers of queues that unapplied migrations will make.
-    """
-    if conf.problem("DATABASE") or check_handlers():
-        return []
-    found = []
-    for alias in databases or ():
-        consumed = [h for h in handlers() if Queue.objects.database(h.using) == alias]
-        if not consumed or connections[alias].vendor != "postgresql":
+        elif attempts is not None and deliveries < attempts:
+            asked = f"asks for {attempts} attempts"
+            hint = (
+                f"Set max_deliveries above {attempts}: deliveries that end in a crash count "
+                f"too. Or lower max_attempts of the handler's retry."
+            )
+        else:
             continue
-        try:
-            # A savepoint, so that a query that fails does not break the transaction of a test.
-            with transaction.atomic(using=alias):
-                queues = {queue.name.lower(): queue for queue in Queue.objects.using(alias)}
-                if any(handler.queue.lower() not in queues for handler in consumed):
-                    awaited = _planned(alias) - queues.keys()
-                    consumed = [h for h in consumed if h.queue.lower() not in awaited]
-        except DatabaseProblem:
-            # The database is down or not migrated. Whoever connects to it reports that.
-            continue
-        found.append((alias, queues, consumed))
-    return found
+        yield Warning(
+            f"{handler.label} {asked}, but a message of queue {handler.queue!r} is "
+            f"delivered {deliveries} times at most.",
+            hint=hint,
+            id="django_pgqueue.W003",
+        )
 
 
 def _planned(alias: str) -> set[str]:
@@ -423,20 +349,8 @@ def _planned(alias: str) -> set[str]:
     }
 
 
-def _where_it_may_be(handler: Handler, queues: dict[str, Queue]) -> str:
-    name = handler.queue
-    if handler.queue_made_by is not None:
-        return f"Run {handler.queue_made_by}, which makes it."
-    close = get_close_matches(name.lower(), queues, n=1)
-    if close:
-        return f"Did you mean {queues[close[0]].name!r}?"
-    return (
-        f"Make it in a migration: CreateQueue({name!r}), or now: manage.py pgqueue_create {name}."
-    )
-
-
 def _place(error: BaseException) -> str:
-    """File and line of the project's code that caused an error."""
+    """The file and line of the project's code that caused an error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = __file__.rpartition("checks.py")[0]
     theirs = [
@@ -446,18 +360,3 @@ def _place(error: BaseException) -> str:
     ]
     frame = (theirs or list(frames))[-1]
     return f"{frame.filename}, line {frame.lineno}"
-
-
-def _asked(databases: Aliases) -> str | None:
-    """The alias of the queues' database, if checks may query it, else None."""
-    if conf.problem("DATABASE"):
-        return None
-    alias = Queue.objects.database()
-    if alias in (databases or ()) and connections[alias].vendor == "postgresql":
-        return alias
-    return None
-
-
-def _without_migrations() -> bool:
-    modules = django_settings.MIGRATION_MODULES
-    return APP in modules and modules[APP] is None

@@ -5,21 +5,21 @@ key                  default    meaning
 ===================  =========  =================================================================
 DATABASE             None       alias of the database that holds the queues; None: as the routers
                                 say. Set it together with ``django_pgqueue.routers.QueueRouter``.
-ATTEMPTS_KEPT        20         failed attempts that are stored per message, with their errors
-ATTEMPTS_PER_QUEUE   100000     failed attempts that are stored per queue, the newest
+ATTEMPTS_KEPT        20         failed attempts that are stored for each message: the last ones
+ATTEMPTS_PER_QUEUE   100000     failed attempts that are stored for each queue: the last ones
 CACHE_SECONDS        5.0        seconds for which a process caches a queue's settings
-COPY_THRESHOLD       500        ``send_batch`` uses COPY from this number of messages on
-EXACT_COUNT_LIMIT    10000      ``metrics`` counts exactly up to this number of rows
+COPY_THRESHOLD       500        number of messages from which ``send_batch`` uses COPY
+EXACT_COUNT_LIMIT    10000      number of rows up to which ``metrics`` counts exactly
 HISTORY_SECONDS      10.0       seconds between two writes of a consumer to the admin's history;
                                 None: no history is kept
 LOCK_SECONDS         30.0       seconds that ``drop_queue`` and ``repartition`` wait for locks
-MAINTENANCE_SECONDS  60.0       least seconds between two rounds of consumers' maintenance; None:
-                                no maintenance by consumers: run ``manage.py pgqueue_maintain``
+MAINTENANCE_SECONDS  60.0       minimum seconds between two rounds of maintenance by consumers;
+                                None: consumers do none, ``manage.py pgqueue_maintain`` does it
 MASK                 ()         regular expressions: matches in stored errors become ********
 PREPARE_STATEMENTS   True       psycopg prepares statements that run often
 QUEUES_FOR           None       dotted name of a function that takes a request of the admin and
                                 returns the queryset of the queues that it may see; None: all
-MASKED_KEYS          password…  the admin masks values under keys that contain one of these words
+MASKED_KEYS          password…  words: the admin masks values whose key contains one of them
 OVERVIEW_TOKEN       None       a program that sends it as ``Authorization: Bearer`` may read the
                                 admin's ``overview.json`` without a session
 TRACEBACK_LENGTH     8192       characters of a failed attempt's traceback that are stored
@@ -37,8 +37,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_pgqueue.settings import DEFAULTS, mistake
-
-__all__ = ["DEFAULTS", "problem", "settings"]
 
 
 def problem(name: str | None = None) -> str | None:
@@ -58,7 +56,7 @@ def problem(name: str | None = None) -> str | None:
 
 
 class Settings:
-    """Reads keys of ``settings.PGQUEUE`` at first use, and again after a test changes them."""
+    """Reads keys of ``settings.PGQUEUE`` at first use, and again after a test has changed them."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in DEFAULTS:

@@ -1,7 +1,6 @@
 """The next tick of cron expressions and intervals.
 
-Expressions are parsed by cronsim, which follows Debian's cron (``pip install
-django-postgres-mq[schedules]``).
+cronsim (``pip install django-postgres-mq[schedules]``) parses expressions as Debian's cron does.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_pgqueue.errors import InvalidArgument
 
-__all__ = ["available", "check", "following", "following_interval", "zone"]
-
 cronsim: Any = import_module("cronsim") if find_spec("cronsim") else None
 
 _UTC = dt.timezone.utc
 
 
 def available() -> bool:
-    """Whether cronsim is installed, which cron expressions need."""
+    """Whether cronsim is installed. Cron expressions need it."""
     return cronsim is not None
 
 
@@ -40,15 +37,15 @@ def zone(name: str) -> ZoneInfo:
 
 
 def check(expression: str, time_zone: str) -> None:
-    """Raise InvalidArgument unless this is a cron expression with a next tick."""
+    """Raises InvalidArgument unless this is a cron expression with a next tick."""
     following(expression, time_zone, dt.datetime.now(_UTC))
 
 
 def following(expression: str, time_zone: str, after: dt.datetime) -> dt.datetime:
     """The first tick of the expression after ``after``, in UTC.
 
-    A tick in an hour that daylight saving time skips is moved to the end of that hour. In a
-    repeated hour it occurs once:
+    If daylight saving time skips an hour, its ticks move to the end of that hour. In an hour that
+    is repeated, a tick at a fixed time comes once.
 
     >>> at = dt.datetime(2026, 3, 28, 12, tzinfo=dt.timezone.utc)
     >>> following("30 2 * * *", "Europe/Berlin", at).isoformat()

@@ -8,8 +8,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["Undecoded", "decode"]
-
 msgspec: Any = import_module("msgspec") if find_spec("msgspec") else None
 
 # json.loads without its search for surrounding white space, which jsonb never has.
@@ -17,10 +15,10 @@ _raw_decode = json.JSONDecoder().raw_decode
 
 
 class Undecoded(str):
-    """The text of a body that is JSON to PostgreSQL, but that Python's json cannot decode.
+    """The text of a body that PostgreSQL takes for JSON, but Python's json cannot decode.
 
-    It has a whole number of more than 4,300 digits, or nests deeper than the interpreter allows. An
-    exception would keep all messages of the same read from their handlers.
+    It has a whole number of more than 4,300 digits, or nests deeper than the interpreter allows. It
+    is no exception, because that would keep all messages of the same read from their handlers.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Encodes Python values to JSON text, like Django's encoder, but without importing Django."""
+"""Encodes Python values as JSON text, as Django's encoder does, without importing Django."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import json
 import sys
 import uuid
 from typing import Any
-
-__all__ = ["encode"]
 
 
 class Encoder(json.JSONEncoder):
@@ -39,7 +37,7 @@ encode = Encoder(
 
 
 def _milliseconds(text: str, microsecond: int) -> str:
-    """Shorten the microseconds in the text of a datetime or time to milliseconds."""
+    """The text of a datetime or time, with its microseconds cut to milliseconds."""
     if not microsecond:
         return text
     end = text.index(".") + 4
@@ -57,6 +55,7 @@ def _duration(length: dt.timedelta) -> str:
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether this is one of Django's lazy texts. If so, Django is already imported."""
+    """Whether this is one of Django's lazy texts."""
+    # A lazy text can exist only if Django is imported already.
     module = sys.modules.get("django.utils.functional")
     return module is not None and isinstance(value, module.Promise)

@@ -5,9 +5,9 @@ The hierarchy::
     * PgQueueError
       x QueueNotFound         no queue of that name
       x TablesMissing         the migrations have not run; with Django also a ProgrammingError
-      x QueueMismatch         the queue exists with another storage than asked for
+      x QueueMismatch         the queue exists with other storage than asked for
       x QueueBusy             other transactions kept the queue's tables locked
-        + QueueConverting     another process converts the queue
+        + QueueConverting     another process is converting the queue
       x QueueInUse            the queue is the dead-letter queue of another one
       x UntrustedSource       a dead letter whose header may be forged
       x NeverRead             a message that was peeked at, not read, has no lease
@@ -21,7 +21,7 @@ The hierarchy::
         + InvalidMessage      a body or headers that PostgreSQL's jsonb cannot hold
       x HandlerTimeout        a handler exceeded its timeout
       x TransactionRefused    a read inside the caller's transaction
-      x ImmutableMessage      a message row is written once
+      x ImmutableMessage      a message was changed after it was sent
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PgQueueError(Exception):
     """The base class of all exceptions of the package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle the text: most subclasses build it from other arguments, which are not kept.
+        # Pickle the finished text: the arguments that subclasses make it from are not kept.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -97,7 +97,7 @@ class TablesMissing(PgQueueError):
 
 
 class QueueMismatch(PgQueueError):
-    """``create_queue`` found the queue with another storage than asked for."""
+    """``create_queue`` found the queue with other storage than asked for."""
 
     def __init__(self, name: str, setting: str, found: object, asked: object) -> None:
         super().__init__(
@@ -127,7 +127,7 @@ class QueueConverting(QueueBusy):
 
 
 class QueueInUse(PgQueueError):
-    """The queue takes dead letters of other queues, so it was not dropped."""
+    """The queue is the dead-letter queue of others, so it was not dropped."""
 
     def __init__(self, name: str, sources: str) -> None:
         super().__init__(
@@ -137,7 +137,7 @@ class QueueInUse(PgQueueError):
 
 
 class UntrustedSource(PgQueueError):
-    """A dead letter may be forged: a role that can write it cannot send to its source queue.
+    """A dead letter may be forged: a role could write it that may not send to its source queue.
 
     ``redrive`` leaves it in the dead-letter queue. Name the target queue with ``to=``.
     """
@@ -151,7 +151,7 @@ class UntrustedSource(PgQueueError):
 
 
 class NeverRead(PgQueueError):
-    """The message has no lease, so it cannot be settled or extended."""
+    """The message was not read. So it has no lease, and cannot be settled."""
 
     def __init__(self, pk: int) -> None:
         super().__init__(
@@ -182,10 +182,7 @@ class MessageFailed(PgQueueError):
 
 
 class MessageCancelled(MessageFailed):
-    """The message was cancelled: there is no result.
-
-    ``reason`` is the reason that ``cancel`` was given, or None.
-    """
+    """The message was cancelled: there is no result. ``reason`` is that of ``cancel``, or None."""
 
     def __init__(self, name: str, message_id: int, reason: str | None = None) -> None:
         self.reason = reason
@@ -206,7 +203,7 @@ class ResultNotReady(PgQueueError, TimeoutError):
 
 
 class LeaseLost(PgQueueError):
-    """The receipt is no longer valid: the message was read again after its lease, or is gone."""
+    """The receipt is no longer valid: the message was read again, or is not in the queue."""
 
     def __init__(self, receipt: object) -> None:
         super().__init__(
@@ -220,7 +217,7 @@ class InvalidArgument(PgQueueError, ValueError):
 
 
 class InvalidQueueName(InvalidArgument):
-    """Not a queue name: it has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
+    """Not a queue name. A name has 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``."""
 
     def __init__(self, name: object) -> None:
         super().__init__(
@@ -233,9 +230,9 @@ class InvalidMessage(InvalidArgument):
 
 
 class HandlerTimeout(PgQueueError):
-    """Raised inside a handler that exceeds its ``timeout``. If you catch it, re-raise it.
+    """Raised inside a handler that exceeds its ``timeout``. If you catch it, raise it again.
 
-    It can only interrupt Python code. A handler that waits in a system call is abandoned, and its
+    It interrupts only Python code. A handler that waits in a system call is abandoned, and its
     thread replaced.
     """
 
@@ -244,7 +241,7 @@ class HandlerTimeout(PgQueueError):
 
 
 class TransactionRefused(PgQueueError):
-    """A read inside the caller's transaction was refused, since it would give no lease."""
+    """A read inside the caller's transaction was refused, because it would give no lease."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(

@@ -5,42 +5,38 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from functools import reduce
-from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from django.apps import apps
-from django.utils.module_loading import autodiscover_modules, module_has_submodule
+from django.utils.module_loading import autodiscover_modules
 
 from django_pgqueue import arguments, bodies
 from django_pgqueue.acks import AckPolicy, AckPolicyName
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.retries import Exponential, RetryStrategy
 
-__all__ = [
-    "Handler",
-    "autodiscover",
-    "consumer",
-    "discover",
-    "discover_with",
-    "handler_of",
-    "handlers",
-    "register",
-]
+__all__ = ["consumer"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Ten attempts over about a quarter of an hour, then the message fails.
+#: Ten attempts within about a quarter of an hour; then the message fails.
 DEFAULT_RETRY = Exponential(first=1, longest=300, max_attempts=10, jitter=True)
+
+#: The options that are a length of time, with the least that each may be.
+_DURATIONS = {
+    "visibility_timeout": arguments.POSITIVE,
+    "timeout": arguments.POSITIVE,
+    "min_fetch_interval": 0,
+    "max_fetch_interval": 0,
+}
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A function that consumes a queue, and its options. See :func:`consumer` for the fields.
+    """A function that consumes a queue, and its options: those of :func:`consumer`.
 
-    :func:`consumer` repeats the defaults, since editors show its signature as written.
+    :func:`consumer` repeats the defaults, because editors show its signature as written.
     """
 
     queue: str
@@ -70,18 +66,10 @@ class Handler:
         except ValueError as error:
             names = ", ".join(policy.name for policy in AckPolicy)
             raise InvalidArgument(f"ack_policy must be one of {names}: {error}") from error
-        for name in ("visibility_timeout", "timeout"):
-            value = getattr(self, name)
-            if value is not None:
-                seconds = arguments.duration(value, name).total_seconds()
-                if seconds <= 0:
-                    raise InvalidArgument(f"{name} must be more than zero seconds, not {value!r}")
+        for name, least in _DURATIONS.items():
+            if (value := getattr(self, name)) is not None:
+                seconds = arguments.duration(value, name, least=least).total_seconds()
                 object.__setattr__(self, name, seconds)
-        for name in ("min_fetch_interval", "max_fetch_interval"):
-            seconds = arguments.duration(getattr(self, name), name).total_seconds()
-            if seconds < 0:
-                raise InvalidArgument(f"{name} must be zero seconds or more")
-            object.__setattr__(self, name, seconds)
         if not callable(getattr(self.retry, "delay", None)):
             raise InvalidArgument(
                 f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), or have "
@@ -89,8 +77,8 @@ class Handler:
             )
         for name in ("max_deliveries", "max_workers", "batch_size", "fetch_batch_size"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidArgument(f"{name} must be a whole number, at least 1, not {value!r}")
+            if value is not None:
+                arguments.count(value, name)
         if self.overfetch_factor < 1:
             raise InvalidArgument("overfetch_factor must be at least 1")
         if self.is_async and (self.locked or self.ack_policy is AckPolicy.TRANSACTIONAL):
@@ -118,7 +106,7 @@ class Handler:
 
     @property
     def workers(self) -> int:
-        """The number of concurrent runs in a process, unless ``runconsumer --workers`` is given."""
+        """The concurrent runs in a process, unless ``runconsumer --workers`` is given."""
         return self.max_workers or (100 if self.is_async else 4)
 
     @property
@@ -141,19 +129,19 @@ class Handler:
 
     @property
     def has_timeouts(self) -> bool:
-        """Whether any run may have a timeout."""
+        """Whether a run can have a timeout."""
         return self.timeout is not None
 
     def timeout_of(self, message: Any) -> float | None:
-        """The seconds that a run on this message may take; None for no limit."""
+        """The timeout of a run on this message in seconds, or None."""
         return self.timeout
 
     def retry_of(self, message: Any) -> RetryStrategy:
         """The strategy that decides when this message is tried again."""
         return self.retry
 
-    def name(self, messages: Sequence[Any]) -> None:
-        """Set ``task`` on the messages, if the queue runs more than one function."""
+    def set_tasks(self, messages: Sequence[Any]) -> None:
+        """Set each message's ``task``. Handlers of task backends override this."""
 
     def result_of(self, returned: Any) -> str | None:
         """The return value as JSON text for the archive, or None without ``keep_result``.
@@ -186,13 +174,12 @@ def consumer(
     min_fetch_interval: float | dt.timedelta = 0.0,
     max_fetch_interval: float | dt.timedelta = 1.0,
     middleware: Sequence[Callable[..., Any]] = (),
-    **unknown: NoReturn,
 ) -> Callable[[F], F]:
     """Make a function the consumer of a queue: ``manage.py runconsumer`` runs it.
 
-    The function takes a message, or the body as a dataclass, TypedDict or pydantic model, which
-    validates it. Further parameters named ``message`` and ``context`` are filled in. The function
-    stays a plain function that tests can call.
+    The function takes a message. If its parameter is annotated with a dataclass, TypedDict or
+    pydantic model, it takes the body, validated and converted to that type. Further parameters
+    named ``message`` and ``context`` are filled in. Tests can call the function as it is.
 
     Options, each with its unit and default:
 
@@ -203,7 +190,7 @@ def consumer(
     ``max_deliveries`` (the queue's, which is 20 by default)
         deliveries after which the message fails without another run
     ``visibility_timeout`` (the queue's)
-        seconds of a lease; it is extended for as long as the handler runs
+        seconds of a lease; the consumer extends it while the handler runs
     ``timeout`` (None)
         seconds after which a run is interrupted and counts as failed
     ``batch`` (False), ``batch_size`` (100)
@@ -211,14 +198,14 @@ def consumer(
     ``locked`` (False)
         read, process and archive in one transaction that locks the row
     ``keep_result`` (False)
-        the archive keeps what the function returns, for :meth:`BoundQueue.result`; a batch
-        function returns a list with a result for each message
+        archive what the function returns, for :meth:`BoundQueue.result`; a batch function returns
+        a list with a result for each message
     ``max_workers`` (4; 100 for an async function)
-        handler runs at once in a process
+        concurrent runs in a process
     ``fetch_batch_size`` (500), ``overfetch_factor`` (1.5)
-        messages per read, and the size of the buffer as a multiple of it
+        messages per read, and the buffer's capacity as a multiple of that number
     ``min_fetch_interval`` (0), ``max_fetch_interval`` (1)
-        seconds between reads: after a full one, and after an empty one
+        seconds between two reads: at least, after a full one; at most, after an empty one
     ``middleware`` (none)
         callables that wrap the handler, outermost first, in the form of Django's middleware
     ``using`` (as the routers say)
@@ -230,40 +217,18 @@ def consumer(
         def charge(message):
             ...
 
-    Raises InvalidArgument for an unknown option, an invalid value, a missing queue name, and a
-    queue that already has a consumer.
+    Raises InvalidArgument for an invalid value, a missing queue name, and a queue that already has
+    a consumer.
     """
+    options: dict[str, Any] = dict(locals())  # all parameters are fields of Handler
     if callable(queue):
         name = getattr(queue, "__name__", repr(queue))
         raise InvalidArgument(
             f'@consumer needs the name of a queue: write @consumer("orders") above {name}'
         )
-    if unknown:
-        raise InvalidArgument(_unknown_option(next(iter(unknown))))
 
     def decorate(function: F) -> F:
-        register(
-            Handler(
-                queue,
-                function,
-                using=using,
-                ack_policy=ack_policy,  # type: ignore[arg-type]  # it takes names too
-                retry=retry,
-                max_deliveries=max_deliveries,
-                visibility_timeout=visibility_timeout,  # type: ignore[arg-type]
-                timeout=timeout,  # type: ignore[arg-type]
-                batch=batch,
-                batch_size=batch_size,
-                locked=locked,
-                keep_result=keep_result,
-                max_workers=max_workers,
-                fetch_batch_size=fetch_batch_size,
-                overfetch_factor=overfetch_factor,
-                min_fetch_interval=min_fetch_interval,  # type: ignore[arg-type]
-                max_fetch_interval=max_fetch_interval,  # type: ignore[arg-type]
-                middleware=middleware,
-            )
-        )
+        register(Handler(function=function, **options))
         return function
 
     return decorate
@@ -283,52 +248,20 @@ def register(handler: Handler) -> None:
 
 
 def discover_with(discover: Callable[[], None]) -> None:
-    """Add a function that :func:`autodiscover` calls, to register handlers from other modules."""
+    """Have :func:`autodiscover` call a function, which registers more handlers."""
     if discover not in _discoverers:
         _discoverers.append(discover)
 
 
-def _unknown_option(name: str) -> str:
-    known = [each.name for each in fields(Handler) if each.init]
-    known = [each for each in known if each not in ("queue", "function")]
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    return f"@consumer has no option {name!r}: {hint}"
-
-
 def autodiscover() -> None:
-    """Import ``consumers.py`` of every installed app, and call the functions of discover_with."""
+    """Import ``consumers.py`` of every installed app, and register the handlers of tasks."""
     autodiscover_modules("consumers")
     for discover in _discoverers:
         discover()
 
 
-def discover() -> list[InvalidArgument]:
-    """Import ``consumers.py`` of every installed app, and return their InvalidArgument errors.
-
-    These are handlers with bad options, and second handlers of a queue. Other exceptions are
-    raised.
-
-    >>> discover()
-    []
-    """
-    mistakes = []
-    for config in apps.get_app_configs():
-        if config.module is not None and module_has_submodule(config.module, "consumers"):
-            try:
-                import_module(f"{config.name}.consumers")
-            except InvalidArgument as mistake:
-                mistakes.append(mistake)
-    for each in _discoverers:
-        try:
-            each()
-        except InvalidArgument as mistake:
-            mistakes.append(mistake)
-    return mistakes
-
-
 def handlers(queues: Sequence[str] = ()) -> list[Handler]:
-    """The registered handlers of these queues, by default of all.
+    """The registered handlers of these queues, or of all queues.
 
     Raises InvalidArgument for a queue without a handler.
     """

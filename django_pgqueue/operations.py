@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from django.apps.registry import Apps
@@ -29,31 +28,11 @@ from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.maintenance import tables
 from django_pgqueue.topics import topic_pattern
 
-__all__ = [
-    "AlterQueue",
-    "BindTopic",
-    "CreateQueue",
-    "DropQueue",
-    "QueueOperation",
-    "UnbindTopic",
-    "operations_in",
-]
+__all__ = ["AlterQueue", "BindTopic", "CreateQueue", "DropQueue", "UnbindTopic"]
 
 Duration = dt.timedelta | float
 
 _UNSET: Any = object()
-#: Settings that are fixed when a queue is made; manage.py pgqueue_partition converts a queue.
-_STORAGE = ("partition_interval", "unlogged")
-_CHANGEABLE = (
-    "visibility_timeout",
-    "max_deliveries",
-    "dead_letter_queue",
-    "retention",
-    "dedup_window",
-    "age_limit",
-    "paused",
-    "notify",
-)
 
 
 class QueueOperation(Operation):
@@ -62,6 +41,12 @@ class QueueOperation(Operation):
     reduces_to_sql = False
     reversible = True
     name: str
+    #: The start of ``migration_name_fragment``.
+    fragment: str
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"{self.fragment}_{''.join(c if c.isalnum() else '_' for c in self.name.lower())}"
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Do nothing: queues are not part of the model state."""
@@ -89,7 +74,7 @@ class QueueOperation(Operation):
 class CreateQueue(QueueOperation):
     """Make a queue. Reversed, drops it with its messages.
 
-    ``settings`` are those of ``create_queue``, and ``paused``. Durations are in seconds or a
+    The settings are those of ``create_queue``, and ``paused``. Durations are in seconds or a
     timedelta. ``dead_letter_queue`` names a queue that an earlier operation makes. If a queue with
     this name exists, it is not changed.
 
@@ -101,7 +86,9 @@ class CreateQueue(QueueOperation):
     when it runs and the dead-letter queue does not exist.
     """
 
-    # Each setting is a parameter, since squashmigrations writes only parameters of the signature.
+    fragment = "queue"
+
+    # Each setting is a parameter, because squashmigrations writes only parameters of the signature.
     def __init__(
         self,
         name: str,
@@ -116,34 +103,16 @@ class CreateQueue(QueueOperation):
         unlogged: bool = _UNSET,
         paused: bool = _UNSET,
         notify: bool = _UNSET,
-        **unknown: Any,
     ) -> None:
+        self.settings = _given(locals())
         self.name: str = arguments.queue_name(name)
-        self.settings: dict[str, Any] = _given(
-            visibility_timeout=visibility_timeout,
-            max_deliveries=max_deliveries,
-            dead_letter_queue=dead_letter_queue,
-            retention=retention,
-            partition_interval=partition_interval,
-            dedup_window=dedup_window,
-            age_limit=age_limit,
-            unlogged=unlogged,
-            paused=paused,
-            notify=notify,
-            **unknown,
-        )
-        label = f"{type(self).__name__}({name!r})"
-        self._checked = _checked(self.settings, (*_CHANGEABLE, *_STORAGE), label)
+        self._checked = _checked(self.settings, f"{type(self).__name__}({name!r})")
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         return type(self).__name__, [self.name], self.settings
 
     def describe(self) -> str:
         return f"Create queue {self.name}"
-
-    @property
-    def migration_name_fragment(self) -> str:
-        return f"queue_{_fragment(self.name)}"
 
     def forwards(self, database: _Database) -> None:
         if database.find(self.name) is None:
@@ -158,9 +127,9 @@ class CreateQueue(QueueOperation):
 class AlterQueue(QueueOperation):
     """Change settings of a queue. Reversed, sets the values in ``before``.
 
-    ``settings`` are those of ``CreateQueue`` except for ``partition_interval`` and ``unlogged``:
-    see ``manage.py pgqueue_partition``. Other settings keep their values. Without ``before`` the
-    operation cannot be reversed.
+    The settings are those of ``CreateQueue`` except for ``partition_interval``, which ``manage.py
+    pgqueue_partition`` changes, and ``unlogged``. Other settings keep their values. Without
+    ``before`` the operation cannot be reversed.
 
     ::
 
@@ -169,6 +138,8 @@ class AlterQueue(QueueOperation):
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
     when it runs and there is no such queue.
     """
+
+    fragment = "alter_queue"
 
     def __init__(
         self,
@@ -183,32 +154,20 @@ class AlterQueue(QueueOperation):
         age_limit: Duration | None = _UNSET,
         paused: bool = _UNSET,
         notify: bool = _UNSET,
-        **unknown: Any,
     ) -> None:
+        self.settings = settings = _given(locals())
         self.name: str = arguments.queue_name(name)
         self.before = before
-        self.settings: dict[str, Any] = _given(
-            visibility_timeout=visibility_timeout,
-            max_deliveries=max_deliveries,
-            dead_letter_queue=dead_letter_queue,
-            retention=retention,
-            dedup_window=dedup_window,
-            age_limit=age_limit,
-            paused=paused,
-            notify=notify,
-            **unknown,
-        )
         label = f"AlterQueue({name!r})"
-        settings = self.settings
         if not settings:
             raise InvalidArgument(f"{label} changes nothing: name a setting, as max_deliveries=20")
-        self._checked = _checked(settings, _CHANGEABLE, label)
-        self._checked_before = _checked(before or {}, _CHANGEABLE, f"{label} before")
         if before is not None and before.keys() != settings.keys():
             raise InvalidArgument(
                 f"{label}: before must name the same settings as are changed "
                 f"({', '.join(sorted(settings))}), not {', '.join(sorted(before)) or 'none'}"
             )
+        self._checked = _checked(settings, label)
+        self._checked_before = _checked(before or {}, f"{label} before")
         self.reversible: bool = before is not None  # type: ignore[misc]
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -217,10 +176,6 @@ class AlterQueue(QueueOperation):
 
     def describe(self) -> str:
         return f"Change {', '.join(sorted(self.settings))} of queue {self.name}"
-
-    @property
-    def migration_name_fragment(self) -> str:
-        return f"alter_queue_{_fragment(self.name)}"
 
     def forwards(self, database: _Database) -> None:
         database.change(self.name, self._checked, self.describe())
@@ -237,7 +192,7 @@ class AlterQueue(QueueOperation):
 class DropQueue(CreateQueue):
     """Drop a queue with its messages and its archive. Reversed, makes an empty queue.
 
-    ``settings`` are those of the queue that the reversal makes. Does nothing if the queue does not
+    The settings are those of the queue that the reversal makes. Does nothing if the queue does not
     exist.
 
     ::
@@ -245,21 +200,14 @@ class DropQueue(CreateQueue):
         DropQueue("orders", visibility_timeout=60)
 
     Raises InvalidQueueName and InvalidArgument when the migration is loaded, and InvalidArgument
-    when it runs and the queue takes the dead letters of another.
+    when it runs and the queue is the dead-letter queue of another.
     """
+
+    fragment = "drop_queue"
+    forwards, backwards = CreateQueue.backwards, CreateQueue.forwards
 
     def describe(self) -> str:
         return f"Drop queue {self.name}"
-
-    @property
-    def migration_name_fragment(self) -> str:
-        return f"drop_queue_{_fragment(self.name)}"
-
-    def forwards(self, database: _Database) -> None:
-        super().backwards(database)
-
-    def backwards(self, database: _Database) -> None:
-        super().forwards(database)
 
 
 class BindTopic(QueueOperation):
@@ -273,6 +221,8 @@ class BindTopic(QueueOperation):
     when it runs and there is no such queue.
     """
 
+    fragment = "bind"
+
     def __init__(self, pattern: str, queue: str) -> None:
         self.pattern: str = topic_pattern(pattern)
         self.name: str = arguments.queue_name(queue)
@@ -282,10 +232,6 @@ class BindTopic(QueueOperation):
 
     def describe(self) -> str:
         return f"Bind topic {self.pattern} to queue {self.name}"
-
-    @property
-    def migration_name_fragment(self) -> str:
-        return f"bind_{_fragment(self.name)}"
 
     def forwards(self, database: _Database) -> None:
         queue = database.get(self.name, self.describe())
@@ -307,22 +253,15 @@ class UnbindTopic(BindTopic):
     Raises what :class:`BindTopic` raises.
     """
 
+    fragment = "unbind"
+    forwards, backwards = BindTopic.backwards, BindTopic.forwards
+
     def describe(self) -> str:
         return f"Unbind topic {self.pattern} from queue {self.name}"
 
-    @property
-    def migration_name_fragment(self) -> str:
-        return f"unbind_{_fragment(self.name)}"
-
-    def forwards(self, database: _Database) -> None:
-        super().backwards(database)
-
-    def backwards(self, database: _Database) -> None:
-        super().forwards(database)
-
 
 class _Database:
-    """The queues and bindings of one database, in the model state of this migration."""
+    """The queues and bindings of one database, through the models of this migration's state."""
 
     def __init__(self, schema_editor: Any, apps: Apps) -> None:
         self._connection = schema_editor.connection
@@ -385,27 +324,24 @@ class _Database:
             tables.drop_tables(cursor, number, name=queue.name)
 
     def _with_target(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        settings = dict(settings)
-        if target := settings.get("dead_letter_queue"):
-            found = self.get(target, f"dead_letter_queue of queue {name!r}")
-            self._refuse_loop(name, found)
-            settings["dead_letter_queue"] = found
-        return settings
-
-    def _refuse_loop(self, name: str, target: Any) -> None:
+        """The settings, with the dead-letter queue as a model. Refuses a cycle of such queues."""
+        if not (target := settings.get("dead_letter_queue")):
+            return settings
+        found = queue = self.get(target, f"dead_letter_queue of queue {name!r}")
         passed = [name]
-        while target is not None:
-            passed.append(target.name)
-            if target.name.lower() == name.lower():
+        while queue is not None:
+            passed.append(queue.name)
+            if queue.name.lower() == name.lower():
                 raise InvalidArgument(
                     f"the dead-letter queues would form a cycle: {' -> '.join(passed)}. Leave one "
                     f"of these queues without a dead_letter_queue"
                 )
-            target = target.dead_letter_queue
+            queue = queue.dead_letter_queue
+        return {**settings, "dead_letter_queue": found}
 
 
 def operations_in(graph: MigrationGraph) -> Iterator[tuple[tuple[str, str], QueueOperation]]:
-    """The queue operations of all migrations, in order, each with its migration's key."""
+    """The queue operations of all migrations, in the order of the migrations, with their keys."""
     plan = dict.fromkeys(key for leaf in graph.leaf_nodes() for key in graph.forwards_plan(leaf))
     for key in plan:
         migration = graph.nodes[key]
@@ -429,34 +365,29 @@ def _keeps_queues(schema_editor: Any, apps: Apps) -> bool:
     )
 
 
-def _given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not _UNSET}
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among an operation's arguments that were given."""
+    return {name: arguments[name] for name in _CHECKS if arguments.get(name, _UNSET) is not _UNSET}
 
 
-def _checked(settings: Mapping[str, Any], known: tuple[str, ...], label: str) -> dict[str, Any]:
+def _checked(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
     """Validate settings and convert them to model values. Raises InvalidArgument."""
     checked = {}
     for name, value in settings.items():
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-            if name in _STORAGE:
-                advice = "convert the queue with manage.py pgqueue_partition, or make it anew"
-            raise InvalidArgument(f"{label} has no setting {name!r}: {advice}")
         try:
-            checked[name] = _CHECKS[name](name, value)
+            checked[name] = _CHECKS[name](value, name)
         except InvalidArgument as error:
             raise InvalidArgument(f"{label}: {error}") from error
     return checked
 
 
-def _flag(name: str, value: object) -> bool:
+def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} must be True or False, not {value!r}")
     return value
 
 
-def _queue_or_none(name: str, value: object) -> str | None:
+def _queue_or_none(value: object, name: str) -> str | None:
     try:
         return None if value is None else arguments.queue_name(value)
     except InvalidArgument as error:
@@ -464,18 +395,14 @@ def _queue_or_none(name: str, value: object) -> str | None:
 
 
 _CHECKS: dict[str, Any] = {
-    "visibility_timeout": lambda name, value: arguments.count(value, name),
-    "max_deliveries": lambda name, value: arguments.count(value, name),
+    "visibility_timeout": arguments.count,
+    "max_deliveries": arguments.count,
     "dead_letter_queue": _queue_or_none,
-    "retention": lambda name, value: arguments.span(value, name),
-    "partition_interval": lambda name, value: arguments.span(value, name),
-    "dedup_window": lambda name, value: arguments.span(value, name),
-    "age_limit": lambda name, value: arguments.span(value, name),
+    "retention": arguments.span,
+    "partition_interval": arguments.span,
+    "dedup_window": arguments.span,
+    "age_limit": arguments.span,
     "unlogged": _flag,
     "paused": _flag,
     "notify": _flag,
 }
-
-
-def _fragment(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name.lower())

@@ -1,10 +1,8 @@
-"""The registry of further pages on a consumer's health port."""
+"""Further pages that a consumer's health port serves, such as metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["pages"]
-
-#: By path: a function that returns content type and text.
+#: Functions that return the content type and the text of a page, by its path.
 pages: dict[str, Callable[[], tuple[str, bytes]]] = {}

@@ -1,7 +1,7 @@
 """A pytest plugin for projects with pytest-django: the test helpers as fixtures.
 
-pytest loads the plugin before Django is set up, so modules that need Django are imported at first
-use.
+pytest loads the plugin before Django is set up, so modules that need Django are imported when a
+fixture is used.
 """
 
 from __future__ import annotations
@@ -12,32 +12,18 @@ from typing import Any
 
 import pytest
 
-__all__ = [
-    "assert_enqueued",
-    "assert_not_enqueued",
-    "captured_messages",
-    "drain",
-    "eager",
-    "make_queue",
-    "travel",
-]
-
-
-def _testing() -> Any:
-    return import_module("django_pgqueue.testing")
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """Replace the plain tables that ``--no-migrations`` leaves by the queues' partitioned ones."""
+    """After ``--no-migrations`` replace Django's plain tables by the queues' partitioned ones."""
     result = yield
     if fixturedef.argname == "django_db_setup":
         apps = import_module("django.apps").apps
         if apps.is_installed("django_pgqueue"):
             with request.getfixturevalue("django_db_blocker").unblock():
-                import_module("django_pgqueue.testing.draining").replace_plain_tables()
+                import_module("django_pgqueue.testing.tables").replace_plain_tables()
     return result
 
 
@@ -63,35 +49,22 @@ def make_queue(db: None) -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def eager(db: None) -> Iterator[None]:
     """Each message is handled as soon as it is sent, until the end of the test."""
-    with _testing().eager():
+    with import_module("django_pgqueue.testing").eager():
         yield
 
 
-@pytest.fixture
-def drain(db: None) -> Any:
-    """:func:`django_pgqueue.testing.drain`"""
-    return _testing().drain
+def _helper(name: str) -> Any:
+    """A fixture that is a function of :mod:`django_pgqueue.testing`."""
+
+    def helper(db: None) -> Any:
+        return getattr(import_module("django_pgqueue.testing"), name)
+
+    helper.__doc__ = f":func:`django_pgqueue.testing.{name}`"
+    return pytest.fixture(name=name)(helper)
 
 
-@pytest.fixture
-def travel(db: None) -> Any:
-    """:func:`django_pgqueue.testing.travel`"""
-    return _testing().travel
-
-
-@pytest.fixture
-def assert_enqueued(db: None) -> Any:
-    """:func:`django_pgqueue.testing.assert_enqueued`"""
-    return _testing().assert_enqueued
-
-
-@pytest.fixture
-def assert_not_enqueued(db: None) -> Any:
-    """:func:`django_pgqueue.testing.assert_not_enqueued`"""
-    return _testing().assert_not_enqueued
-
-
-@pytest.fixture
-def captured_messages(db: None) -> Any:
-    """:func:`django_pgqueue.testing.captured_messages`"""
-    return _testing().captured_messages
+drain = _helper("drain")
+travel = _helper("travel")
+assert_enqueued = _helper("assert_enqueued")
+assert_not_enqueued = _helper("assert_not_enqueued")
+captured_messages = _helper("captured_messages")

@@ -1,7 +1,7 @@
 """Retry strategies: when a failed message is tried again.
 
-Strategies are small frozen objects, modelled on FastStream's SQL broker. Any object with a method
-``delay(attempt, elapsed)`` is a strategy.
+They follow FastStream's SQL broker. Any object with a method ``delay(attempt, elapsed)`` is a
+strategy.
 """
 
 from __future__ import annotations
@@ -9,20 +9,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 from django_pgqueue.errors import InvalidArgument
 
-__all__ = [
-    "Constant",
-    "Exponential",
-    "Linear",
-    "NoRetry",
-    "RetryStrategy",
-    "is_unlimited",
-    "wants_retry",
-]
+__all__ = ["Constant", "Exponential", "Linear", "NoRetry", "RetryStrategy"]
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
@@ -31,10 +23,10 @@ class RetryStrategy(Protocol):
     """The interface of a retry strategy."""
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
-        """Seconds until the next attempt, or None to give up.
+        """The seconds until the next attempt, or None to give up.
 
-        ``attempt`` is the number of the attempt that has just failed, from 1. ``elapsed`` is the
-        time in seconds since the first delivery.
+        ``attempt`` is the number of the attempt that has failed, from 1, ``elapsed`` the seconds
+        since the first delivery.
         """
 
 
@@ -52,11 +44,14 @@ class NoRetry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Limited:
-    """The options that all strategies share: when to give up, and on which exceptions.
+    """The options of all strategies but NoRetry.
 
-    ``max_attempts`` counts handler runs, the first one included. ``max_total_delay`` is in seconds
-    since the first delivery: no attempt is planned after it. Only exceptions of the types
-    ``retry_on`` are tried again, and never those of the types ``reject_on``, which wins.
+    ``max_attempts``
+        the most runs of the handler, the first included; None: no limit
+    ``max_total_delay``
+        seconds after the first delivery in which attempts may be planned; None: no limit
+    ``retry_on``, ``reject_on``
+        exception types that are retried, and types that never are, even if ``retry_on`` has them
 
     Raises InvalidArgument for invalid values.
     """
@@ -78,6 +73,9 @@ class _Limited:
             _check_number(self, "max_total_delay", 0, "or None for no limit")
         for name in ("retry_on", "reject_on"):
             object.__setattr__(self, name, _exception_types(getattr(self, name), name))
+        for name in ("seconds", "first", "step", "factor", "longest"):
+            if hasattr(self, name):
+                _check_number(self, name, 1 if name == "factor" else 0)
 
     def delay(self, attempt: int, elapsed: float) -> float | None:
         if self.max_attempts is not None and attempt >= self.max_attempts:
@@ -93,17 +91,13 @@ class _Limited:
 
 @dataclass(frozen=True)
 class Constant(_Limited):
-    """A constant wait.
+    """The same wait each time.
 
     >>> Constant(5, max_attempts=3).delay(1, 0.0)
     5
     """
 
     seconds: float = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_number(self, "seconds", 0)
 
     def wait(self, attempt: int) -> float:
         return self.seconds
@@ -122,11 +116,6 @@ class Linear(_Limited):
     step: float = 1.0
     longest: float = 3600.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("first", "step", "longest"):
-            _check_number(self, name, 0)
-
     def wait(self, attempt: int) -> float:
         return min(self.first + self.step * (attempt - 1), self.longest)
 
@@ -135,8 +124,8 @@ class Linear(_Limited):
 class Exponential(_Limited):
     """A wait that is multiplied by ``factor`` each time, up to ``longest`` seconds.
 
-    With ``jitter`` the wait is random between zero and this value ("full jitter", Brooker 2015, AWS
-    Architecture Blog), so that messages that failed together are not retried together.
+    With ``jitter`` the wait is a random part of that ("full jitter", Brooker 2015, AWS Architecture
+    Blog), so that messages that failed together are not retried together.
 
     >>> [Exponential(first=1).delay(attempt, 0.0) for attempt in (1, 2, 3)]
     [1.0, 2.0, 4.0]
@@ -147,20 +136,13 @@ class Exponential(_Limited):
     factor: float = 2.0
     longest: float = 3600.0
     jitter: bool = False
-    draw: random.Random = field(default_factory=random.Random, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_number(self, "first", 0)
-        _check_number(self, "factor", 1)
-        _check_number(self, "longest", 0)
 
     def wait(self, attempt: int) -> float:
         try:
             wait = min(self.first * self.factor ** (attempt - 1), self.longest)
         except OverflowError:
             wait = self.longest if self.first else self.first
-        return self.draw.uniform(0, wait) if self.jitter else wait
+        return random.uniform(0, wait) if self.jitter else wait
 
 
 def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
@@ -171,14 +153,14 @@ def wants_retry(strategy: RetryStrategy, error: BaseException) -> bool:
     """
     if isinstance(error, getattr(strategy, "reject_on", ())):
         return False
-    # Always retry after SystemExit and KeyboardInterrupt: the message did not cause them.
+    # SystemExit and KeyboardInterrupt are not the message's fault, so it is always retried.
     return not isinstance(error, Exception) or isinstance(
         error, getattr(strategy, "retry_on", (Exception,))
     )
 
 
 def is_unlimited(strategy: RetryStrategy) -> bool:
-    """Whether a strategy of this module has no limit of attempts, nor of total time.
+    """Whether a strategy of this module limits neither the attempts nor the total time.
 
     >>> is_unlimited(Exponential(first=1)), is_unlimited(Exponential(first=1, max_attempts=10))
     (True, False)

@@ -28,7 +28,7 @@ class QueueRouter:
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         if model._meta.app_label != APP:
             return None
-        # Related objects of a queue or message are in the database it was read from.
+        # Objects related to a queue or message are in the database that it was read from.
         instance = hints.get("instance")
         if instance is not None and instance._meta.app_label == APP and instance._state.db:
             return str(instance._state.db)

@@ -1,13 +1,11 @@
-"""How the engine's statements run on a connection of Django's.
+"""Runs the engine's statements on Django's connections, prepared by psycopg.
 
-Django binds values in the client, so the server parses and plans each statement each time: for one
-message that is half of a read's cost. psycopg prepares a statement that runs again and again, and
-the server then keeps its plan, which is at most ten seconds old
-(:func:`django_pgqueue.engine.runner.dated`). A pooler may exchange the session between two
-statements, and another client's statement may have the same name there: so nothing is prepared
-unless the server that answers is the one that the connection was opened to (:func:`_is_direct`).
-
-``PGQUEUE["PREPARE_STATEMENTS"] = False`` turns preparing off.
+Django binds values in the client, so the server parses and plans a statement each time, which is
+half the cost of a read of one message. psycopg prepares a statement that runs repeatedly, and the
+server then keeps its plan, for ten seconds at most (:func:`django_pgqueue.engine.runner.dated`).
+A pooler may change the session between two statements, and in the other session another client may
+have prepared a statement of the same name. So nothing is prepared behind a pooler
+(:func:`_is_direct`), nor with ``PGQUEUE["PREPARE_STATEMENTS"] = False``.
 """
 
 from __future__ import annotations
@@ -26,22 +24,20 @@ from django.db.backends.postgresql.base import Cursor
 from django_pgqueue.conf import settings
 from django_pgqueue.engine.runner import Rows, dated
 
-__all__ = ["DjangoRunner", "database_key", "preparing_cursor", "runner"]
-
-#: From which run of the same text on psycopg prepares a statement.
+#: psycopg prepares a statement when it runs for this time.
 THRESHOLD = 5
-#: Cursors of a connection at most: each holds its last row, with a body of any size.
+#: The most cursors of a connection: each holds its last row, with a body of any size.
 CURSORS = 16
 
-# The sessions that were looked at, and whether statements may be prepared there.
+# Whether statements may be prepared in a session, for the sessions that were tested.
 _found: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-# The cursors of each of Django's connections, by statement. A new cursor costs a tenth of the time
-# that a send takes in this process; another statement on a used cursor, a tenth of a read's.
+# The cursors of each of Django's connections, by statement. In this process a new cursor takes a
+# tenth of the time of a send, and another statement on a used cursor a tenth of that of a read.
 _cursors: WeakKeyDictionary[Any, dict[str, psycopg.Cursor[Any]]] = WeakKeyDictionary()
 
 
 class DjangoRunner:
-    """A database by its alias: statements run on Django's connection to it, in this thread."""
+    """Runs statements on this thread's Django connection to one database."""
 
     __slots__ = ("alias",)
 
@@ -72,8 +68,7 @@ class DjangoRunner:
 
     @property
     def may_lease(self) -> bool:
-        # The transaction that TestCase wraps around each test does not count, as it does not for
-        # atomic(durable=True).
+        # TestCase's transaction around each test is ignored, as it is by atomic(durable=True).
         blocks = connections[self.alias].atomic_blocks
         in_test_only = bool(blocks) and all(getattr(b, "_from_testcase", False) for b in blocks)
         return self.alone or in_test_only
@@ -104,23 +99,23 @@ def runner(alias: str) -> DjangoRunner:
 
 
 def database_key(alias: str) -> tuple[str, str]:
-    """An alias with the database that it stands for, which tests change: for what is remembered.
+    """A key for caches: the alias and the name of its database, which tests change.
 
-    Not asked of ``connections[alias]``: to find out whose connection that is takes longer.
+    Reads the settings if it can: ``connections[alias]`` takes longer.
     """
     known = connections.settings.get(alias) or connections[alias].settings_dict
     return alias, str(known["NAME"])
 
 
 def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
-    """A cursor that prepares ``text``, where statements are prepared on this connection; opens it.
+    """A psycopg cursor that prepares ``text``; None if nothing is prepared on this connection.
 
-    It is psycopg's own: the server binds the values. Run the statement and fetch its rows: the next
-    call for the same text returns the same cursor, which still knows how to adapt the values.
+    Opens the connection. The next call for the same text returns the same cursor, which still knows
+    how to adapt the values. So run the statement and fetch its rows before that.
     """
     if (
         not settings.PREPARE_STATEMENTS
-        # Code that watches statements sees those of Django's cursor.
+        # Execute wrappers and query logs see only statements of Django's cursor.
         or connection.execute_wrappers
         or connection.queries_logged
     ):
@@ -129,11 +124,11 @@ def preparing_cursor(connection: Any, text: str) -> psycopg.Cursor[Any] | None:
     connection.ensure_connection()
     connection.validate_thread_sharing()
     session = connection.connection
-    shared = connection.allow_thread_sharing  # then two threads may run a statement at once
+    shared = connection.allow_thread_sharing  # two threads may run a statement at the same time
     cursors = {} if shared else _cursors.setdefault(connection, {})
     cursor = cursors.pop(text, None)
     if cursor is None and len(cursors) == CURSORS:
-        cursor = cursors.pop(next(iter(cursors)))  # of the statement that ran longest ago
+        cursor = cursors.pop(next(iter(cursors)))  # the least recently used
     if cursor is None or cursor.connection is not session or cursor.closed:
         known = _found.get(session)
         if known is None:
@@ -152,10 +147,9 @@ def _look(connection: Any, session: Any) -> bool:
     factory: Any = session.cursor_factory
     found = _found[session] = (
         not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-        # Django gives dates another zone by a cursor of its own.
+        # For another time zone Django needs a cursor of its own.
         and connection.timezone is dt.timezone.utc
-        # A project that put its own cursors in the place of Django's, or that has psycopg prepare
-        # by a threshold of its own, keeps what it chose.
+        # A project's own cursor class or prepare_threshold takes precedence.
         and isinstance(session, psycopg.Connection)
         and factory is Cursor
         and session.prepare_threshold is None
@@ -167,6 +161,6 @@ def _look(connection: Any, session: Any) -> bool:
 
 
 def _is_direct(session: psycopg.Connection[Any]) -> bool:
-    """A pooler tells its clients another process id than that of the server's process."""
+    """Whether there is no pooler: a pooler reports another process id than the server's own."""
     row = session.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] == session.info.backend_pid

@@ -1,12 +1,13 @@
-"""The @schedule decorator, and the thread of each consumer process that sends what is due."""
+"""The @schedule decorator, and the loop of each consumer process that sends due schedules."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -16,10 +17,9 @@ from django_pgqueue import arguments, cron, ddl, signals
 from django_pgqueue.errors import InvalidArgument, PgQueueError
 from django_pgqueue.handlers import handler_of
 from django_pgqueue.models import Missed, Process, Queue, Schedule
-from django_pgqueue.worker.failures import Failures
-from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.loop import Loop, for_each
 
-__all__ = ["connect", "declared", "schedule", "synchronize"]
+__all__ = ["schedule"]
 
 T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue")
@@ -32,7 +32,7 @@ _GRACE = 60.0
 
 @dataclass(frozen=True)
 class Declaration:
-    """A schedule that the code declares: a consumer or task with ``@schedule``, and its times."""
+    """A schedule that the code declares with ``@schedule`` on a consumer or task."""
 
     name: str
     target: Any = field(compare=False)
@@ -42,7 +42,7 @@ class Declaration:
 
     @property
     def path(self) -> str:
-        """The path of the function."""
+        """The import path of the function."""
         return _path(self.target)
 
     @property
@@ -53,30 +53,29 @@ class Declaration:
         except LookupError:
             return False
 
-    def save(self, aliases: Iterable[str]) -> bool:
-        """Make or change its row, if its queue is in one of these databases."""
-        values: dict[str, Any] = {
-            **self.values,
-            "time_zone": self.values["time_zone"] or settings.TIME_ZONE,
-        }
+    def save(self, alias: str) -> bool:
+        """Create or update its row, if its queue is in this database. Returns whether it changed.
+
+        Raises InvalidArgument for a function without a queue.
+        """
         if not self.has_queue:
             raise InvalidArgument(
                 f"@schedule on {self.path} needs a queue: put @consumer or @task on it too"
             )
+        values = {**self.values, "time_zone": self.values["time_zone"] or settings.TIME_ZONE}
         if _is_task(self.target):
             message_of = getattr(self.target.get_backend(), "message_of", None)
             if message_of is None:
-                return False  # a backend that has no queues, as in tests
+                return False  # a backend without queues, as in tests
             message = message_of(self.target, list(self.args), dict(self.kwargs))
-            queue_name, using, values["body"] = message.queue, message.using, message.body
-            values["priority"] = message.priority
+            queue, using = message.queue, message.using
+            values |= {"body": message.body, "priority": message.priority}
         else:
             handler = handler_of(self.target)
-            queue_name, using = handler.queue, handler.using
-        alias = Queue.objects.database(using)
-        if alias not in aliases:
+            queue, using = handler.queue, handler.using
+        if Queue.objects.database(using) != alias:
             return False
-        return Schedule.objects.declare(self.name, queue_name, using=alias, **values)
+        return Schedule.objects.declare(self.name, queue, using=alias, **values)
 
 
 _declared: dict[str, Declaration] = {}
@@ -94,25 +93,25 @@ def schedule(
     priority: int = 0,
     name: str | None = None,
 ) -> Callable[[T], T]:
-    """Have a consumer's queue, or a task, sent a message at set times.
+    """Send a message to a consumer's queue, or enqueue a task, at set times.
 
-    Any running consumer process sends it: once for each tick, however many there are. The first
-    that starts makes a row of :class:`~django_pgqueue.models.Schedule`, where it can be changed
-    and paused without a restart.
+    Any running consumer process sends it. However many run, each tick is sent once. The first
+    process makes a row of :class:`~django_pgqueue.models.Schedule`, which can be changed and paused
+    without a restart.
 
     ``cron_expression``
-        five fields, as ``"0 4 * * *"``, in the time zone ``tz`` (``TIME_ZONE``)
+        five fields, as ``"0 4 * * *"``, in the time zone ``tz`` (default: ``TIME_ZONE``)
     ``every``
-        in place of it: seconds or a timedelta between two messages
+        instead of an expression: seconds or a timedelta between two messages
     ``missed`` ("once")
-        what becomes of ticks at which no consumer ran: ``"once"`` one message for all of them,
-        ``"all"`` one for each, ``"skip"`` none that is more than a minute late
+        ticks at which no consumer ran: ``"once"`` sends one message for all of them, ``"all"`` one
+        for each, ``"skip"`` none that is more than a minute late
     ``body``, ``priority``
         of the message to a consumer
     ``args``, ``kwargs``
-        of a task, which brings its own priority
+        of a task; its priority is its own
     ``name``
-        of the row (the function's path); needed for a second schedule of one function
+        of the row (default: the function's path); needed for a second schedule of one function
 
     ::
 
@@ -121,13 +120,11 @@ def schedule(
         def report(message):
             ...
 
-    Raises InvalidArgument for what makes no sense, and without cronsim for a cron expression.
+    Raises InvalidArgument for invalid values, and for a cron expression without cronsim.
     """
-    interval = None if every is None else arguments.duration(every, "every")
+    interval = arguments.span(every, "every")
     if bool(cron_expression) == (interval is not None):
         raise InvalidArgument('give a cron expression, as @schedule("0 4 * * *"), or every=')
-    if interval is not None and interval < dt.timedelta(seconds=1):
-        raise InvalidArgument(f"every must be at least a second, not {every!r}")
     if missed not in Missed.values:
         raise InvalidArgument(f"missed is one of {', '.join(Missed.values)}, not {missed!r}")
     if cron_expression:
@@ -165,45 +162,47 @@ def schedule(
 
 
 def declared() -> list[Declaration]:
-    """All with ``@schedule``, in the modules imported so far."""
+    """All schedules that the modules imported so far declare."""
     return list(_declared.values())
 
 
-def synchronize(aliases: Iterable[str]) -> int:
-    """Create or update the rows of all declared schedules in these databases.
+def synchronize(alias: str) -> int:
+    """Create or update the rows of all declared schedules of one database.
 
     Returns how many changed. A schedule that cannot be saved does not prevent saving the others: an
     invalid declaration is logged, and the first database error is raised at the end.
     """
     changed = 0
-    failures = Failures()
-    for declaration in declared():
-        with failures.of(declaration.name):
-            try:
-                changed += declaration.save(aliases)
-            except PgQueueError as error:
-                logger.error("schedule %s was not set up: %s", declaration.name, error)
-    failures.end()
+
+    def save(declaration: Declaration) -> None:
+        nonlocal changed
+        try:
+            changed += declaration.save(alias)
+        except PgQueueError as error:
+            logger.error("schedule %s was not set up: %s", declaration.name, error)
+
+    for_each(declared(), save)
     return changed
 
 
 class Ticker(Loop):
-    """Sends what is due, in the databases of one consumer process."""
+    """Sends due schedules, in the databases of one consumer process."""
 
     def __init__(
         self,
         queues: Mapping[str, Collection[int]],
         process_id: Callable[[str], int | None] = lambda alias: None,
     ) -> None:
-        """``queues``: the ids of those that the process consumes, by database. ``process_id``: its
-        row of :class:`~django_pgqueue.models.Process` in a database."""
+        """``queues``: the ids of the queues that the process consumes, by database.
+        ``process_id``: returns the id of its :class:`~django_pgqueue.models.Process` there."""
         super().__init__("schedules")
         self._queues = queues
         self._process_id = process_id
-        #: By database: when the declarations were looked at last, which were saved, and since when
-        #: no process has declared others.
-        self._tidied: dict[str, float] = {}
+        #: When the declarations were last saved, by database.
+        self._declared_at: dict[str, float] = {}
+        #: The names of the declarations that were saved, by database.
         self._saved: dict[str, list[str]] = {}
+        #: Since when no process has declared a schedule, by database and name.
         self._undeclared: dict[str, dict[str, float]] = {}
 
     def tick(self) -> float:
@@ -215,39 +214,42 @@ class Ticker(Loop):
         return max(wait, _SHORTEST)
 
     def _look(self, alias: str) -> float:
-        """Send the messages of due schedules. Returns the seconds until the next check."""
-        failures = Failures()
-        wait: float | None = None
-        if time.monotonic() - self._tidied.get(alias, -_LONGEST) >= _LONGEST:
-            with failures.of("declare"):
-                self._declare(alias)
-            self._tidied[alias] = time.monotonic()
-        with failures.of("send"):
+        """Save declarations and send due schedules. Returns the seconds until the next look."""
+        wait = _LONGEST
+
+        def send() -> None:
+            nonlocal wait
             Schedule.objects.send_due(using=alias)
-            wait = Schedule.objects.seconds_until_next(using=alias)
+            if (soonest := Schedule.objects.seconds_until_next(using=alias)) is not None:
+                wait = min(soonest, _LONGEST)
+
+        steps: list[Callable[[], None]] = [send]
+        if time.monotonic() - self._declared_at.get(alias, -_LONGEST) >= _LONGEST:
+            steps.insert(0, partial(self._declare, alias))
         try:
-            failures.end()
+            for_each(steps, lambda step: step())
         except Exception as error:
             connections[alias].close()
             signals.database_failed.send_robust(
                 self.name, operation="schedule", error=error, wait=_LONGEST
             )
-        return _LONGEST if wait is None else min(wait, _LONGEST)
+        return wait
 
     def _declare(self, alias: str) -> None:
         """Save declared schedules, end undeclared ones, and correct ticks too far ahead."""
+        self._declared_at[alias] = time.monotonic()
         names = sorted(_declared)
         if (own := self._process_id(alias)) is not None:
             # First, so that no other process ends these schedules.
             rows = Process.objects.using(alias).filter(pk=own)
             rows.exclude(schedules=names).update(schedules=names)
         if self._saved.get(alias) != names or Schedule.objects.have_ended(names, using=alias):
-            synchronize([alias])
+            synchronize(alias)
             self._saved[alias] = names
         for mended in Schedule.objects.mend(using=alias):
             logger.warning(
-                "schedule %s was to be sent on %s, later than its times say, as after a server's "
-                "clock that ran ahead: its next tick is %s",
+                "schedule %s was to be sent on %s, later than its times allow: the server's clock "
+                "was probably ahead. Its next tick is now %s",
                 mended.name,
                 ddl.moment(mended.tick).isoformat(),
                 mended.next_run_at.isoformat(),
@@ -265,27 +267,27 @@ _tickers: dict[int, Ticker] = {}
 
 
 def connect() -> None:
-    """Start a ticker with each consumer process, and stop it with it."""
+    """Run a ticker beside each consumer process, from its start to its stop."""
     signals.consumer_started.connect(_start, dispatch_uid="django_pgqueue.schedules")
     signals.consumer_stopping.connect(_stop, dispatch_uid="django_pgqueue.schedules")
 
 
 def _start(consumer: Any, **kwargs: Any) -> None:
-    # A consumer that drains must be able to end.
-    if not consumer.options.drain:
-        queues: dict[str, list[int]] = {}
-        for subscription in consumer.subscriptions:
-            queues.setdefault(subscription.queue.alias, []).append(subscription.queue.pk)
-        ticker = Ticker(queues, consumer.presence.worker)
-        _tickers[id(consumer)] = ticker
-        ticker.start()
+    if consumer.options.drain:
+        return  # ticks could keep it from ending
+    theirs: dict[str, list[Any]] = {}
+    for subscription in consumer.subscriptions:
+        theirs.setdefault(subscription.queue.alias, []).append(subscription)
+    queues = {alias: [each.queue.pk for each in found] for alias, found in theirs.items()}
+    ticker = Ticker(queues, lambda alias: theirs[alias][0].process_id)
+    _tickers[id(consumer)] = ticker
+    ticker.start()
 
 
 def _stop(consumer: Any, **kwargs: Any) -> None:
     ticker = _tickers.pop(id(consumer), None)
     if ticker is not None:
-        ticker.stop()
-        ticker.join(1.0)
+        ticker.end()
 
 
 def _path(target: Any) -> str:

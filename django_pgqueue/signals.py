@@ -1,8 +1,9 @@
 """The package's Django signals. Receivers run in the thread where the event happened.
 
-If a receiver raises, Django logs the error and continues, except in two cases: an error in a
+If a receiver raises, Django logs the error and continues. There are two exceptions: an error in a
 receiver of ``messages_sent`` fails the send, and one of ``retention_due`` refuses the removal.
-``sender`` is the queue's name for events of messages, and the consumer process for its own events.
+``sender`` is the queue's name, unless the table says otherwise. Of the three ``consumer_`` signals
+it is the consumer process.
 
 ======================  ==========================================  =============================
 signal                  when                                        arguments
@@ -11,7 +12,7 @@ messages_sending        messages are about to be sent; receivers    headers, cou
                         may add headers to the dict
 messages_sent           messages were written, in the sender's      ids
                         transaction
-messages_fetched        messages were leased together               count, seconds
+messages_fetched        a consumer leased messages                  count, seconds
 message_started         a handler is about to run                   message
 message_finished        a handler returned or raised                message, seconds, error
 messages_completed      acks were written                           messages
@@ -19,17 +20,19 @@ messages_retried        messages wait for another attempt           messages, ou
 messages_failed         messages were rejected, or have no          messages, outcomes
                         attempts left
 messages_discarded      messages were deleted                       messages
-messages_exhausted      a read failed messages without deliveries   receipts
-                        left
-messages_released       messages were given back unstarted          count
+messages_exhausted      a read failed messages whose deliveries     receipts
+                        had run out
+messages_released       messages were released unstarted            count
 messages_interrupted    the process stopped before the handler      messages, seconds
                         ended; the messages are due again
 messages_cancelled      messages that this consumer held were       messages, reasons
                         cancelled
 leases_lost             another reader has leased the messages      messages
-leases_extended         leases were prolonged                       count
-leases_rescued          leases of a dead consumer were given back   count, worker
-database_failed         an operation failed and will be retried     operation, error, wait
+leases_extended         leases were extended                        count
+leases_rescued          leases of a dead consumer were released;    count, worker
+                        the sender is a loop, or "maintain"
+database_failed         an operation failed and will be retried;    operation, error, wait
+                        the sender is what failed
 listening_stopped       LISTEN does not work, so the consumer       reason
                         polls; the sender is the database
 pool_too_small          the pool has fewer connections than         size, workers, wanted
@@ -37,15 +40,14 @@ pool_too_small          the pool has fewer connections than         size, worker
 retention_due           archived messages of a queue are about      queue, before
                         to be removed; returning False refuses,
                         a datetime keeps messages archived since
-queue_maintained        a round of maintenance is over              queue, maintained
-maintenance_failed      a consumer could not maintain a queue       queue, error
+queue_maintained        a round of maintenance has ended            queue, maintained
+maintenance_failed      the maintenance of a queue failed           queue, error
 schedule_failed         a schedule could not send the message of a  schedule, at, error
-                        tick; the sender is the queue's name
-schedule_ended          a declared schedule ended, since no         schedule
-                        running consumer declares it any more; the
-                        sender is the queue's name
-bulk_action_ended       an action on many messages is done, or      bulk_action
-                        failed; sent in its last transaction
+                        tick
+schedule_ended          a declared schedule ended: no running       schedule
+                        consumer declares it any more
+bulk_action_ended       a bulk action is done, or failed; sent in   bulk_action
+                        its last transaction, by its class
 consumer_started        a consumer process is ready                 consumer
 consumer_stopping       a consumer process was asked to stop        consumer, reason
 consumer_stopped        a consumer process has stopped              consumer

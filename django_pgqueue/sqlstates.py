@@ -1,17 +1,6 @@
-"""PostgreSQL's error codes that the package handles."""
+"""The PostgreSQL error codes that the package handles."""
 
 from __future__ import annotations
-
-__all__ = [
-    "CHECK_VIOLATION",
-    "DEADLOCK",
-    "LOCK_NOT_AVAILABLE",
-    "QUERY_CANCELED",
-    "SERIALIZATION_FAILURE",
-    "UNDEFINED_TABLE",
-    "is_gone",
-    "sqlstate",
-]
 
 CHECK_VIOLATION = "23514"
 DEADLOCK = "40P01"
@@ -20,15 +9,15 @@ QUERY_CANCELED = "57014"
 SERIALIZATION_FAILURE = "40001"
 UNDEFINED_TABLE = "42P01"
 
-# The codes of PostgreSQL and of our trigger for tables that were dropped with their queue.
+# The codes for a dropped queue's tables: PostgreSQL's, and that of our trigger.
 _GONE = (UNDEFINED_TABLE, "PQ404")
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The code of a driver's error, or of a Django error, whose cause is the driver's error."""
+    """The code of a psycopg error, or of a Django error that was raised from one."""
     return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether this error means that the queue was dropped."""
+    """Whether this error means that a queue was dropped."""
     return sqlstate(error) in _GONE

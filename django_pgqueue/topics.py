@@ -1,7 +1,7 @@
 """Topic routing as in AMQP: finds the patterns that match a routing key. No I/O.
 
-A key is words joined by dots: ``github.push.main``. In a pattern ``*`` stands for one word and
-``#`` for zero or more words.
+A key consists of words joined by dots: ``github.push.main``. In a pattern ``*`` stands for one word
+and ``#`` for zero or more words.
 
 >>> router = Router(["logs.#", "*.error", "logs.*.eu"])
 >>> sorted(router.match("logs.error"))
@@ -16,8 +16,6 @@ import re
 from collections.abc import Iterable
 
 from django_pgqueue.errors import InvalidArgument
-
-__all__ = ["Router", "routing_key", "topic_pattern"]
 
 LONGEST = 255
 
@@ -46,18 +44,18 @@ def topic_pattern(pattern: object) -> str:
 
 
 class _Node:
-    """A node of the tree: the child node of each next word, and the patterns that end here."""
+    """A node of the tree: its child for each next word, and the patterns that end here."""
 
     __slots__ = ("next", "patterns")
 
     def __init__(self) -> None:
         self.next: dict[str, _Node] = {}
-        #: More than one if patterns are equivalent, such as "#" and "#.#".
+        #: Several patterns end at one node if they are equivalent, such as "#" and "#.#".
         self.patterns: set[str] = set()
 
 
 class Router:
-    """A tree of many patterns' words, so that one pass compares a key with all of them.
+    """Many patterns as a tree of their words: one pass compares a key with all of them.
 
     >>> Router(["a.*", "a.#"]).match("a.b") == {"a.*", "a.#"}
     True
@@ -90,7 +88,7 @@ class Router:
 
     @staticmethod
     def _without_a_word(nodes: Iterable[_Node]) -> list[_Node]:
-        """These nodes, and the nodes that follow a "#" that takes no word."""
+        """These nodes, and those that follow them by a "#" that stands for no word."""
         reached = {id(node): node for node in nodes}
         waiting = list(reached.values())
         while waiting:

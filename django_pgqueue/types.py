@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Batch",
-    "BatchReceipt",
-    "Delay",
-    "Maintained",
-    "Metrics",
-    "Receipt",
-    "Settled",
-    "State",
-    "receipt_of",
-]
+__all__ = ["Delay", "Maintained", "Metrics", "Receipt", "Settled", "State"]
 
 #: A delay: seconds, a timedelta, or an aware datetime.
 Delay = int | float | dt.timedelta | dt.datetime
@@ -33,8 +23,8 @@ class State(str, Enum):
 
     PENDING = "PENDING"  # readable, never read
     SCHEDULED = "SCHEDULED"  # sent with a delay, never read
-    PROCESSING = "PROCESSING"  # leased: in flight until its visibility timeout
-    RETRYABLE = "RETRYABLE"  # waits to be delivered again
+    PROCESSING = "PROCESSING"  # leased, until its visibility timeout expires
+    RETRYABLE = "RETRYABLE"  # waits for its next delivery
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -44,7 +34,7 @@ class State(str, Enum):
 
 
 class Batch(NamedTuple):
-    """Messages that one read leased as one row: their lowest id, and their number."""
+    """Messages that a read leased together, as one row: their lowest id, and their number."""
 
     head: int
     size: int
@@ -53,8 +43,8 @@ class Batch(NamedTuple):
 class Receipt(NamedTuple):
     """The proof of one delivery of a message. A reader needs it to settle the message.
 
-    It holds the delivery count and the time of the delivery, in microseconds since 1970. Once the
-    message is read again, operations with an earlier receipt change nothing.
+    Its parts are the message's id, the number of the delivery, and the time of the delivery in
+    microseconds since 1970. Once the message is read again, an earlier receipt changes nothing.
 
     >>> str(Receipt(id=7, read_ct=2, read_at=1790000000000000))
     '7:2:1790000000000000'
@@ -66,7 +56,7 @@ class Receipt(NamedTuple):
 
     @property
     def batch(self) -> Batch | None:
-        """The batch that the message was leased in, if known."""
+        """The batch with which the message was leased, if known."""
         return None
 
     def __str__(self) -> str:
@@ -74,7 +64,7 @@ class Receipt(NamedTuple):
 
 
 class BatchReceipt(Receipt):
-    """A receipt with its batch. It equals the receipt without a batch."""
+    """A receipt with its batch. It equals the same receipt without a batch."""
 
     batch: Batch | None = None
 
@@ -83,20 +73,20 @@ class BatchReceipt(Receipt):
 
 
 def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Receipt:
-    """The receipt of a message that was read, in a batch or not."""
+    """The receipt of a message that was read, with its batch, if any."""
     if batch is None:
         return Receipt(id, read_ct, read_at)
-    # As calling the class does, but in half the time.
+    # The same as calling the class, in half the time.
     receipt = tuple.__new__(BatchReceipt, (id, read_ct, read_at))
     receipt.batch = batch
     return receipt
 
 
 class Settled(list[int]):
-    """The ids that an operation changed: a list.
+    """A list of the ids that an operation changed.
 
-    ``lost`` holds the given receipts and ids that changed nothing: the message was read again
-    since, or settled, or is not in the queue.
+    ``lost`` has the given receipts and ids that changed nothing: their messages were read again or
+    settled since, or are not in the queue.
 
     >>> done = Settled([1, 2], lost=[3])
     >>> done == [1, 2], done.lost
@@ -112,12 +102,13 @@ class Settled(list[int]):
 class Metrics:
     """The message counts of one queue at one moment.
 
-    ``length`` counts every message in the queue. ``ready``, ``in_flight``, ``delayed`` and
-    ``waiting`` count those in each place. ``visible`` counts what a read could take now: the ready
-    and the due ones. ``archived`` counts the messages that are done. ``total`` counts every message
-    ever sent, popped, purged and rolled back ones too, as in PGMQ. It comes from the server's
-    statistics, lags by seconds, and restarts after a crash from the messages that exist. Ages are
-    in seconds since a message was sent, None when the queue is empty.
+    - ``length``: the messages in the queue; ``ready``, ``in_flight``, ``delayed`` and ``waiting``
+      are those in each place.
+    - ``visible``: what a read could take now, ready and due messages.
+    - ``archived``: the messages that are done.
+    - ``total``: every message ever sent, as in PGMQ: popped, purged and rolled back ones too. From
+      the server's statistics: lags by seconds, and restarts after a crash from what exists.
+    - ``oldest_age``, ``newest_age``: seconds since the send; None when the queue is empty.
 
     Small counts are exact. If counting would take long, a count is an estimate from PostgreSQL's
     statistics: then ``exact`` is False, and ``estimated`` names the estimates.
@@ -149,16 +140,17 @@ class Maintained:
     """The result of :meth:`maintain` for one queue.
 
     - ``before``: messages archived before it were removed; None without a retention, or if a
-      receiver of ``retention_due`` ``refused``.
-    - ``dropped``: messages removed with their partitions (``partitions_dropped``).
+      receiver of ``retention_due`` refused (``refused``).
+    - ``partitions_made``, ``partitions_dropped``: the numbers of partitions.
+    - ``dropped``: messages removed with their partitions.
     - ``pruned``: messages removed row by row.
     - ``held``: messages that are old enough, but wait for an export.
     - ``foreign_lakes``: paths of lakes that were exported from another server. While there is one,
       nothing is removed.
-    - ``stragglers``: old partitions that stay because of a message that is not archived.
+    - ``stragglers``: old partitions that stay because one of their messages is not archived.
     - ``busy``: steps left to the next round because other sessions used the tables.
     - ``stay_in_default``: ranges of time whose messages stay in the default partition.
-    - ``keys``: removed dedup keys, whose window was over.
+    - ``keys``: removed dedup keys, whose window had ended.
     - ``error``: why the maintenance failed, if it did.
     """
 

@@ -1,4 +1,4 @@
-"""Validators of model and form fields, with the same checks as the operations."""
+"""Validators of model and form fields, which check as the operations do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from django.core.exceptions import ValidationError
 from django_pgqueue.arguments import queue_name
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.topics import topic_pattern
-
-__all__ = ["validate_queue_name", "validate_topic_pattern"]
 
 
 def validate_queue_name(name: str) -> None:

@@ -1,16 +1,14 @@
 """The notifications that wake consumers: their channel, and their minimum interval.
 
-A notification is only a hint: it can be late or lost, and behind a pooler in transaction mode there
-is none. So every wait has a timeout.
+A notification can be late or lost, and behind a pooler in transaction mode there is none. So every
+wait has a timeout.
 """
 
 from __future__ import annotations
 
-__all__ = ["CHANNEL", "THROTTLE"]
-
 #: The channel of all notifications. The payload is the name of a queue that got messages.
 CHANNEL = "pgqueue"
-#: Seconds after a notification in which a queue sends no further one. Waits stay short during this
-#: time, so that reads find the messages that caused no notification. Then waits grow step by step,
-#: since a sender whose notification was skipped may commit much later.
+#: For so many seconds after a notification a queue sends no other. During that time the waits of
+#: consumers stay short, so that they find messages without a notification. Then the waits grow step
+#: by step, because a sender whose notification was skipped may commit much later.
 THROTTLE = 0.02

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-__all__ = ["age", "amount", "length_of", "length_text"]
-
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "min": 60, "m": 60, "s": 1}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[wdhms])", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_PART.pattern}\s*)+", re.ASCII)
@@ -14,7 +12,7 @@ _SHOWN = ("d", "h", "min", "s")
 
 
 def amount(number: int, *, exact: bool = True) -> str:
-    """A count, with the mark ≈ if it is an estimate.
+    """A number with thousands separators; an estimate is marked with ≈.
 
     >>> amount(1234567), amount(20000, exact=False)
     ('1,234,567', '≈ 20,000')

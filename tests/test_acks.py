@@ -56,8 +56,8 @@ def test_manual_without_an_outcome_is_no_ack():
 def test_what_the_handler_says_counts_more_than_the_policy(policy):
     rejected, discarded = Reject("no"), Discard()
 
-    assert outcome(policy, ERROR, said=Ack()) == Ack()
-    assert outcome(policy, said=rejected) is rejected
+    assert outcome(policy, ERROR, explicit=Ack()) == Ack()
+    assert outcome(policy, explicit=rejected) is rejected
     assert outcome(policy, rejected) is rejected
     assert outcome(policy, discarded) is discarded
     assert outcome(policy, Retry(delay=7)).delay == 7
@@ -66,11 +66,11 @@ def test_what_the_handler_says_counts_more_than_the_policy(policy):
 @pytest.mark.parametrize("error", [None, ERROR, Retry(delay=0), Reject(), Discard()])
 def test_ack_first_has_nothing_left_to_decide(error):
     assert outcome("ACK_FIRST", error) is None
-    assert outcome("ACK_FIRST", said=Nack(0)) is None
+    assert outcome("ACK_FIRST", explicit=Nack(0)) is None
 
 
 def test_an_explicit_delay_needs_no_strategys_consent():
-    assert outcome("NACK_ON_ERROR", said=Nack(7), attempt=99) == Nack(7)
+    assert outcome("NACK_ON_ERROR", explicit=Nack(7), attempt=99) == Nack(7)
     assert outcome("NACK_ON_ERROR", Retry(delay=7), strategy=NoRetry(), attempt=99).delay == 7
 
 

@@ -44,7 +44,6 @@ PURE_MODULES = [
     "django_pgqueue.maintenance.bounds",
     "django_pgqueue.maintenance.partitions",
     "django_pgqueue.management.base",
-    "django_pgqueue.management.diagnosis",
     "django_pgqueue.models.rollup",
     "django_pgqueue.engine.statements",
     "django_pgqueue.retries",

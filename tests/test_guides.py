@@ -69,7 +69,7 @@ TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend", "QUEUES":
 def test_tasks(play, settings):
     from django.tasks import TaskResultStatus, default_task_backend, task_backends
 
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
 
     settings.TASKS = TASKS
     names = play("tasks.md")
@@ -80,7 +80,7 @@ def test_tasks(play, settings):
     names["charge"] = names["charge"].using(queue_name="default")
     for name in ("default", "emails"):
         queue(name).create()
-    running.register()
+    consuming.register()
 
     [one, _two] = names["welcome"]([7, 8])
     imported = names["import_orders"].enqueue("https://example.org")
@@ -105,7 +105,7 @@ def test_schedules(play, settings):
     names = play("schedules.md")
 
     hourly = names["hourly"]()
-    assert schedules.synchronize(["default"]) == 2
+    assert schedules.synchronize("default") == 2
     travel(86_400)
 
     assert_enqueued("reports", body={"report": "stock"}, count=1)
@@ -310,7 +310,7 @@ def test_triage(play, shop, operator, capsys):
 
 
 def test_prometheus(play, orders, settings, monkeypatch):
-    from django_pgqueue.prometheus import process
+    from django_pgqueue.prometheus import counters
 
     names = play("prometheus.md")
     apps = [app for each in names["settings"] for app in each]
@@ -319,7 +319,7 @@ def test_prometheus(play, orders, settings, monkeypatch):
     answer = Client().get("/metrics/queues")
 
     assert [AppConfig.create(app).name for app in apps] == apps
-    scraped = answer.content + process.page()[1]
+    scraped = answer.content + counters.page()[1]
     found = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(scraped.decode())
@@ -352,5 +352,5 @@ def test_doctor(orders):
     table = re.findall(r"^\| `([a-z ]+)` \|", page, re.MULTILINE)
 
     assert [check for check, _ in shown] == table == list(diagnosis.CHECKS)
-    [found] = diagnosis.CHECKS["objects"]("default", diagnosis.Limits())
+    found = next(diagnosis.examine("default", diagnosis.Limits()))
     assert dict(shown)["objects"] == found.text

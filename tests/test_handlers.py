@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import override_settings
 
 from django_pgqueue import consumer, handlers
 from django_pgqueue.acks import AckPolicy
@@ -159,42 +158,15 @@ def test_without_parentheses_it_says_how_to_write_it():
         consumer(handle)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("option", "hint"),
-    [("max_delivery", "did you mean 'max_deliveries'"), ("colour", "there are using, ack_policy")],
-)
-def test_an_unknown_option_is_refused_with_the_nearest(option, hint):
-    with pytest.raises(InvalidArgument, match=f"no option {option!r}: {hint}"):
-        consumer("orders", **{option: 1})(handle)
-
-
 def test_every_field_of_a_handler_is_an_option_with_the_same_default():
-    parameters = dict(inspect.signature(consumer).parameters)
-    options = {name: each.default for name, each in parameters.items() if name != "unknown"}
+    parameters = inspect.signature(consumer).parameters
+    options = {name: each.default for name, each in parameters.items()}
     fields = {
         each.name: each.default for each in dataclasses.fields(Handler) if each.name != "function"
     }
     del fields["call"]
 
     assert options == {**fields, "queue": inspect.Parameter.empty}
-
-
-def test_discover_returns_the_mistakes_of_every_module(tmp_path, monkeypatch):
-    for name, queue in (("shop", "orders"), ("stock", "orders"), ("mails", "letters")):
-        package = tmp_path / name
-        package.mkdir()
-        (package / "__init__.py").touch()
-        (package / "consumers.py").write_text(
-            f"from django_pgqueue import consumer\n@consumer({queue!r})\ndef handle(message): ...\n"
-        )
-    monkeypatch.syspath_prepend(tmp_path)
-
-    with override_settings(INSTALLED_APPS=["django_pgqueue", "shop", "stock", "mails"]):
-        mistakes = handlers.discover()
-
-    [mistake] = map(str, mistakes)
-    assert "already consumed by shop.consumers.handle, so stock.consumers.handle" in mistake
-    assert [handler.queue for handler in handlers.handlers()] == ["orders", "letters"]
 
 
 def test_a_queue_name_is_checked():

@@ -24,7 +24,7 @@ ALWAYS = dict.fromkeys(
         "bare.py",
         "handlers.py",
         "models/__init__.py",
-        "prometheus/process.py",
+        "prometheus/counters.py",
         "tracing/spans.py",
         "worker/__init__.py",
         "engine/__init__.py",
@@ -153,7 +153,7 @@ REFUSED = {
         "models/queue.py": "",
         "migrations/one.py": "from django_pgqueue.models import queue",
     },
-    "handlers-in-metrics": {"prometheus/process.py": "from django_pgqueue import handlers"},
+    "handlers-in-metrics": {"prometheus/counters.py": "from django_pgqueue import handlers"},
 }
 
 

@@ -166,10 +166,10 @@ def test_the_consumer_that_replaces_a_task_of_celery_runs(shop):
 @needs_tasks
 @override_settings(TASKS={"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}})
 def test_the_task_that_replaces_a_task_of_celery_runs(shop, monkeypatch):
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
 
     queue("default").create()
-    running.register()
+    consuming.register()
     guide = ModuleType("guide")  # a task is looked up by its module
     monkeypatch.setitem(sys.modules, "guide", guide)
     names = page("celery", "@task(", vars(guide))

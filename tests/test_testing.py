@@ -427,12 +427,12 @@ def failed() -> list[int]:
 
 @needs_tasks
 def test_in_eager_mode_tasks_run_when_they_are_enqueued(db, own_handlers, settings):
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
     from tests.tasks.sample import add
 
     settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
     queue("default").create()
-    running.register()
+    consuming.register()
 
     with eager():
         result = add.enqueue(1, two=2)

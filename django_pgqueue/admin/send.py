@@ -21,7 +21,7 @@ from django_pgqueue.admin.spans import SpanField
 from django_pgqueue.admin.timeline import HEADER
 from django_pgqueue.errors import InvalidArgument, InvalidMessage
 from django_pgqueue.models import Message, Queue
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models.columns import NOW
 
 __all__ = ["SendPage"]
 

@@ -1,4 +1,4 @@
--- When a test suite flushes, it truncates the tables of all models. Most live tables have no model:
+-- When a test suite flushes, it truncates the tables of all models. The live tables have none:
 -- this trigger empties them with the queues. The partitions remain; the next send to one reports
 -- that its queue does not exist.
 CREATE FUNCTION {schema}.pgqueue_queues_truncated() RETURNS trigger
@@ -7,8 +7,9 @@ BEGIN
     PERFORM setval(oid, 1, false) FROM pg_class
     WHERE relkind = 'S' AND relnamespace = TG_TABLE_SCHEMA::regnamespace
       AND relname ~ '^pgqueue_wake_q[0-9]+$';
-    TRUNCATE {schema}.pgqueue_lease, {schema}.pgqueue_waiting, {schema}.pgqueue_group,
-        {schema}.pgqueue_recheck, {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
+    TRUNCATE {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
+        {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
+        {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
     RETURN NULL;
 END
 $$;

@@ -1,12 +1,12 @@
 """The history of queues: the table ``pgqueue_history``, by the minute and by the hour.
 
-=============  ====================================================================
-note.py        consumers note what they did                      (``note.sql``)
-sample.py      maintenance notes what each queue holds           (``sample.sql``)
-fold.py        minutes and hours become one row                  (``fold.sql``)
-forget.py      old rows go                                       (``forget.sql``)
-recent.py      the last hour, for the admin   (``recent.sql``, ``times.sql``)
-histograms.py  times in buckets, and percentiles of them
-lock.py        one process at a time samples, folds and forgets
-=============  ====================================================================
+=============  ==========================================================================
+note.py        consumers write what they did in a minute              (``note.sql``)
+sample.py      maintenance writes what each queue holds               (``sample.sql``)
+fold.py        merges the rows of a minute or an hour into one row    (``fold.sql``)
+forget.py      deletes old rows                                       (``forget.sql``)
+recent.py      reads the last hour, for the admin     (``recent.sql``, ``times.sql``)
+histograms.py  counts times in buckets, and computes percentiles
+lock.py        lets one process at a time sample, fold and forget
+=============  ==========================================================================
 """

@@ -1,4 +1,4 @@
-"""Folds rows of the history: of all processes into one row, and minutes into hours."""
+"""Merges rows of the history: of all processes into one, and of minutes into hours."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from django_pgqueue.history.lock import run_alone
 __all__ = ["fold"]
 
 MINUTE, HOUR = 60, 3600
-#: Age at which a minute's rows are folded: consumers write them for at most two minutes.
+#: The rows of a minute are folded at this age: consumers write them for up to two minutes.
 SETTLED = dt.timedelta(minutes=3)
-#: Older minutes that were not folded are folded with their hour.
+#: Minutes older than this are folded with their hour only.
 MISSED = dt.timedelta(minutes=15)
 #: Rows of minutes are kept at least this long before they are folded into hours.
 MINUTES_KEPT = dt.timedelta(hours=1)
-#: Queues per statement when hours are folded. Minutes have fewer rows, so more queues fit.
+#: Queues per statement for hours. For minutes, which have fewer rows, it is 50 times as many.
 BATCH = 200
 
 
 def fold(alias: str) -> None:
-    """Fold each minute that is settled, and each hour that has been over for one."""
+    """Fold the minutes that are complete, and the hours that ended an hour ago."""
     with connections[alias].cursor() as cursor:
         now = ddl.server_time(cursor)
     hour = now.replace(minute=0, second=0, microsecond=0)

@@ -14,15 +14,14 @@ from django_pgqueue.history.lock import run_alone
 
 __all__ = ["forget"]
 
-#: For how long hours are kept, and how many at most: of many queues for less time. Minutes that
-#: were never folded go as late.
+#: How long rows are kept. With many queues hours are kept for less time: at most MOST_HOURS rows.
 HOURS_KEPT = dt.timedelta(days=14)
 MOST_HOURS = 1_000_000
 BATCH = 10_000
 
 
 def forget(alias: str) -> None:
-    """Delete hours, and minutes, that have been kept for long enough."""
+    """Delete the rows of old hours, and of old minutes that were never folded."""
     with connections[alias].cursor() as cursor:
         now = ddl.server_time(cursor)
         cursor.execute("SELECT count(*) FROM pgqueue_queue")

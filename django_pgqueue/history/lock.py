@@ -1,4 +1,4 @@
-"""Statements on the history of all queues, which one process at a time runs."""
+"""Statements on the history that only one process at a time runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["run_alone"]
 
 
 def run_alone(alias: str, name: str, **params: Any) -> int:
-    """Run ``<name>.sql`` in a transaction of its own; returns the number that it selects, or of
-    the rows that it changed.
+    """Run ``<name>.sql`` in a transaction of its own.
 
-    0 when another process runs such a statement now.
+    Returns the number that it selects, or else the number of rows that it changed; 0 if another
+    process runs such a statement now.
     """
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended('pgqueue.history', 0))")

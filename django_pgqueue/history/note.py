@@ -1,4 +1,4 @@
-"""Records what a consumer process did in each minute: counted in memory, written periodically."""
+"""Writes what a consumer process did in each minute. It counts in memory, and writes regularly."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Counted(Protocol):
 
 
 class Recorder:
-    """Writes the history of one database's subscriptions, as one of its processes.
+    """Writes the history of a process's subscriptions in one database.
 
-    History must not disturb the consumer: an error is logged once, and the next write includes
-    the missing counts.
+    It must not disturb the consumer: an error is logged once, and the next write includes the
+    missing counts.
     """
 
     def __init__(self, alias: str, subscriptions: Iterable[Counted]) -> None:
@@ -88,9 +88,9 @@ def note(
     """Write the rows of a process for the current minute of the server's clock.
 
     Arguments:
-        rows: a function of the minute, which returns its counts so far: a row for each queue.
+        rows: takes the minute, and returns a row for each queue with the counts since it began.
 
-    Raises DatabaseError, after one second at most: heartbeats wait for this write.
+    Raises DatabaseError after at most one second, since heartbeats wait for this write.
     """
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         cursor.execute(
@@ -105,7 +105,7 @@ def note(
 
 
 def _row(subscription: Counted, counts: dict[Any, float], base: dict[Any, float]) -> dict[str, Any]:
-    """The columns of one queue: what was counted since ``base``."""
+    """The columns of one queue: its counts since ``base``."""
     more = {key: new for key, number in counts.items() if (new := number - base.get(key, 0))}
     failed = more.get("failed", 0) + more.get("exhausted", 0)
     has_other = subscription.queue.dead_letter_queue_id is not None

@@ -1,6 +1,6 @@
--- The rows of one consumer process in one minute: each write replaces the one before, so that a
--- write may be done again. Not once the minute may have been folded (fold.sql). Queues
--- that were dropped meanwhile are left out.
+-- Writes the rows of a consumer process for one minute. Each write replaces the earlier one, so it
+-- may be repeated. Does nothing once the minute may have been folded (fold.sql), and skips dropped
+-- queues.
 INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost, busy,
      waits, runs, sent)

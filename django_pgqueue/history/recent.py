@@ -1,4 +1,4 @@
-"""The last hour of queues, for the admin."""
+"""Reads the last hour of queues, for the admin, in one or two statements."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Recent:
 
     @property
     def over(self) -> list[Counts]:
-        """The slots that are over: without the present minute."""
+        """The slots that are over: without the current minute."""
         return self.slots[:-1]
 
     @property
@@ -90,7 +90,7 @@ class Recent:
 
     @property
     def failing_for(self) -> int | None:
-        """For how many seconds attempts have failed, without two minutes in which all went well."""
+        """Seconds since attempts began to fail; a slot in which none failed ends the count."""
         since = None
         for back, slot in enumerate(reversed(self.slots)):
             if slot.bad:
@@ -100,7 +100,7 @@ class Recent:
         return since
 
     def add(self, minutes: int, counts: Counts) -> None:
-        """Add what happened in the minute that began this many minutes before the present one."""
+        """Add the counts of a minute that began ``minutes`` before the current one."""
         slot = -1 - min((minutes + 1) // 2, SLOTS - 1)
         self.slots[slot] = total([self.slots[slot], counts])
 
@@ -110,7 +110,7 @@ class Recent:
         Messages sent are sampled once a minute, so those of the present minute are not complete.
 
         Arguments:
-            second: the seconds passed of the current minute.
+            second: how many seconds ago the current minute began.
         """
         counts, minutes = total(self.over[-RATE:]), 2 * RATE
         ended = counts.ended + self.slots[-1].ended

@@ -1,5 +1,4 @@
--- The history of queues in the last hour: slot 0 has the present minute, each further one two minutes
--- that are over.
+-- The last hour of queues, in slots. Slot 0 has the current minute, each further slot two earlier minutes.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint
 FROM pgqueue_history

@@ -1,4 +1,4 @@
-"""Notes what every queue holds, and how many messages came since the last sample."""
+"""Samples every queue: what it holds, and how many messages were sent since the last sample."""
 
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ def seconds_until_due(alias: str) -> float:
 
 
 def sample(alias: str) -> None:
-    """Add the depth, the longest wait and the sent messages to each queue's present minute."""
+    """Write depth, largest age and sent messages to the current minute of each queue."""
     rows = [
-        {
-            "name": each.queue_name,
-            "depth": each.length,
-            "oldest": each.oldest_age,
-            "total": each.total,
-        }
-        for each in measuring.metrics_of_all(runner(alias))
+        {"name": m.queue_name, "depth": m.length, "oldest": m.oldest_age, "total": m.total}
+        for m in measuring.metrics_of_all(runner(alias))
     ]
     run_alone(alias, "sample", rows=json.dumps(rows))

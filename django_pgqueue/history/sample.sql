@@ -1,6 +1,6 @@
--- Record the current backlog of queues, and the messages sent since each queue's last sample. A
--- queue that stayed empty and to which nothing was sent gets no row. A sample is due in the middle of
--- each minute. One that comes before the middle is late, and counts for the minute before.
+-- Writes the current backlog of queues, and the messages sent since each queue's last sample. Skips
+-- queues that stayed empty and to which nothing was sent. A sample is due in the middle of each minute.
+-- A sample before the middle is late, and counts for the previous minute.
 INSERT INTO pgqueue_history AS h
     (queue_id, bucket, seconds, process_id, completed, retried, failed, dead_lettered, lost, busy,
      waits, runs, sent, depth, oldest, total)

@@ -1,5 +1,5 @@
--- How often queues had waits and run times of each bucket lately. Queue by queue, so that buckets are
--- added up by hashing: for all queues at once the planner would sort them.
+-- The recent counts of each bucket of waits and run times. Queue by queue, so that the planner adds
+-- the buckets by hashing: for all queues at once it would sort them.
 SELECT q.id, t.kind, t.key, t.number
 FROM unnest(%(queues)s::integer[]) AS q (id)
 CROSS JOIN LATERAL (

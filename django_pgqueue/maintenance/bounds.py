@@ -1,8 +1,7 @@
-"""A bound on the times of a table's rows, by which it can become a partition without a copy.
+"""The bound: a CHECK constraint that all rows of a table are older than some time.
 
-PostgreSQL attaches a table as a partition at once when a validated CHECK constraint says that all
-its rows belong there; without one it would look through them under ACCESS EXCLUSIVE. A conversion
-that was interrupted is known by its bound: it leaves nothing else.
+With a validated bound PostgreSQL attaches the table as a partition at once. Without it PostgreSQL
+would read all rows under ACCESS EXCLUSIVE. An interrupted conversion leaves only its bounds.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ SECONDS = "%Y%m%d%H%M%S"
 
 
 class Bound(NamedTuple):
-    """All rows of a table lie before ``until``; known for old rows too once ``validated``."""
+    """All rows of a table are older than ``until``; old rows only if it is ``validated``."""
 
     until: dt.datetime
     validated: bool
 
 
 def find_bounds(cursor: Any, queue_id: int) -> dict[str, Bound]:
-    """The bounds that a conversion has put on the queue's tables, by parent."""
+    """The bounds on the queue's tables, by parent table."""
     found = {}
     for parent in PARENTS:
         cursor.execute(
@@ -49,11 +48,11 @@ def find_bounds(cursor: Any, queue_id: int) -> dict[str, Bound]:
 
 
 def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
-    """Allow no new row of a table to be as late as the bound. Old rows are not looked at.
+    """Add a bound to a table, for new rows only.
 
-    Takes ACCESS EXCLUSIVE on the table for the moment of a catalog change. Should the conversion
-    end here and never go on, sends must not fail once that moment has come: a trigger then dates
-    messages right before it.
+    Takes ACCESS EXCLUSIVE on the table for a catalog change. If the conversion never continues,
+    the time of the bound passes, and sends must not fail: a trigger sets ``enqueued_at`` of their
+    messages to the last microsecond before it.
     """
     table, number = own_table(parent, queue_id), int(queue_id)
     if parent == MESSAGE:
@@ -76,9 +75,9 @@ def add_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> No
 
 
 def validate_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) -> None:
-    """Look through all rows of a table, which stops neither senders nor readers.
+    """Validate the bound for old rows, too. Senders and readers do not wait for it.
 
-    Raises CheckViolation when a row is as late as the bound.
+    Raises CheckViolation if a row is not older than the bound.
     """
     cursor.execute(
         f"ALTER TABLE {own_table(parent, queue_id)} VALIDATE CONSTRAINT {constraint_name(until)}"
@@ -86,7 +85,7 @@ def validate_bound(cursor: Any, queue_id: int, parent: str, until: dt.datetime) 
 
 
 def drop_bounds(cursor: Any, queue_id: int) -> None:
-    """Take the bounds away. Takes ACCESS EXCLUSIVE on both tables for a catalog change."""
+    """Remove the bounds. Takes ACCESS EXCLUSIVE on both tables for a catalog change."""
     for parent, bound in find_bounds(cursor, queue_id).items():
         cursor.execute(
             f"ALTER TABLE {own_table(parent, queue_id)} "
@@ -96,12 +95,12 @@ def drop_bounds(cursor: Any, queue_id: int) -> None:
 
 
 def drop_function(cursor: Any, queue_id: int) -> None:
-    """Drop the bound's function, and its trigger where the table still exists."""
+    """Drop the bound's function, with its trigger if the table still exists."""
     cursor.execute(f"DROP FUNCTION IF EXISTS {_function(queue_id)}() CASCADE")
 
 
 def constraint_name(until: dt.datetime) -> str:
-    """The constraint's name says the bound.
+    """The name of the constraint, which contains the time of the bound.
 
     >>> constraint_name(dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc))
     'pgqueue_bound_20261121150000'

@@ -1,16 +1,15 @@
-"""Gives a queue that is in use partitions by time, or partitions of another interval.
+"""Partitions a queue by time, or changes the interval of its partitions, while it is used.
 
-Nothing is copied. The table of a queue without partitions becomes the first partition of a new
+No row is copied. The table of a queue without partitions becomes the first partition of a new
 partitioned table, in three steps:
 
-1. *bound*: a CHECK constraint says that all its rows lie before a moment ten minutes ahead or a
-   little more, and PostgreSQL validates it while the queue is used;
-2. *build*: the new table and its partitions from that moment on are made beside the old one;
-3. *switch*: the new table takes the old one's name and place, and the old one becomes its first
-   partition.
+1. *bound*: add and validate a CHECK constraint, that all rows are older than a time at least ten
+   minutes ahead, while the queue is used;
+2. *build*: make the new table beside the old one, with partitions from that time on;
+3. *switch*: rename the new table to the old one's name, and attach the old one as first partition.
 
-Build and switch are one transaction, of which only the switch holds locks that others wait for. An
-interruption therefore leaves a bound and nothing else.
+Build and switch are one transaction, of which only the switch holds locks that others wait for. So
+an interruption leaves the bound, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ from django.db import DatabaseError, connections, transaction
 
 from django_pgqueue import arguments
 from django_pgqueue.conf import settings
+from django_pgqueue.ddl import grants
 from django_pgqueue.ddl.locks import KEPT, briefly, keep_vacuum_off, milliseconds, set_locally
 from django_pgqueue.ddl.names import PARENTS, own_table, own_tables
 from django_pgqueue.ddl.times import server_time
 from django_pgqueue.errors import InvalidArgument, QueueConverting
-from django_pgqueue.maintenance import bounds, rights
+from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
     Partition,
     create_partition,
     drop_partition,
+    fetch_value,
     find_partitions,
     is_partitioned,
     make_partitioned,
     missing_ranges,
     time_ranges,
 )
-from django_pgqueue.maintenance.queues import StoredQueue
+from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import CHECK_VIOLATION, QUERY_CANCELED, UNDEFINED_TABLE, sqlstate
 
-__all__ = ["Progress", "repartition"]
+__all__ = ["repartition"]
 
 R = TypeVar("R")
-#: Called with the step ("check"), the rows that it has done, and of how many.
-Progress = Callable[[str, int, int], None]
 
-#: Per try: seconds to wait for the locks, while other sessions queue behind it, and seconds to
-#: pause after it, so that they can go on. All further tries use the last pair.
+#: For each try: seconds to wait for the locks, while other sessions wait behind it; and seconds to
+#: pause afterwards, so that these proceed. The last pair is repeated.
 TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
-#: A new bound of the old table lies at least this far ahead, so that it can be validated in time.
+#: A new bound lies at least this far ahead, to be validated in time.
 MARGIN = dt.timedelta(minutes=10)
-#: The bound is rounded up to a full hour, or to a full interval if intervals are shorter.
+#: A bound is rounded up to a full hour, or to a full interval if that is shorter.
 LONGEST_STEP = dt.timedelta(hours=1)
 
 # The first key of the advisory lock ("pgqc"); the second is the queue's id.
@@ -67,33 +66,33 @@ def repartition(
     queue: StoredQueue,
     partition_interval: dt.timedelta | float | None,
     *,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> bool:
     """Partition a queue by time, or change the interval of its partitions.
 
-    Returns False if the queue has this interval already. ``partition_interval`` is a timedelta or
-    seconds, at least one second. None removes the remains of an interrupted call from a queue that
-    has no partitions yet. ``progress`` is called with ``"check"``, the number of rows checked, and
-    an estimate of all rows.
+    Returns False if the queue has this interval already. The queue can be used meanwhile: its
+    tables are locked for some milliseconds. Each try waits for the locks for at most a tenth of a
+    second; tries are repeated for ``LOCK_SECONDS``. After an interruption the queue works as
+    before, and the same call continues. Partitions that hold messages keep their interval.
 
-    The queue can be used meanwhile. The switch itself locks its tables for some milliseconds. A try
-    waits at most a tenth of a second for the locks and is then repeated, for ``LOCK_SECONDS`` in
-    all. After an interruption the queue works as before, and the same call continues. When the
-    interval changes, partitions that hold messages stay.
+    Arguments:
+        partition_interval: a timedelta or seconds, at least one second. None removes the remains
+            of an interrupted call from a queue that has no partitions yet.
+        progress: called with the number of rows checked, and an estimate of all rows.
 
     >>> queue("orders").repartition(dt.timedelta(days=1))
     True
 
-    Raises QueueNotFound; InvalidArgument, also for None when the queue has partitions, and for
-    messages dated in the future; QueueBusy when others keep their locks for ``LOCK_SECONDS``;
-    QueueConverting, which is one, when another process converts the queue; RuntimeError inside a
+    Raises QueueNotFound; InvalidArgument, also for None if the queue has partitions, and for
+    messages dated in the future; QueueBusy if other sessions keep the tables locked;
+    QueueConverting (a QueueBusy) if another process converts the queue; RuntimeError inside a
     transaction.
     """
     interval = arguments.span(partition_interval, "partition_interval")
     with _only_converter(queue):
         fresh = queue.reread()
         try:
-            changed = _change(fresh, interval, progress or (lambda step, done, total: None))
+            changed = _change(fresh, interval, progress or (lambda done, total: None))
         except DatabaseError as error:
             if sqlstate(error) == UNDEFINED_TABLE:
                 fresh.reread()  # says so when the queue was dropped meanwhile
@@ -119,20 +118,22 @@ def _only_converter(queue: StoredQueue) -> Iterator[None]:
                 raise QueueConverting(queue.name)
         yield
     finally:
-        with suppress(DatabaseError):  # cut off, it holds no lock
-            connection.rollback()  # now: the server may notice later that the connection is closed
+        with suppress(DatabaseError):  # a lost connection holds no lock
+            connection.rollback()  # releases the lock now; the server may notice a close later
         connection.close()
 
 
-def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progress) -> bool:
+def _change(
+    queue: StoredQueue, interval: dt.timedelta | None, progress: Callable[[int, int], None]
+) -> bool:
     partitioned = _do(queue, is_partitioned)
     if interval is None:
         if partitioned:
             raise InvalidArgument(
-                f"queue {queue.name!r} has partitions and keeps them. For a queue without, make a "
-                f"new one, let messages be sent there, and move what waits with "
-                f"redrive({queue.name!r}, to=...); drop {queue.name!r} when its archive is not "
-                f"needed any more"
+                f"queue {queue.name!r} has partitions and keeps them. For a queue without "
+                f"partitions make a new one, send messages there, and move those in this one with "
+                f"queue({queue.name!r}).redrive(to=...). Drop {queue.name!r} when its archive is "
+                f"not needed any more"
             )
         _clear_away(queue)
         return False
@@ -145,58 +146,55 @@ def _change(queue: StoredQueue, interval: dt.timedelta | None, progress: Progres
     return True
 
 
-def _into_partitions(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> None:
+def _into_partitions(
+    queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
+) -> None:
     """Bound, build and switch. Starts over if the bound has passed before the switch."""
     while True:
         until = _bound(queue, interval, progress)
         own = {"queue_id": queue.pk, "until": until, "interval": interval}
         prepare = partial(build, unlogged=queue.unlogged, **own)
         try:
-            return _briefly(queue, lock_alone, partial(_switch_in_time, **own), prepare)
+            return _briefly(queue, lock_alone, partial(switch_tables, **own), prepare)
         except _TooLate:
-            pass  # the transaction of the build is rolled back
+            pass  # the transaction of the build was rolled back
 
 
 class _TooLate(Exception):
-    """The bound has passed, so new rows would lie beyond it."""
-
-
-def _switch_in_time(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta) -> None:
-    if server_time(cursor) >= until:
-        raise _TooLate
-    switch_tables(cursor, queue_id, until, interval)
+    """The bound has passed: new rows would be later than it."""
 
 
 # Step 1: the bound
 
 
-def _bound(queue: StoredQueue, interval: dt.timedelta, progress: Progress) -> dt.datetime:
-    """Make sure that all rows lie before a moment ahead, and return it.
+def _bound(
+    queue: StoredQueue, interval: dt.timedelta, progress: Callable[[int, int], None]
+) -> dt.datetime:
+    """Add a validated bound to each table, and return its time.
 
-    Adding a bound locks the queue's tables for the moment of a catalog change. Validating it reads
-    all rows and blocks neither senders nor readers. A validated bound stays so after an
-    interruption.
+    Adding a bound locks the queue's tables for a catalog change. Validating it reads all rows,
+    but blocks neither senders nor readers. A validated bound stays valid after an interruption.
     """
     until, found = _moment(queue, interval)
     rows = {parent: _do(queue, estimate_rows, parent) for parent in PARENTS}
     done, total = 0, sum(rows.values())
-    # Messages first: an outcome has its message's time, so its table must not refuse that time.
+    # Messages first: an outcome has its message's time, and must not be refused.
     for parent in PARENTS:
-        progress("check", done, total)
+        progress(done, total)
         if parent not in found:
             add = partial(bounds.add_bound, queue_id=queue.pk, parent=parent, until=until)
             _briefly(queue, lock_own, add)
         if parent not in found or not found[parent].validated:
             _validate(queue, parent, until)
         done += rows[parent]
-    progress("check", total, total)
+    progress(total, total)
     return until
 
 
 def _moment(
     queue: StoredQueue, interval: dt.timedelta
 ) -> tuple[dt.datetime, dict[str, bounds.Bound]]:
-    """The bound of an interrupted call with its existing constraints, or a new bound."""
+    """The time of the bounds that an interrupted call left, and these bounds; or a new time."""
     now = _do(queue, lambda cursor, _: server_time(cursor))
     found = _do(queue, bounds.find_bounds)
     for bound in found.values():
@@ -214,32 +212,28 @@ def _validate(queue: StoredQueue, parent: str, until: dt.datetime) -> None:
             raise
         _clear_away(queue)
         raise InvalidArgument(
-            f"queue {queue.name!r} has messages whose enqueued_at is {until} or later, which only "
-            f"an INSERT with a time of its own writes: partitions begin there. Archive and delete "
-            f"those first. Nothing was changed."
+            f"queue {queue.name!r} has messages whose enqueued_at is {until} or later. Only an "
+            f"INSERT that sets enqueued_at writes such times. Archive and delete these messages "
+            f"first: partitions begin at that time. Nothing was changed."
         ) from error
 
 
 def _clear_away(queue: StoredQueue) -> None:
-    """Remove the bounds that an interrupted call left, if there are any."""
+    """Remove the bounds that an interrupted call left."""
     if _do(queue, bounds.find_bounds):
         _briefly(queue, lock_own, partial(bounds.drop_bounds, queue_id=queue.pk))
 
 
 def _end_of_range(moment: dt.datetime, length: dt.timedelta) -> dt.datetime:
-    """The end of the range of this length around the moment, in whole seconds."""
+    """The end of the time range around a moment, rounded up to whole seconds."""
     [(_, end)] = time_ranges(moment, length, ahead=0)
     return end if end.microsecond == 0 else end.replace(microsecond=0) + dt.timedelta(seconds=1)
 
 
 def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:
-    """The number of rows of a queue's table, by its statistics."""
-    cursor.execute(
-        "SELECT coalesce(pg_stat_get_live_tuples(to_regclass(%s)), 0)",
-        [own_table(parent, queue_id)],
-    )
-    (rows,) = cursor.fetchone()
-    return int(rows)
+    """The number of rows of a queue's table, from its statistics."""
+    rows = "SELECT coalesce(pg_stat_get_live_tuples(to_regclass(%s)), 0)"
+    return int(fetch_value(cursor, rows, [own_table(parent, queue_id)]))
 
 
 # Steps 2 and 3: build and switch
@@ -248,9 +242,9 @@ def estimate_rows(cursor: Any, queue_id: int, parent: str) -> int:
 def build(
     cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta, *, unlogged: bool
 ) -> None:
-    """Make the partitioned tables beside those of the queue, with partitions from the bound on.
+    """Make partitioned tables beside those of the queue, with partitions from the bound on.
 
-    Locks nothing that senders or readers wait for.
+    Senders and readers do not wait for it.
     """
     message, archive = own_tables(queue_id)
     parents = f"{message}_new", f"{archive}_new"
@@ -265,13 +259,17 @@ def build(
 def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.timedelta) -> None:
     """Rename the new tables to the queue's, and attach the old ones as their first partitions.
 
-    Needs ACCESS EXCLUSIVE on all of them. Thanks to the validated bound no rows are read.
+    The caller holds ACCESS EXCLUSIVE on all of them. No rows are read, since the bound is
+    validated. Raises _TooLate.
     """
+    if server_time(cursor) >= until:
+        raise _TooLate
     number = int(queue_id)
     for parent in PARENTS:
         table = own_table(parent, number)
         first = f"{table}_until_{until.astimezone(dt.timezone.utc):{bounds.SECONDS}}"
-        rights.copy(cursor, table, f"{table}_new")
+        _copy_owner(cursor, table, f"{table}_new")
+        grants.copy(cursor, table, f"{table}_new")
         cursor.execute(f"ALTER TABLE {parent} DETACH PARTITION {table}")
         cursor.execute(f"ALTER TABLE {table} RENAME TO {first}")
         cursor.execute(f"ALTER TABLE {table}_new RENAME TO {table}")
@@ -285,13 +283,24 @@ def switch_tables(cursor: Any, queue_id: int, until: dt.datetime, interval: dt.t
     _set_interval(cursor, number, interval)
 
 
+def _copy_owner(cursor: Any, source: str, target: str) -> None:
+    cursor.execute(
+        "SELECT format('ALTER TABLE %%s OWNER TO %%I', %s::text, pg_get_userbyid(s.relowner)) "
+        "FROM pg_class s JOIN pg_class t ON t.relowner <> s.relowner "
+        "WHERE s.oid = %s::regclass AND t.oid = %s::regclass",
+        [target, source, target],
+    )
+    for (statement,) in cursor.fetchall():
+        cursor.execute(statement)
+
+
 # Another interval
 
 
 def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) -> None:
     """Replace empty future partitions with ones of the new interval. Rows stay.
 
-    One transaction, under ACCESS EXCLUSIVE on all of the queue's tables.
+    The caller holds ACCESS EXCLUSIVE on all of the queue's tables.
     """
     now = server_time(cursor)
     kept = []
@@ -302,29 +311,23 @@ def replace_partitions(cursor: Any, queue: StoredQueue, interval: dt.timedelta) 
             kept.append(partition)
     defaults = [partition for partition in kept if not partition.has_range]
     for start, end in missing_ranges(kept, now, interval):
-        # A range with rows in the default partition is left to a later round of maintenance.
+        # If the default partition has rows of the range, a later round of maintenance makes it.
         if not any(_has_rows_from(cursor, default, start) for default in defaults):
             create_partition(cursor, queue.pk, start, end, unlogged=queue.unlogged)
     _set_interval(cursor, queue.pk, interval)
 
 
 def _is_empty(cursor: Any, partition: Partition) -> bool:
-    cursor.execute(
-        f"SELECT NOT EXISTS (SELECT FROM {partition.message}) "
-        f"AND NOT EXISTS (SELECT FROM {partition.archive})"
-    )
-    (empty,) = cursor.fetchone()
-    return bool(empty)
+    tables = f"SELECT FROM {partition.message} UNION ALL SELECT FROM {partition.archive}"
+    return bool(fetch_value(cursor, f"SELECT NOT EXISTS ({tables})"))
 
 
 def _has_rows_from(cursor: Any, partition: Partition, start: dt.datetime) -> bool:
-    cursor.execute(
+    found = (
         f"SELECT EXISTS (SELECT FROM {partition.message} WHERE enqueued_at >= %(start)s) "
-        f"OR EXISTS (SELECT FROM {partition.archive} WHERE enqueued_at >= %(start)s)",
-        {"start": start},
+        f"OR EXISTS (SELECT FROM {partition.archive} WHERE enqueued_at >= %(start)s)"
     )
-    (found,) = cursor.fetchone()
-    return bool(found)
+    return bool(fetch_value(cursor, found, {"start": start}))
 
 
 def _set_interval(cursor: Any, queue_id: int, interval: dt.timedelta) -> None:
@@ -337,7 +340,7 @@ def _set_interval(cursor: Any, queue_id: int, interval: dt.timedelta) -> None:
 
 
 def _do(queue: StoredQueue, step: Callable[..., R], *args: Any) -> R:
-    """Run a step that blocks no other sessions, in its own transaction."""
+    """Run a step that blocks no other session, in a transaction of its own."""
     with (
         transaction.atomic(using=queue.alias),
         connections[queue.alias].cursor() as cursor,
@@ -352,9 +355,9 @@ def _briefly(
     act: Callable[[Any], R],
     prepare: Callable[[Any], None] = lambda cursor: None,
 ) -> R:
-    """Run a step that locks the queue's tables, waiting for the lock in short tries.
+    """Run a step that locks the queue's tables, with short waits for the locks.
 
-    ``prepare`` runs before the lock is requested, in the same transaction.
+    ``prepare`` runs in the same transaction, before the locks.
     """
 
     def attempt(stall: float) -> R:
@@ -379,14 +382,14 @@ def _briefly(
 
 
 def lock_own(cursor: Any, queue_id: int) -> None:
-    """Lock the queue's tables and their partitions; other queues go on."""
+    """Lock the queue's tables and their partitions, but no other queue."""
     cursor.execute(f"LOCK TABLE {', '.join(own_tables(queue_id))} IN ACCESS EXCLUSIVE MODE")
 
 
 def lock_alone(cursor: Any, queue_id: int) -> None:
-    """Lock the queue's tables and the parents they are attached to; other queues wait too.
+    """Lock the queue's tables and their parents, for which all other queues wait.
 
-    In one statement, so that its ``statement_timeout`` is for all of them.
+    In one statement, so that ``statement_timeout`` limits the wait for all locks together.
     """
     tables = [f"ONLY {parent}, {own_table(parent, queue_id)}" for parent in PARENTS]
     cursor.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")

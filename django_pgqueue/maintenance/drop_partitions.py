@@ -1,4 +1,4 @@
-"""Drops partitions by time in which everything is archived and old enough."""
+"""Drops partitions by time in which every message has expired."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ class Outcomes(NamedTuple):
 
 
 def drop_partitions(work: Work) -> None:
-    """Drop each partition in which everything has expired.
-
-    Each in a transaction of its own, which locks the queue's tables for some milliseconds.
-    """
+    """Drop these partitions, each in a transaction that locks the queue for some milliseconds."""
     before = work.expired_before
     if before is None:
         return
@@ -51,9 +48,9 @@ def drop_partitions(work: Work) -> None:
                 continue
         except QueueBusy:
             work.counts["busy"] += 1
-            return  # the same sessions would be in the way of the next one
+            return  # the same sessions would block the next drop
         except DatabaseError as error:
-            if sqlstate(error) == LOCK_NOT_AVAILABLE:  # held by autovacuum, perhaps
+            if sqlstate(error) == LOCK_NOT_AVAILABLE:  # perhaps by autovacuum
                 work.counts["busy"] += 1
             elif partition in work.partitions():
                 raise  # otherwise another process has dropped it
@@ -61,10 +58,10 @@ def drop_partitions(work: Work) -> None:
 
 
 def is_overdue(partition: Partition, before: dt.datetime) -> bool:
-    """Whether old messages of a partition are to be deleted one by one.
+    """Whether expired messages of a partition are deleted one by one, before it can be dropped.
 
-    They wait for the partition to be dropped for as long as its range is. One without both ends
-    has messages of any age, which wait for nothing.
+    They are, once its end is older than ``before`` by the length of its range, and always if the
+    range is unbounded.
     """
     if partition.start is None or partition.end is None:
         return True
@@ -79,7 +76,8 @@ def lives_in(work: Work, partition: Partition) -> bool:
 
 
 def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> bool:
-    """Look without a lock first, since that takes time; then lock, look at what is new, drop."""
+    """Check the partition without a lock, since that takes time. Then lock it, check what is new,
+    and drop it."""
     newest_is_old = f"SELECT archived_at < %s FROM {partition.archive} ORDER BY id DESC LIMIT 1"
     if work.value(newest_is_old, [before]) is False:
         return False
@@ -90,7 +88,7 @@ def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> b
     if not outcomes.all_old:
         return False
     if outcomes.not_exported:
-        # The outcomes of an overdue partition are pruned one by one, and counted there.
+        # Outcomes of an overdue partition are counted by prune_messages.
         if not is_overdue(partition, before):
             work.counts["held"] += outcomes.not_exported
         return False
@@ -102,7 +100,7 @@ def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> b
 
 
 def _outcomes(work: Work, partition: Partition, before: dt.datetime) -> Outcomes:
-    """Read all outcomes of a partition. No other session waits for that."""
+    """Count all outcomes of a partition. Other sessions do not wait for it."""
     params = {"before": before, "exported_below": lakes.exported_below(work)}
     alias = work.queue.alias
     with (
@@ -110,17 +108,17 @@ def _outcomes(work: Work, partition: Partition, before: dt.datetime) -> Outcomes
         connections[alias].cursor() as cursor,
         settings_for(cursor, statement_timeout="0", lock_timeout=milliseconds(work.patience)),
     ):
-        # The index is brought up to date now, so that the look under the lock is short.
+        # Bring the BRIN index up to date, so that the check under the lock is short.
         cursor.execute(SUMMARIZE, [partition.archive])
         [row] = work.fetch("outcomes", params, partition)
     return Outcomes(*row)
 
 
 def _drop(cursor: Any, work: Work, partition: Partition, outcomes: Outcomes) -> bool:
-    """Drop a partition unless it changed since it was looked at."""
+    """Drop a partition, unless it has changed since the check."""
     if not partitions.lock_for_drop(cursor, work.queue.pk, partition):
         return False
-    # By an index, even where the planner would rather read a young table as a whole.
+    # Count by the index of archive_xid, even if the planner prefers to read the whole table.
     with settings_for(cursor, enable_seqscan="off"):
         new = f"SELECT count(*) FROM {partition.archive} WHERE archive_xid >= %s"
         if work.value(new, [outcomes.xmin]) != outcomes.unsettled or lives_in(work, partition):

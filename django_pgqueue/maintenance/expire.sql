@@ -1,8 +1,7 @@
--- Outcomes of a partition, from a stretch of its pages: the old ones are deleted, each
--- with its message, except those that are not exported yet. By place, because no order has the old
--- ones first: an index would cost every archiving, and a BRIN index keeps its ranges when rows go.
--- They are deleted by id: should the table get partitions at this moment, a place would mean a row
--- in each of them.
+-- Deletes the old outcomes in a range of pages, with their messages, except those not yet exported.
+-- The range is of pages because no index has the order of archiving: it would cost every archiving.
+-- Rows are deleted by id, since a place would mean a row in each partition if the table gets
+-- partitions meanwhile.
 WITH old AS MATERIALIZED (
     SELECT ctid, id, archive_xid FROM {archive}
     WHERE ctid >= %(first)s::tid AND ctid < %(end)s::tid

@@ -1,4 +1,4 @@
-"""Finds the moment before which archived messages may be removed, or who keeps them."""
+"""Finds out which archived messages may be removed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ __all__ = ["find_expired"]
 
 
 def find_expired(work: Work) -> None:
-    """Set ``before``, ``refused`` and ``foreign_lakes``: from the retention, and from listeners of
-    ``retention_due``.
+    """Set ``before``, ``refused`` and ``foreign_lakes`` by the retention and the lakes.
 
-    A listener that raises has refused: it may have meant to.
+    Receivers of ``retention_due`` may set an earlier time, or refuse. An exception refuses, too.
     """
     queue = work.queue
     if queue.retention is None:

@@ -1,4 +1,4 @@
-"""Readers of the archive that retention waits for: lakes, and streams that lag."""
+"""Which archived messages are still needed: by lakes, and by streams of the archive."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ __all__ = ["exported_below", "foreign_lakes", "note_removal"]
 
 
 def exported_below(work: Work) -> int | None:
-    """Outcomes with a smaller ``archive_xid`` may be removed; None: all of them.
+    """Outcomes with a smaller ``archive_xid`` may be removed; None: all may.
 
-    That is the mark of the slowest lake that holds the queue back. A lake's mark is a transaction
-    of the server that it was exported from and says nothing about another server's: one from
-    elsewhere holds everything back, with 0.
+    This is the position of the slowest lake that holds retention. The position of a lake from
+    another server is a transaction of that server, so it counts as 0: nothing may be removed.
     """
     marks = [below if ours else 0 for _, below, ours in work.fetch("lakes", _name(work))]
     return min(marks, default=None)
 
 
 def foreign_lakes(work: Work) -> list[str]:
-    """The paths of lakes that hold the queue back and were exported from another server."""
+    """The paths of lakes that hold the queue's retention and are from another server."""
     return [path for path, _, ours in work.fetch("lakes", _name(work)) if not ours]
 
 
 def note_removal(work: Work, last_xid: int | None) -> None:
-    """Note that outcomes up to that transaction may be gone; a mark never falls.
+    """Raise the purge mark: outcomes up to this transaction may have been removed.
 
-    In the transaction that removes them, so that a stream that has not read them stops.
+    Called in the transaction that removes them. A stream that has not read them stops at the mark.
     """
     if last_xid is not None:
         work.fetch("purge_mark", {"below_xid": last_xid + 1})

@@ -1,6 +1,5 @@
--- The lakes that hold a queue's retention back: up to which transaction each has the archived
--- messages, and whether that is a transaction of this server. After a dump was restored elsewhere it
--- is one of the old server; an export refuses such a lake too.
+-- The lakes that hold a queue's retention: the transaction up to which each has the archived
+-- messages, and whether it is one of this server. After a restore on another server it is not.
 SELECT path, exported_below,
        system = (SELECT system_identifier::text FROM pg_control_system()) AS is_ours
 FROM pgqueue_lake

@@ -1,7 +1,6 @@
-"""The lease of the process that does maintenance: one at a time in a database.
+"""The lease of the process that runs maintenance: one at a time in each database.
 
-It is a row with an end and no lock, so that it works through any pooler, and ends by itself when
-its holder falls silent.
+It is a row with an expiry, not a lock: it works through any pooler, and ends with a dead holder.
 """
 
 from __future__ import annotations
@@ -19,22 +18,16 @@ __all__ = ["hold", "leave"]
 
 
 def hold(token: UUID, seconds: float, *, using: str) -> bool:
-    """Hold the lease for this many seconds from now; False when another process has it.
-
-    ``token`` names the holder: the same token keeps the lease, again and again.
-    """
-    params: dict[str, Any] = {
-        "token": token,
-        "process": f"{socket.gethostname()}:{os.getpid()}",
-        "seconds": seconds,
-    }
+    """Take or renew the lease for ``seconds``. Returns False if another token holds it."""
+    process = f"{socket.gethostname()}:{os.getpid()}"
+    params: dict[str, Any] = {"token": token, "process": process, "seconds": seconds}
     with connections[using].cursor() as cursor:
         cursor.execute(load("hold", __package__), params)
         return bool(cursor.rowcount)
 
 
 def leave(token: UUID, *, using: str) -> None:
-    """End the lease if it is this token's, so that another process takes it at once."""
+    """End the lease, if this token holds it."""
     with connections[using].cursor() as cursor:
         cursor.execute(
             "UPDATE pgqueue_maintenance SET until = statement_timestamp() WHERE token = %s", [token]

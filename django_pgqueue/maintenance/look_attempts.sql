@@ -1,5 +1,5 @@
 -- A page of attempts, and whether their messages are in this queue or in its dead-letter queue.
--- In the order of an index: the statement stays short however many there are.
+-- In index order, so that the statement is short however many attempts there are.
 WITH looked AS MATERIALIZED (
     SELECT id, message_id, at FROM pgqueue_attempt
     WHERE queue_id = {queue_id} AND at < coalesce(%(before)s::timestamptz, statement_timestamp())

@@ -1,6 +1,6 @@
--- A partition's outcomes in figures: their number, whether all are old, the last transaction, and
--- the number not exported. Besides, the number of those from transactions of which this snapshot
--- may not show all: another count of them tells whether any were added since.
+-- Counts a partition's outcomes: all, whether all are old, the last transaction, those not exported.
+-- Also counts those of transactions that this snapshot may show in part (unsettled): if a later
+-- count differs, outcomes were added.
 SELECT count(a.id) AS total,
        coalesce(bool_and(a.archived_at < %(before)s), true) AS all_old,
        max(a.archive_xid) AS last_xid,

@@ -1,9 +1,9 @@
 """Partitions by time of a queue's messages and outcomes: made, found, locked, dropped.
 
-A queue's tables are themselves partitions, by queue, of ``pgqueue_message`` and
-``pgqueue_archive``. With a ``partition_interval`` they are partitioned once more, by
-``enqueued_at``. A partition is made as a table and then attached: ``PARTITION OF`` would take
-ACCESS EXCLUSIVE on the parent, and one long reader would make every queue wait.
+A queue's tables are partitions, by queue, of ``pgqueue_message`` and ``pgqueue_archive``. With a
+``partition_interval`` they are partitioned again, by ``enqueued_at``. A partition is made as a
+table and then attached: ``CREATE TABLE ... PARTITION OF`` would take ACCESS EXCLUSIVE on the
+parent, so that a long read would block every queue.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "add_send_trigger",
     "create_partition",
     "drop_partition",
+    "fetch_value",
     "find_partitions",
     "is_partitioned",
     "lock_for_change",
@@ -33,10 +34,10 @@ __all__ = [
     "time_ranges",
 ]
 
-#: The first moment of a partition, and the first one after it.
+#: The first moment of a partition, and the first moment after it.
 Range = tuple[dt.datetime, dt.datetime]
 
-#: How many intervals after the present one have a partition already.
+#: How many future intervals have a partition.
 AHEAD = 4
 
 # Rows of these tables are inserted and deleted, never updated.
@@ -47,9 +48,8 @@ _STORAGE = "WITH (fillfactor = 100, autovacuum_vacuum_insert_scale_factor = 0.2)
 class Partition:
     """A table of messages and the table of their outcomes, with no partitions below.
 
-    It ``has_range`` when it is one of time, from ``start`` to before ``end`` (None: without end).
-    The default partition of a queue, and the only one of a queue without partitions by time, has
-    none.
+    A partition by time ``has_range``: from ``start`` (None: unbounded) to before ``end``. The
+    default partition has none, nor have the tables of a queue without partitions by time.
     """
 
     message: str
@@ -60,7 +60,7 @@ class Partition:
 
 
 def time_ranges(now: dt.datetime, interval: dt.timedelta, ahead: int = AHEAD) -> list[Range]:
-    """The range that contains now, and the ``ahead`` ranges after it, aligned to the epoch.
+    """The range around now, and the ``ahead`` ranges after it, aligned to the epoch.
 
     >>> now = dt.datetime(2026, 11, 21, 15, tzinfo=dt.timezone.utc)
     >>> [start.day for start, _ in time_ranges(now, dt.timedelta(days=1), ahead=2)]
@@ -91,7 +91,7 @@ def _free_parts(
     end: dt.datetime,
     taken: list[tuple[dt.datetime | None, dt.datetime | None]],
 ) -> list[Range]:
-    """The parts of a range outside others, which are in order and do not overlap."""
+    """The parts of a range outside the ``taken`` ranges, which are ordered and do not overlap."""
     free = []
     for first, last in taken:
         if first is not None and start < first:
@@ -105,15 +105,15 @@ def _free_parts(
 
 
 def make_table(cursor: Any, name: str, parent: str, *, unlogged: bool) -> None:
-    """Make a table for rows of a queue, to be attached."""
+    """Make a table like ``parent``. The caller attaches it."""
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     cursor.execute(f"CREATE {kind} {name} (LIKE {parent} INCLUDING ALL) {_STORAGE}")
 
 
 def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlogged: bool) -> None:
-    """Make a table partitioned by time, to be attached, with a default partition only.
+    """Make a table partitioned by time, with a default partition only. The caller attaches it.
 
-    The default partition takes what no other does: a missing partition never fails a send.
+    The default partition takes rows that no other partition takes, so that no send fails.
     """
     default = f"{own_table(parent, queue_id)}_default"
     cursor.execute(
@@ -127,9 +127,9 @@ def make_partitioned(cursor: Any, name: str, parent: str, queue_id: int, *, unlo
 
 
 def add_send_trigger(cursor: Any, table: str) -> None:
-    """Make an INSERT into a table of messages a send: they become ready, and wake consumers.
+    """Make an INSERT into a table of messages a send.
 
-    A statement fires the triggers of the table it names, and of no other: each needs its own.
+    Each partition needs the trigger: a statement fires only those of the table that it names.
     """
     cursor.execute(send_trigger(table))
 
@@ -143,23 +143,21 @@ def create_partition(
     unlogged: bool = False,
     parents: tuple[str, str] | None = None,
 ) -> Partition:
-    """Make and attach the partition of one range of time, for messages and for their outcomes.
+    """Make and attach the partition for a range of time, in the caller's transaction.
 
-    Inside the caller's transaction, so that there are both or none. ``parents`` are the queue's
-    two partitioned tables, where they have other names than usual. Attaching takes SHARE UPDATE
-    EXCLUSIVE on them, which stops neither senders nor readers, and ACCESS EXCLUSIVE on the default
-    partitions while it looks through those: set ``lock_timeout``, and see to it that they are
-    small.
+    ``parents`` are the queue's two partitioned tables, if they are not named as usual. Attaching
+    takes SHARE UPDATE EXCLUSIVE on them, which blocks neither senders nor readers, and ACCESS
+    EXCLUSIVE on the default partitions while PostgreSQL reads these: set ``lock_timeout``.
 
-    Raises what PostgreSQL does: CheckViolation when a default partition has rows of that range,
-    InvalidObjectDefinition when another partition overlaps it.
+    Raises CheckViolation if a default partition has rows of the range, InvalidObjectDefinition if
+    another partition overlaps it.
     """
     own, attach_to = own_tables(queue_id), parents or own_tables(queue_id)
     message, archive = (
         f"{table}_p{start.astimezone(dt.timezone.utc):%Y%m%d%H%M%S}" for table in own
     )
     pairs = list(zip(attach_to, (message, archive), strict=True))
-    # All tables are made first: attaching is what locks the default partitions.
+    # Both tables are made before either is attached, which locks the default partitions.
     for parent, table in pairs:
         make_table(cursor, table, parent, unlogged=unlogged)
     add_send_trigger(cursor, message)
@@ -172,16 +170,15 @@ def create_partition(
 
 
 def lock_for_change(cursor: Any, queue_id: int) -> None:
-    """Let one transaction at a time change the partitions of a queue; others use them on."""
+    """Block other changes of a queue's partitions, but neither senders nor readers."""
     message, archive = own_tables(queue_id)
     cursor.execute(f"LOCK TABLE ONLY {message}, ONLY {archive} IN SHARE UPDATE EXCLUSIVE MODE")
 
 
 def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
-    """Take every lock that dropping a partition needs; False when the queue has it no more.
+    """Take the locks for dropping a partition. Returns False if it does not exist any more.
 
-    Until the end of the transaction no other session can use the queue's tables: set
-    ``lock_timeout``, and be quick.
+    They block every use of the queue until the end of the transaction: set ``lock_timeout``.
     """
     message, archive = own_tables(queue_id)
     tables = [f"ONLY {message}", f"ONLY {archive}"]
@@ -194,25 +191,28 @@ def lock_for_drop(cursor: Any, queue_id: int, partition: Partition) -> bool:
 
 
 def drop_partition(cursor: Any, partition: Partition) -> None:
-    """Drop one partition, its messages and its outcomes."""
+    """Drop a partition with its messages and outcomes."""
     cursor.execute(f"DROP TABLE {partition.message}, {partition.archive}")
 
 
 def is_partitioned(cursor: Any, queue_id: int) -> bool:
-    """Whether a queue's tables are partitioned by time; False when there are none."""
-    cursor.execute(
-        "SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relkind = 'p')",
-        [own_table(MESSAGE, queue_id)],
-    )
-    (found,) = cursor.fetchone()
-    return bool(found)
+    """Whether a queue's tables are partitioned by time; False if there are no tables."""
+    found = "SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relkind = 'p')"
+    return bool(fetch_value(cursor, found, [own_table(MESSAGE, queue_id)]))
+
+
+def fetch_value(cursor: Any, sql: str, params: Any = None) -> Any:
+    """The first value of the first row; None without rows."""
+    cursor.execute(sql, params)
+    row = cursor.fetchone()
+    return None if row is None else row[0]
 
 
 def find_partitions(cursor: Any, queue_id: int) -> list[Partition]:
-    """The partitions that a queue has now: those by time in order, and its default one.
+    """The partitions of a queue: those by time in order, then the default partition.
 
-    They are known by their bounds and not by their names. A partition of messages without one of
-    outcomes for the same range, as in the midst of a change, is left out.
+    A table of messages and a table of outcomes with equal bounds are a partition, whatever their
+    names. A table without the other one is left out.
     """
     message, archive = own_tables(queue_id)
     start, end = (as_microseconds(_bound(side)) for side in ("FROM", "TO"))

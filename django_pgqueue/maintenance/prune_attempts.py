@@ -1,4 +1,4 @@
-"""Deletes the errors of failed attempts: of messages that are gone, and the oldest of too many."""
+"""Deletes stored failed attempts: of removed messages, and the oldest beyond the limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["prune_attempts"]
 
-#: A statement looks at, or deletes, at most this many attempts.
+#: Maximum number of attempts that a statement reads or deletes.
 BATCH = 1000
 
 
 def prune_attempts(work: Work) -> None:
-    """Delete the oldest attempts beyond ``ATTEMPTS_PER_QUEUE``, and those whose message is gone.
+    """Delete the oldest attempts beyond ``ATTEMPTS_PER_QUEUE``, and those without a message.
 
-    With a retention only attempts from before it are looked at: newer messages were not removed.
+    With a retention, only attempts from before ``work.before``: later messages were not removed.
     """
     limit = {"kept": settings.ATTEMPTS_PER_QUEUE, "batch": BATCH}
     while work.fetch("limit_attempts", limit):

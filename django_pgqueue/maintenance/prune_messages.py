@@ -1,4 +1,4 @@
-"""Deletes old outcomes and their messages row by row."""
+"""Deletes expired outcomes and their messages row by row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["prune_messages"]
 
-#: A transaction deletes at most this many outcomes, from at most this many pages of a table.
+#: Limits of a transaction: deleted outcomes, and pages of the table in which they are.
 BATCH = 2000
 PAGES = 1024
 
@@ -30,7 +30,7 @@ class Pruned(NamedTuple):
 
 
 def prune_messages(work: Work) -> None:
-    """Delete what has expired, where no partition is dropped for it."""
+    """Delete expired messages from the partitions that are not dropped as a whole."""
     before = work.expired_before
     if before is None:
         return
@@ -45,10 +45,9 @@ def prune_messages(work: Work) -> None:
 
 
 def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> None:
-    """Walk through the table of outcomes from its first page to its last.
+    """Delete the expired outcomes of a partition, from the first page of its table to the last.
 
-    Each batch is a transaction of its own and locks the rows that it deletes, which nothing else
-    changes. After an interruption the next round starts at the first page again.
+    Each batch is a transaction of its own. It locks only rows that nothing else changes.
     """
     size = work.value(
         "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint",
@@ -60,7 +59,7 @@ def _prune_partition(work: Work, partition: Partition, before: dt.datetime) -> N
         work.counts["pruned"] += pruned.gone
         work.counts["held"] += pruned.held
         if pruned.old == BATCH and pruned.last_place is not None:
-            # A full batch: there may be more of its last page.
+            # The batch is full: continue on its last page.
             page, line = map(int, pruned.last_place.strip("()").split(","))
             line += 1
         else:

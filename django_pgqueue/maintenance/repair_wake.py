@@ -1,4 +1,4 @@
-"""Makes the sequence that limits a queue's notifications, where it is missing."""
+"""Restores the sequence that limits a queue's notifications, if it is missing."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ REPAIR = (
 
 
 def repair_wake(work: Work) -> None:
-    """Make the sequence: without it each send notifies."""
+    """Make the sequence. Without it every send notifies."""
     work.value(REPAIR, [work.queue.pk])

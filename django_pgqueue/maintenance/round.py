@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from django.db import Error, connections
 
@@ -21,15 +22,15 @@ from django_pgqueue.maintenance.find_expired import find_expired
 from django_pgqueue.maintenance.make_partitions import make_partitions
 from django_pgqueue.maintenance.prune_attempts import prune_attempts
 from django_pgqueue.maintenance.prune_messages import prune_messages
-from django_pgqueue.maintenance.queues import StoredQueue
 from django_pgqueue.maintenance.repair_wake import repair_wake
+from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.maintenance.sweep_keys import sweep_keys
 from django_pgqueue.maintenance.work import Work
 from django_pgqueue.types import Maintained
 
 __all__ = ["is_lost", "keep_history", "maintain", "maintain_or_tell"]
 
-#: On each queue.
+#: The steps on each queue.
 QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     repair_wake,
     make_partitions,
@@ -39,10 +40,10 @@ QUEUE_STEPS: tuple[Callable[[Work], None], ...] = (
     sweep_keys,
     prune_attempts,
 )
-#: On the history of a database, after its queues. Each takes the alias.
+#: The steps on the history, after the queues of a database. Each takes the alias.
 HISTORY_STEPS: tuple[Callable[[str], None], ...] = (sample, fold, forget)
 
-#: Seconds; a timeout has to fit into an integer of milliseconds.
+#: Seconds. The server's timeouts are integers of milliseconds.
 LONGEST = 100_000
 
 
@@ -55,15 +56,17 @@ def maintain(
 ) -> Maintained:
     """Maintain one queue: make partitions ahead, remove messages whose retention is over.
 
-    An archived message is removed, body and outcome, when it was archived longer ago than
-    ``queue.retention``. Partitions by time are dropped as a whole once all in them may go; other
-    messages are deleted in small batches. A message that is not archived is never touched, and one
-    that a lake waits for is kept. Each step is a transaction of its own: an interruption leaves
-    what was done, and the next call goes on. It may run beside everything, other calls included.
+    An archived message is removed, body and outcome, once it has been archived for longer than
+    ``queue.retention``. Partitions by time are dropped as a whole when all their messages may be
+    removed; other messages are deleted in small batches. A message that is not archived, or that a
+    lake waits for, stays. Each step is a transaction: after an interruption the next call
+    continues. May run beside anything, other calls included.
 
-    ``patience`` is for how many seconds a step tries to get its locks before it is left to the next
-    call, ``stall`` for how many seconds at most other sessions wait behind such a try, at least
-    0.001. ``progress`` is called again and again with the number of messages removed so far.
+    Arguments:
+        patience: seconds to try for a lock, before a step is left to the next call.
+        stall: maximum seconds that one try, and so other sessions, may wait for a lock; 0.001 or
+            more.
+        progress: called with the number of messages removed so far.
 
     >>> queue("orders").maintain().dropped
     120000
@@ -85,23 +88,15 @@ def maintain(
 
 
 def maintain_or_tell(
-    queue: StoredQueue,
-    *,
-    caught: type[Exception] = Error,
-    patience: float = 1.0,
-    stall: float = 0.1,
-    progress: Callable[[int], None] | None = None,
+    queue: StoredQueue, *, caught: type[Exception] = Error, **options: Any
 ) -> Maintained | None:
-    """:func:`maintain` for one queue of many, which must not stop the others.
+    """:func:`maintain`, for one of many queues: an error does not stop the others.
 
-    Sends ``maintenance_failed`` when the queue fails with ``caught``; the ``error`` of the result
-    says why. Returns None when the queue was dropped meanwhile.
-
-    Raises as :func:`maintain`, but for ``caught`` and QueueNotFound, and the database's error when
-    the connection is lost.
+    An error of the class ``caught`` is sent as ``maintenance_failed``, and stored in the result.
+    Returns None if the queue was dropped. Raises the database's error if the connection is lost.
     """
     try:
-        return maintain(queue, patience=patience, stall=stall, progress=progress)
+        return maintain(queue, **options)
     except QueueNotFound:
         return None
     except caught as error:
@@ -112,8 +107,8 @@ def maintain_or_tell(
 
 
 def keep_history(alias: str) -> float:
-    """Run the steps on the history, if one is kept. Of two processes at once one leaves it to the
-    other. Returns the seconds until the next run is due."""
+    """Run the steps on the history, if one is kept. A lock lets one process at a time do it.
+    Returns the seconds until the next run is due."""
     if settings.HISTORY_SECONDS is None:
         return LONGEST
     for step in HISTORY_STEPS:
@@ -122,6 +117,6 @@ def keep_history(alias: str) -> float:
 
 
 def is_lost(alias: str) -> bool:
-    """Whether this thread's connection is gone, rather than that a statement failed."""
+    """Whether this thread's connection is closed, and not just a statement failed."""
     connection = connections[alias].connection
     return connection is None or bool(connection.closed)

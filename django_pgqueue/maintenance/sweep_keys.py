@@ -6,12 +6,12 @@ from django_pgqueue.maintenance.work import Work
 
 __all__ = ["sweep_keys"]
 
-#: A transaction deletes at most this many keys.
+#: Maximum number of keys per transaction.
 BATCH = 5000
 
 
 def sweep_keys(work: Work) -> None:
-    """Delete the keys, batch by batch."""
+    """Delete these keys in batches."""
     while True:
         swept = len(work.fetch("sweep_keys", {"batch": BATCH}))
         work.counts["keys"] += swept

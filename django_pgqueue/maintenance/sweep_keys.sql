@@ -1,4 +1,4 @@
--- Dedup keys whose window is over, up to a limit. A key that a send takes over at this moment stays.
+-- Deletes dedup keys whose window is over, up to a limit. Skips keys that a send is taking over.
 DELETE FROM pgqueue_dedup WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM pgqueue_dedup
     WHERE queue_id = {queue_id} AND until <= statement_timestamp()

@@ -1,4 +1,4 @@
-"""The tables that a queue has of its own: made with it, and dropped with it."""
+"""A queue's own tables: made with the queue, and dropped with it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from django_pgqueue.maintenance import bounds
 from django_pgqueue.maintenance.partitions import (
     add_send_trigger,
     create_partition,
+    fetch_value,
     make_partitioned,
     make_table,
     time_ranges,
@@ -34,16 +35,16 @@ def create_tables(
     unlogged: bool = False,
     partition_interval: dt.timedelta | None = None,
 ) -> None:
-    """Make and attach the tables of one queue, inside the caller's transaction.
+    """Make and attach the tables of a queue, in the caller's transaction.
 
-    With a ``partition_interval`` they have a partition for the present interval and for the next
-    ``AHEAD``. Tables that an earlier queue of this id left (after a TRUNCATE of the queue table,
-    as test suites do) are dropped first. Attaching locks the parents in SHARE UPDATE EXCLUSIVE
-    mode, which neither senders nor readers wait for.
+    With a ``partition_interval`` they have partitions for the current interval and the next
+    ``AHEAD``. Tables of an earlier queue with this id, which remain after a TRUNCATE of the queue
+    table by a test suite, are dropped first. Attaching takes SHARE UPDATE EXCLUSIVE on the
+    parents, which blocks neither senders nor readers.
     """
     number = int(queue_id)
     _drop(cursor, number)
-    # Logged, whatever the queue is: an unlogged one is unusable on a promoted standby.
+    # Logged also for an unlogged queue: a promoted standby cannot use an unlogged sequence.
     cursor.execute(f"CREATE SEQUENCE {wake_sequence(number)} AS bigint")
     message, archive = own_table(MESSAGE, number), own_table(ARCHIVE, number)
     if partition_interval is None:
@@ -66,15 +67,15 @@ def create_tables(
 
 
 def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
-    """Drop all that a queue has but its own row, inside the caller's transaction.
+    """Drop all that a queue has except its row, in the caller's transaction.
 
-    Takes ACCESS EXCLUSIVE on both parents until the end of the transaction: no other session can
-    use any queue meanwhile, so set ``lock_timeout``. A mark with the queue's name stays, so that
-    streams of the archive know of their loss.
+    Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
+    transaction: set ``lock_timeout``. A purge mark with the queue's name stays, by which streams
+    of the archive detect the loss.
     """
     _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
     _drop(cursor, queue_id)
-    # Groups first: a group that is left would get a new head.
+    # Groups first: while its row exists, a group gets a new head.
     for table in ("pgqueue_group", *LIVE, "pgqueue_unlogged"):
         cursor.execute(f"DELETE FROM {table} WHERE queue_id = %s", [queue_id])
 
@@ -87,16 +88,15 @@ def _drop(cursor: Any, queue_id: int) -> None:
 
 
 def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
-    """Note up to which transaction archived messages go.
+    """Write the purge mark: the last transaction that archived a message of the queue.
 
-    Reads the archive before the lock, and under it only rows that are new since, by their index.
+    Reads the whole archive before the lock. Under the lock it reads newer rows only, by an index.
     """
     newest = f"SELECT max(archive_xid) FROM {archive}"
     cursor.execute(f"SELECT ({newest}), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
     before, reached = cursor.fetchone()
     cursor.execute(f"LOCK TABLE {archive} IN ACCESS EXCLUSIVE MODE")
-    cursor.execute(f"{newest} WHERE archive_xid >= %s", [reached])
-    (since,) = cursor.fetchone()
+    since = fetch_value(cursor, f"{newest} WHERE archive_xid >= %s", [reached])
     if before is not None or since is not None:
         cursor.execute(
             "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) "

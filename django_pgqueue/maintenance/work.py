@@ -1,4 +1,4 @@
-"""The work of one round on one queue: its limits, what its steps found and did."""
+"""The work of one round on one queue: its limits, and the results of its steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from django_pgqueue import ddl
 from django_pgqueue.ddl.locks import briefly, milliseconds, settings_for
 from django_pgqueue.engine.statements import load
 from django_pgqueue.errors import QueueBusy
-from django_pgqueue.maintenance.partitions import Partition, find_partitions
-from django_pgqueue.maintenance.queues import StoredQueue
+from django_pgqueue.maintenance.partitions import Partition, fetch_value, find_partitions
+from django_pgqueue.maintenance.stored_queue import StoredQueue
 from django_pgqueue.sqlstates import QUERY_CANCELED, sqlstate
 from django_pgqueue.types import Maintained
 
@@ -28,10 +28,10 @@ R = TypeVar("R")
 class Work:
     """Runs the statements of a round.
 
-    ``patience``: seconds in which a step tries to get its locks. ``stall``: maximum seconds that
-    one try waits for a lock, since other sessions queue behind it. ``progress`` is called with the
-    number of messages removed so far. ``counts`` holds fields of :class:`Maintained`. The step
-    ``find_expired`` sets the attributes ``before``, ``refused`` and ``foreign_lakes``.
+    ``patience``: seconds for which a step tries to get its locks. ``stall``: maximum seconds that
+    one try waits for a lock, while other sessions wait behind it. ``progress`` is called with the
+    number of messages removed so far. ``counts`` are fields of :class:`Maintained`. The step
+    ``find_expired`` sets ``before``, ``refused`` and ``foreign_lakes``.
     """
 
     queue: StoredQueue
@@ -45,11 +45,11 @@ class Work:
 
     @property
     def expired_before(self) -> dt.datetime | None:
-        """Messages that were archived before this are removed; None: no message is."""
+        """Messages that were archived before this time are removed; None: none are."""
         return None if self.foreign_lakes else self.before
 
     def done(self, seconds: float) -> Maintained:
-        """The totals of what the steps did."""
+        """The result of the round."""
         return Maintained(
             queue_name=self.queue.name,
             before=self.before,
@@ -71,11 +71,9 @@ class Work:
             return ddl.server_time(cursor)
 
     def value(self, sql: str, params: Any = None) -> Any:
-        """The first value of the first row, or None."""
+        """The first value of the first row; None without rows."""
         with connections[self.queue.alias].cursor() as cursor:
-            cursor.execute(sql, params)
-            row = cursor.fetchone()
-        return None if row is None else row[0]
+            return fetch_value(cursor, sql, params)
 
     def fetch(
         self,
@@ -84,9 +82,9 @@ class Work:
         partition: Partition | None = None,
         **names: str,
     ) -> list[tuple[Any, ...]]:
-        """Run ``<name>.sql`` of this folder on the queue, or on one partition of it.
+        """Run ``<name>.sql`` of this folder on the queue, or on one of its partitions.
 
-        ``names`` fill placeholders in its text besides those of the queue's own tables.
+        ``names`` fill further placeholders of the text, besides the queue's own tables.
         """
         tables = {**self.queue.tables, **names}
         if partition is not None:
@@ -97,12 +95,13 @@ class Work:
         return rows
 
     def briefly(self, act: Callable[[Any], R]) -> R:
-        """Do what needs locks, in a transaction of its own.
+        """Run ``act``, which takes locks, in a transaction of its own.
 
-        The first try waits for 5 ms, each further one for twice as long, up to ``stall``; after
-        each there is a pause of ten times that. So others wait for a tenth of the time at most.
+        The first try waits up to 5 ms for the locks, each further one twice as long, up to
+        ``stall``. A pause of ten times that follows, so that others are blocked for at most a tenth
+        of the time.
 
-        Raises QueueBusy after ``patience``, or when the work under the locks takes long.
+        Raises QueueBusy after ``patience``, or if the work under the locks takes too long.
         """
 
         def attempt(stall: float) -> R:

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,14 +18,16 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, OperationalError, connections
 
 from django_pgqueue.errors import PgQueueError, TablesMissing
-from django_pgqueue.management.progress import Progress
+from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Queue
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, sqlstate
 from django_pgqueue.wording import amount, length_of
 
 __all__ = [
     "QueueCommand",
+    "add_conditional",
     "add_database",
+    "add_time",
     "advice",
     "counted",
     "duration",
@@ -45,12 +47,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 class QueueCommand(BaseCommand):
-    """A command on queues. Subclasses implement ``run``; this class reports errors.
+    """A command on queues. Subclasses implement ``run``; errors in it become a CommandError.
 
     Results go to stdout, notes to stderr.
     """
 
-    #: Appended to an error: the work done before it.
+    #: What was done so far: appended to the text of an error.
     so_far = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -63,9 +65,7 @@ class QueueCommand(BaseCommand):
             # Some jobs use psycopg directly: convert its errors to Django's.
             with connections[alias].wrap_database_errors:
                 self.run(alias, options)
-        except PgQueueError as error:
-            raise CommandError(f"{error} {self.so_far}".strip()) from error
-        except Error as error:
+        except (PgQueueError, Error) as error:
             raise CommandError(f"{advice(error, alias)} {self.so_far}".strip()) from error
         except KeyboardInterrupt:
             text = f"Interrupted. {self.so_far}".strip()
@@ -77,17 +77,29 @@ class QueueCommand(BaseCommand):
     def answer(self, options: Mapping[str, Any], result: Any, lines: Iterable[str]) -> None:
         """Print ``result`` as JSON with --json, otherwise print ``lines``."""
         if options["json"]:
-            self.stdout.write(json.dumps(result, cls=DjangoJSONEncoder))
-        else:
-            for line in lines:
-                self.stdout.write(line)
+            lines = [json.dumps(result, cls=DjangoJSONEncoder)]
+        for line in lines:
+            self.stdout.write(line)
 
     def note(self, text: str) -> None:
         """Print a note to stderr."""
         self.stderr.write(text, style_func=str)
 
-    def progress(self, verb: str, total: int | None = None) -> Progress:
-        return Progress(self.stderr, verb, total)
+    @contextmanager
+    def counting(
+        self, verb: str, total: int | None, so_far: str
+    ) -> Iterator[Callable[[int], None]]:
+        """Show a progress bar. Yields the function that takes the number of finished messages.
+
+        ``so_far`` is the text for :attr:`so_far`, with ``{}`` where the number goes.
+        """
+        with ProgressBar(self.stderr, verb, total) as bar:
+
+            def show(done: int) -> None:
+                self.so_far = so_far.format(counted(done))
+                bar.show(done)
+
+            yield show
 
     @staticmethod
     def add_no_input(parser: CommandParser) -> None:
@@ -99,7 +111,8 @@ class QueueCommand(BaseCommand):
             help="do it without asking",
         )
 
-    def ask(self, question: str) -> str:
+    def confirm(self, question: str, expected: str, refusal: str) -> None:
+        """Ask on stderr. Raises CommandError with ``refusal`` for any answer but ``expected``."""
         self.stderr.write(f"{question} ", style_func=str, ending="")
         self.stderr.flush()
         answer = sys.stdin.readline()
@@ -108,7 +121,8 @@ class QueueCommand(BaseCommand):
                 "There is no terminal to answer at, and nothing was changed. "
                 "Add --no-input to do it without asking."
             )
-        return answer.strip()
+        if answer.strip() != expected:
+            raise CommandError(refusal)
 
 
 def add_database(parser: CommandParser) -> None:
@@ -116,6 +130,22 @@ def add_database(parser: CommandParser) -> None:
         "--database",
         choices=tuple(connections),
         help="alias of the queues' database (default: as configured)",
+    )
+
+
+def add_conditional(parser: Any) -> None:
+    parser.add_argument(
+        "--conditional",
+        type=json_value,
+        metavar="JSON",
+        help='only messages whose body contains it, as {"customer": 7}',
+    )
+
+
+def add_time(parser: CommandParser, name: str, default: float, help: str) -> None:
+    """Add an option for a length of time, in seconds."""
+    parser.add_argument(
+        name, type=seconds, default=default, metavar="TIME", help=f"{help} (default: %(default)gs)"
     )
 
 
@@ -233,7 +263,7 @@ def loads(text: str) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """:func:`loads` for the parser of a command."""
+    """:func:`loads`, as the type of an argument."""
     try:
         return loads(text)
     except ValueError as error:
@@ -244,8 +274,10 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} has no JSON form")
 
 
-def advice(error: Error, alias: str) -> str:
-    """The text of a database error, with advice for the user of a command."""
+def advice(error: PgQueueError | Error, alias: str) -> str:
+    """The text of an error; after a database error, what the user can do about it."""
+    if isinstance(error, PgQueueError):
+        return str(error)
     if sqlstate(error) == UNDEFINED_TABLE:
         return str(TablesMissing(error, alias))
     text = str(error).strip()

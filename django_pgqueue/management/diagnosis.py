@@ -1,13 +1,15 @@
-"""The checks of ``pgqueue_doctor``. Each problem comes with a remedy."""
+"""The checks of ``pgqueue_doctor``. Each reports problems with remedies, or returns a summary."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import Error, connections, transaction
+from django.db.models import Q
+from django.template.defaultfilters import filesizeformat
 
 from django_pgqueue.conf import settings
 from django_pgqueue.ddl import LIVE, inspection, moment, server_time
@@ -45,14 +47,17 @@ class Finding:
     check: str
     text: str
     action: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_problem(self) -> bool:
         return bool(self.action)
 
 
-Check = Callable[[str, Limits], Iterator[Finding]]
+#: Takes a problem: its text, what to do about it, and its values for scripts.
+Report = Callable[[str, str, Mapping[str, Any]], None]
+#: Passes problems to the Report. Returns a summary, which is shown if there is no problem.
+Check = Callable[[str, Limits, Report], str]
 
 
 def examine(alias: str, limits: Limits) -> Iterator[Finding]:
@@ -65,24 +70,30 @@ def examine(alias: str, limits: Limits) -> Iterator[Finding]:
         raise TablesMissing("there is no table pgqueue_queue", alias)
     for name, check in CHECKS.items():
         try:
-            with (
-                transaction.atomic(using=alias),
-                connections[alias].cursor() as cursor,
-                settings_for(cursor, statement_timeout=milliseconds(limits.timeout)),
-            ):
-                found = list(check(alias, limits))
+            yield from _run(name, check, alias, limits)
         except Error as error:
             if is_lost(alias):
                 raise
-            text = str(error).strip().splitlines()[0]
-            found = [
-                Finding(
-                    name,
-                    f"could not be checked: {text}",
-                    "Grant the user pg_read_all_stats, or try again when the server is less busy.",
-                )
-            ]
-        yield from found
+            yield Finding(
+                name,
+                f"could not be checked: {str(error).strip().splitlines()[0]}",
+                "Grant the user pg_read_all_stats, or try again when the server is less busy.",
+            )
+
+
+def _run(name: str, check: Check, alias: str, limits: Limits) -> list[Finding]:
+    problems: list[Finding] = []
+
+    def report(text: str, action: str, values: Mapping[str, Any]) -> None:
+        problems.append(Finding(name, text, action, values))
+
+    with (
+        transaction.atomic(using=alias),
+        connections[alias].cursor() as cursor,
+        settings_for(cursor, statement_timeout=milliseconds(limits.timeout)),
+    ):
+        summary = check(alias, limits, report)
+    return problems or [Finding(name, summary)]
 
 
 def _rows(alias: str, sql: str, params: Any = None) -> list[dict[str, Any]]:
@@ -97,8 +108,8 @@ def _now(alias: str) -> dt.datetime:
         return server_time(cursor)
 
 
-def _snapshots(alias: str, limits: Limits) -> Iterator[Finding]:
-    """Old snapshots: dead rows cannot be removed while an older snapshot may see them."""
+def _snapshots(alias: str, limits: Limits, report: Report) -> str:
+    """Old snapshots: deleted rows that they may still see cannot be removed."""
     held = _rows(
         alias,
         """
@@ -118,34 +129,30 @@ def _snapshots(alias: str, limits: Limits) -> Iterator[Finding]:
         ORDER BY seconds DESC
         """,
     )
-    old = [row for row in held if row["seconds"] > limits.snapshot]
-    for row in old:
-        yield Finding(
-            "snapshot",
-            f"{row['holder']} ({row['name']}, {row['state']}) has a transaction open for "
-            f"{age(row['seconds'])}: rows deleted since then cannot be removed",
-            f"End it, or see why it stays open: {row['remedy']}",
-            row,
-        )
+    for row in held:
+        if row["seconds"] > limits.snapshot:
+            report(
+                f"{row['holder']} ({row['name']}, {row['state']}) has a transaction open for "
+                f"{age(row['seconds'])}: rows deleted since then cannot be removed",
+                f"End it, or see why it stays open: {row['remedy']}",
+                row,
+            )
     slots = _rows(
         alias,
         "SELECT slot_name, age(xmin)::bigint AS transactions FROM pg_replication_slots "
         "WHERE xmin IS NOT NULL AND NOT active",
     )
     for row in slots:
-        yield Finding(
-            "snapshot",
+        report(
             f"replication slot {row['slot_name']} is not in use and holds back vacuum by "
             f"{row['transactions']:,} transactions",
             f"Start its replica, or: SELECT pg_drop_replication_slot('{row['slot_name']}')",
             row,
         )
-    if not old and not slots:
-        oldest = age(held[0]["seconds"]) if held else "none"
-        yield Finding("snapshot", f"oldest transaction of others: {oldest}")
+    return f"oldest transaction of others: {age(held[0]['seconds']) if held else 'none'}"
 
 
-def _dead_rows(alias: str, limits: Limits) -> Iterator[Finding]:
+def _dead_rows(alias: str, limits: Limits, report: Report) -> str:
     found = _rows(
         alias,
         """
@@ -156,25 +163,19 @@ def _dead_rows(alias: str, limits: Limits) -> Iterator[Finding]:
         """,
         [list(LIVE)],
     )
-    bad = [row for row in found if row["dead"] > max(limits.dead_rows, 2 * row["live"])]
-    for row in bad:
-        yield Finding(
-            "dead rows",
-            f"{row['name']} has {row['dead']:,} dead rows beside {row['live']:,} live ones; last "
-            f"vacuumed {_ago(row['vacuumed'])}",
-            f"End old snapshots first, then: VACUUM {row['name']}",
-            row,
-        )
-    if not bad:
-        most = found[0] if found else {"dead": 0}
-        yield Finding("dead rows", f"at most {most['dead']:,} in a hot table")
+    for row in found:
+        if row["dead"] > max(limits.dead_rows, 2 * row["live"]):
+            vacuumed = "never" if row["vacuumed"] is None else f"{age(row['vacuumed'])} ago"
+            report(
+                f"{row['name']} has {row['dead']:,} dead rows beside {row['live']:,} live ones; "
+                f"last vacuumed {vacuumed}",
+                f"End old snapshots first, then: VACUUM {row['name']}",
+                row,
+            )
+    return f"at most {found[0]['dead'] if found else 0:,} in a hot table"
 
 
-def _ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{age(seconds)} ago"
-
-
-def _autovacuum(alias: str, limits: Limits) -> Iterator[Finding]:
+def _autovacuum(alias: str, limits: Limits, report: Report) -> str:
     [row] = _rows(
         alias,
         "SELECT current_setting('autovacuum') AS autovacuum, "
@@ -182,8 +183,7 @@ def _autovacuum(alias: str, limits: Limits) -> Iterator[Finding]:
     )
     for setting, value in row.items():
         if value != "on":
-            yield Finding(
-                "autovacuum",
+            report(
                 f"{setting} is {value} for the whole server",
                 f"ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf()",
                 {setting: value},
@@ -195,41 +195,32 @@ def _autovacuum(alias: str, limits: Limits) -> Iterator[Finding]:
         "AND reloptions @> ARRAY['autovacuum_enabled=false'] ORDER BY relname",
     )
     for table in off:
-        yield Finding(
-            "autovacuum",
+        report(
             f"autovacuum is off for {table['name']}",
             f"ALTER TABLE {table['name']} RESET (autovacuum_enabled)",
             table,
         )
-    if not off and set(row.values()) == {"on"}:
-        yield Finding("autovacuum", "on")
+    return "on"
 
 
-def _consumers(alias: str, limits: Limits) -> Iterator[Finding]:
+def _consumers(alias: str, limits: Limits, report: Report) -> str:
     live = Process.objects.live(limits.dead_after, using=alias)
-    served = {name for process in live for name in process.queues}
-    paused = set(Queue.objects.using(alias).filter(paused=True).values_list("name", flat=True))
-    dead_letters = set(
-        Queue.objects.using(alias).filter(sources__isnull=False).values_list("name", flat=True)
-    )
-    alone = [
-        each
-        for each in Message.objects.using(alias).metrics_all()
-        if each.visible and each.queue_name not in served | paused | dead_letters
-    ]
-    for each in alone:
-        yield Finding(
-            "consumers",
-            f"queue {each.queue_name} has {counted(each.visible, exact=each.exact)} to read, the "
-            f"oldest sent {age(each.oldest_age)} ago, and no live consumer",
-            f"Start one: manage.py runconsumer {each.queue_name}",
-            {"queue": each.queue_name, "visible": each.visible},
-        )
-    if not alone:
-        yield Finding("consumers", f"{len(live)} live; no queue with work is without one")
+    queues = Queue.objects.using(alias)
+    need_none = queues.filter(Q(paused=True) | Q(sources__isnull=False))
+    known = {name for process in live for name in process.queues}
+    known.update(need_none.values_list("name", flat=True))
+    for each in Message.objects.using(alias).metrics_all():
+        if each.visible and each.queue_name not in known:
+            report(
+                f"queue {each.queue_name} has {counted(each.visible, exact=each.exact)} to read, "
+                f"the oldest sent {age(each.oldest_age)} ago, and no live consumer",
+                f"Start one: manage.py runconsumer {each.queue_name}",
+                {"queue": each.queue_name, "visible": each.visible},
+            )
+    return f"{len(live)} live; no queue with work is without one"
 
 
-def _dead_leases(alias: str, limits: Limits) -> Iterator[Finding]:
+def _dead_leases(alias: str, limits: Limits, report: Report) -> str:
     found = _rows(
         alias,
         f"""
@@ -242,35 +233,31 @@ def _dead_leases(alias: str, limits: Limits) -> Iterator[Finding]:
         [dt.timedelta(seconds=limits.dead_after)],
     )
     for row in found:
-        yield Finding(
-            "leases",
+        report(
             f"process {row['process_id']} is dead and holds {counted(row['leases'])}",
             "A running consumer or manage.py pgqueue_maintain gives them back. Otherwise they "
             "become readable when their visibility timeout ends.",
             row,
         )
-    if not found:
-        yield Finding("leases", "none of a dead process")
+    return "none of a dead process"
 
 
-def _clock(alias: str, limits: Limits) -> Iterator[Finding]:
+def _clock(alias: str, limits: Limits, report: Report) -> str:
     before = dt.datetime.now(dt.timezone.utc)
     now = _now(alias)
-    after = dt.datetime.now(dt.timezone.utc)
-    apart = (now - (before + (after - before) / 2)).total_seconds()
-    if abs(apart) > limits.clock + (after - before).total_seconds():
-        yield Finding(
-            "clock",
+    took = dt.datetime.now(dt.timezone.utc) - before
+    apart = (now - (before + took / 2)).total_seconds()
+    if abs(apart) > limits.clock + took.total_seconds():
+        report(
             f"the server's clock is {abs(apart):.1f} s {'ahead of' if apart > 0 else 'behind'} "
             f"this host's",
             "Synchronise both with NTP. Delays given as datetimes are off by this difference.",
             {"seconds": apart},
         )
-    else:
-        yield Finding("clock", f"{abs(apart):.1f} s apart", values={"seconds": apart})
+    return f"{abs(apart):.1f} s apart"
 
 
-def _sizes(alias: str, limits: Limits) -> Iterator[Finding]:
+def _sizes(alias: str, limits: Limits, report: Report) -> str:
     found = _rows(
         alias,
         """
@@ -282,25 +269,20 @@ def _sizes(alias: str, limits: Limits) -> Iterator[Finding]:
         FROM pgqueue_queue q ORDER BY 3 DESC LIMIT 1000
         """,
     )
-    large = [
-        row
-        for row in found
-        if row["endless"] and row["messages"] + row["archive"] > limits.unbounded
-    ]
-    for row in large:
-        yield Finding(
-            "sizes",
-            f"queue {row['name']} has {_size(row['messages'] + row['archive'])} and keeps its "
-            f"archive for ever",
-            "Give it a retention, in the admin or by pgqueue_create --retention.",
-            row,
-        )
-    if not large:
-        total = sum(row["messages"] + row["archive"] for row in found)
-        yield Finding("sizes", f"{_size(total)} in {len(found)} queues")
+    total = 0
+    for row in found:
+        size = row["messages"] + row["archive"]
+        total += size
+        if row["endless"] and size > limits.unbounded:
+            report(
+                f"queue {row['name']} has {filesizeformat(size)} and keeps its archive for ever",
+                "Give it a retention, in the admin or by pgqueue_create --retention.",
+                row,
+            )
+    return f"{filesizeformat(total)} in {len(found)} queues"
 
 
-def _attempts(alias: str, limits: Limits) -> Iterator[Finding]:
+def _attempts(alias: str, limits: Limits, report: Report) -> str:
     """Stored failed attempts: maintenance keeps ATTEMPTS_PER_QUEUE of them."""
     kept = settings.ATTEMPTS_PER_QUEUE
     many = kept + limits.attempts
@@ -314,63 +296,38 @@ def _attempts(alias: str, limits: Limits) -> Iterator[Finding]:
         [many],
     )
     for row in found:
-        yield Finding(
-            "attempts",
+        report(
             f"queue {row['name']} has the errors of more than {many:,} failed attempts, and "
             f"ATTEMPTS_PER_QUEUE is {kept:,}",
             "Remove the oldest: manage.py pgqueue_maintain. Consumers also do it, at least once "
             "an hour, unless MAINTENANCE_SECONDS is None.",
             {"queue": row["name"], "kept": kept},
         )
-    if not found:
-        [row] = _rows(alias, "SELECT pg_total_relation_size('pgqueue_attempt') AS size")
-        yield Finding("attempts", f"{_size(row['size'])} of errors", values=row)
+    [row] = _rows(alias, "SELECT pg_total_relation_size('pgqueue_attempt') AS size")
+    return f"{filesizeformat(row['size'])} of errors"
 
 
-def _size(number: float) -> str:
-    """Format a number of bytes.
-
-    >>> _size(0), _size(20_000), _size(5 * 2**30)
-    ('0 B', '20 kB', '5.0 GB')
-    """
-    if number < 1024:
-        return f"{number:.0f} B"
-    for unit in ("kB", "MB"):
-        number /= 1024
-        if number < 1024:
-            return f"{number:.0f} {unit}"
-    return f"{number / 1024:,.1f} GB"
-
-
-def _schedules(alias: str, limits: Limits) -> Iterator[Finding]:
+def _schedules(alias: str, limits: Limits, report: Report) -> str:
     now = _now(alias)
     active = Schedule.objects.timed(alias).filter(ended_at=None)
     late = now - dt.timedelta(seconds=limits.overdue)
-    found = 0
     for schedule in active.filter(paused=False, next_run_at__lt=late):
-        found += 1
-        overdue = (now - moment(schedule.tick)).total_seconds()
-        yield Finding(
-            "schedules",
-            f"schedule {schedule} was due {age(overdue)} ago",
+        report(
+            f"schedule {schedule} was due {age((now - moment(schedule.tick)).total_seconds())} ago",
             "Start any consumer: it sends the message (cron expressions need cronsim).",
             {"schedule": schedule.name},
         )
     for schedule in active.filter(paused=False):
         if (sooner := schedule.sooner(now)) is not None:
-            found += 1
             row, times = moment(schedule.tick) - now, sooner - now
-            yield Finding(
-                "schedules",
+            report(
                 f"schedule {schedule} is due in {age(row.total_seconds())}, but its times say "
                 f"{age(times.total_seconds())}, as after a server's clock that ran ahead",
                 "Start a consumer: it corrects the next tick within ten seconds.",
                 {"schedule": schedule.name},
             )
     for schedule in active.exclude(error=""):
-        found += 1
-        yield Finding(
-            "schedules",
+        report(
             f"schedule {schedule} cannot be sent: {schedule.error}",
             "Correct what the error names: the schedule in the admin or the code, or its queue.",
             {"schedule": schedule.name},
@@ -379,26 +336,21 @@ def _schedules(alias: str, limits: Limits) -> Iterator[Finding]:
     declared = Process.objects.declared(using=alias)
     for name in active.filter(declared__isnull=False, paused=False).values_list("name", flat=True):
         if running and name not in declared:
-            found += 1
-            yield Finding(
-                "schedules",
+            report(
                 f"schedule {name} is declared by no running consumer",
                 "Start the consumer whose code declares it. If there is none any more, delete it "
                 "in the admin.",
                 {"schedule": name},
             )
-    if not found:
-        ended = Schedule.objects.using(alias).exclude(ended_at=None).count()
-        rest = f"; {ended} ended with its declaration" if ended else ""
-        yield Finding("schedules", f"{active.count() + ended}; none is late{rest}")
+    ended = Schedule.objects.using(alias).exclude(ended_at=None).count()
+    rest = f"; {ended} ended with its declaration" if ended else ""
+    return f"{active.count() + ended}; none is late{rest}"
 
 
-def _objects(alias: str, limits: Limits) -> Iterator[Finding]:
-    found = inspection.damage(connections[alias])
-    for each in found:
-        yield Finding("objects", str(each), each.remedy, {"kind": each.kind, "name": each.name})
-    if not found:
-        yield Finding("objects", "triggers, functions and tables are as the migrations made them")
+def _objects(alias: str, limits: Limits, report: Report) -> str:
+    for each in inspection.damage(connections[alias]):
+        report(str(each), each.remedy, {"kind": each.kind, "name": each.name})
+    return "triggers, functions and tables are as the migrations made them"
 
 
 CHECKS: dict[str, Check] = {

@@ -11,11 +11,10 @@ from django_pgqueue.management.base import add_database
 from django_pgqueue.models import Queue
 from django_pgqueue.worker.connections import parameters
 from pyspark_pgqueue import cli
+from pyspark_pgqueue.cli import arguments as add_job_arguments
 from pyspark_pgqueue.errors import PipelineError
 
-__all__ = ["JobCommand", "add_arguments", "run_job", "url_of"]
-
-add_arguments = cli.arguments
+__all__ = ["JobCommand", "add_job_arguments", "run_job", "url_of"]
 
 
 def url_of(alias: str) -> str:
@@ -24,26 +23,22 @@ def url_of(alias: str) -> str:
 
 
 def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand) -> None:
-    """Run a job on one of Django's databases, and print its output through ``command``.
+    """Run a job on one of Django's databases, and print its summary to the command's stdout.
 
     Raises CommandError with the job's error and exit code.
     """
-
-    def tell(line: str) -> None:
-        command.stdout.write(line)
-
     try:
-        code = cli.run(job, url_of(alias), options, tell)
+        code = cli.run(job, url_of(alias), options, lambda line: command.stdout.write(line))
     except PipelineError as error:
         raise CommandError(str(error), returncode=cli.FAILED) from error
-    if code == cli.DIFFERS:
-        raise CommandError("Lake and database differ.", returncode=code)
     if code:
-        raise CommandError("The job was interrupted.", returncode=code)
+        differs = code == cli.DIFFERS
+        text = "Lake and database differ." if differs else "The job was interrupted."
+        raise CommandError(text, returncode=code)
 
 
 class JobCommand(BaseCommand):
-    """A command that runs a Spark job. ``job`` names its function; see :mod:`pyspark_pgqueue`."""
+    """A command that runs the Spark job with the name ``job``; see :mod:`pyspark_pgqueue`."""
 
     job: str
 
@@ -53,7 +48,7 @@ class JobCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_database(parser)
-        add_arguments(self.job, parser)
+        add_job_arguments(self.job, parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias = Queue.objects.database(options.pop("database"))

@@ -224,62 +224,6 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
-                    name="Ready",
-                    fields=[
-                        ("id", models.BigIntegerField(primary_key=True, serialize=False)),
-                        ("enqueued_at", models.DateTimeField()),
-                        ("priority", models.SmallIntegerField()),
-                        ("group_key", models.TextField(null=True)),
-                        (
-                            "queue",
-                            models.ForeignKey(
-                                db_constraint=False,
-                                db_index=False,
-                                on_delete=django.db.models.deletion.DO_NOTHING,
-                                related_name="+",
-                                to="django_pgqueue.queue",
-                            ),
-                        ),
-                    ],
-                    options={
-                        "db_table": "pgqueue_ready",
-                        "default_permissions": (),
-                        "required_db_vendor": "postgresql",
-                    },
-                ),
-                migrations.CreateModel(
-                    name="Deferred",
-                    fields=[
-                        ("id", models.BigIntegerField(primary_key=True, serialize=False)),
-                        ("vt", models.DateTimeField()),
-                        ("enqueued_at", models.DateTimeField()),
-                        ("first_read_at", models.DateTimeField(null=True)),
-                        ("last_read_at", models.DateTimeField(null=True)),
-                        ("read_ct", models.IntegerField(default=0)),
-                        ("attempts", models.IntegerField(default=0)),
-                        ("process_id", models.IntegerField(null=True)),
-                        ("priority", models.SmallIntegerField()),
-                        ("state", models.TextField()),
-                        ("group_key", models.TextField(null=True)),
-                        ("error", models.TextField(null=True)),
-                        (
-                            "queue",
-                            models.ForeignKey(
-                                db_constraint=False,
-                                db_index=False,
-                                on_delete=django.db.models.deletion.DO_NOTHING,
-                                related_name="+",
-                                to="django_pgqueue.queue",
-                            ),
-                        ),
-                    ],
-                    options={
-                        "db_table": "pgqueue_deferred",
-                        "default_permissions": (),
-                        "required_db_vendor": "postgresql",
-                    },
-                ),
-                migrations.CreateModel(
                     name="ArchivedMessage",
                     fields=[
                         ("id", models.BigIntegerField(primary_key=True, serialize=False)),

@@ -101,7 +101,7 @@ class Migration(migrations.Migration):
                 (
                     "gone_at",
                     models.DateTimeField(
-                        help_text="When it was found dead: it had sent no heartbeat, and no goodbye.",
+                        help_text="When it was found dead: its heartbeats ended without a stop.",
                         null=True,
                     ),
                 ),
@@ -162,68 +162,53 @@ class Migration(migrations.Migration):
                         serialize=False,
                     ),
                 ),
-                ("bucket", models.DateTimeField(help_text="When the span begins.")),
-                ("seconds", models.IntegerField(help_text="How long the span is: 60 or 3600.")),
+                ("bucket", models.DateTimeField()),
+                ("seconds", models.IntegerField()),
                 ("process_id", models.IntegerField(default=0)),
                 ("completed", models.BigIntegerField(default=0)),
                 (
                     "retried",
-                    models.BigIntegerField(
-                        default=0, help_text="Failed attempts, to be tried again."
-                    ),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "failed",
-                    models.BigIntegerField(default=0, help_text="To the archive, as FAILED."),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "dead_lettered",
-                    models.BigIntegerField(default=0, help_text="To the dead-letter queue."),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "lost",
-                    models.BigIntegerField(
-                        default=0, help_text="Leases that ran out in a consumer's hands."
-                    ),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "busy",
-                    models.FloatField(default=0, help_text="Run times of handlers, added up."),
+                    models.FloatField(default=0),
                 ),
                 (
                     "waits",
-                    models.JSONField(
-                        default=dict,
-                        help_text="From when a message could be read to its first delivery.",
-                    ),
+                    models.JSONField(default=dict),
                 ),
                 (
                     "runs",
-                    models.JSONField(default=dict, help_text="Run times of handlers, by message."),
+                    models.JSONField(default=dict),
                 ),
                 (
                     "sent",
-                    models.BigIntegerField(
-                        default=0, help_text="Messages that came since the last look."
-                    ),
+                    models.BigIntegerField(default=0),
                 ),
                 (
                     "depth",
-                    models.BigIntegerField(
-                        help_text="The most messages found in the queue.", null=True
-                    ),
+                    models.BigIntegerField(null=True),
                 ),
                 (
                     "oldest",
-                    models.FloatField(
-                        help_text="The longest wait found of a message in it.", null=True
-                    ),
+                    models.FloatField(null=True),
                 ),
                 (
                     "total",
-                    models.BigIntegerField(
-                        help_text="All messages that ever came, at the look.", null=True
-                    ),
+                    models.BigIntegerField(null=True),
                 ),
                 (
                     "queue",

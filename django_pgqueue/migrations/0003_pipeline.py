@@ -53,7 +53,7 @@ class Migration(migrations.Migration):
                     models.TextField(
                         default="",
                         editable=False,
-                        help_text="The server whose transactions these are.",
+                        help_text="The server that the transaction ids are from.",
                     ),
                 ),
                 (
@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
                     models.TextField(
                         default="",
                         editable=False,
-                        help_text="The Iceberg table that it is, if it is one.",
+                        help_text="The Iceberg table, if the lake is one.",
                     ),
                 ),
                 (
@@ -137,14 +137,16 @@ class Migration(migrations.Migration):
                 ("to_at", models.DateTimeField()),
                 (
                     "below_xid",
-                    models.BigIntegerField(help_text="What was archived before this was counted."),
+                    models.BigIntegerField(
+                        help_text="Messages archived by earlier transactions were counted."
+                    ),
                 ),
                 ("buckets", models.IntegerField()),
                 ("removed", models.IntegerField(default=0)),
                 (
                     "system",
                     models.TextField(
-                        default="", help_text="The server whose transactions these are."
+                        default="", help_text="The server that the transaction ids are from."
                     ),
                 ),
                 ("started_at", models.DateTimeField()),
@@ -185,7 +187,9 @@ class Migration(migrations.Migration):
                 ("dead_lettered", models.BigIntegerField(default=0)),
                 (
                     "backlog",
-                    models.BigIntegerField(default=0, help_text="In the queue at the span's end."),
+                    models.BigIntegerField(
+                        default=0, help_text="Messages in the queue at the end of the span."
+                    ),
                 ),
                 (
                     "busy",

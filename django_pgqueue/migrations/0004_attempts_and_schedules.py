@@ -88,7 +88,10 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
-                ("time_zone", models.TextField(default="UTC", help_text="Of the cron expression.")),
+                (
+                    "time_zone",
+                    models.TextField(default="UTC", help_text="Of the cron expression."),
+                ),
                 (
                     "missed",
                     models.TextField(
@@ -125,7 +128,9 @@ class Migration(migrations.Migration):
                 (
                     "declared",
                     models.JSONField(
-                        editable=False, help_text="What the code says, if it does.", null=True
+                        editable=False,
+                        help_text="The declaration in the code, if there is one.",
+                        null=True,
                     ),
                 ),
                 (

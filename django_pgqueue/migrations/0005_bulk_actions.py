@@ -37,26 +37,31 @@ class Migration(migrations.Migration):
                 (
                     "target",
                     models.TextField(
-                        default="", help_text="The queue to send them to, if not their own."
+                        default="", help_text="The queue to send the messages to; empty: their own."
                     ),
                 ),
-                ("rate", models.FloatField(help_text="The most messages a second.", null=True)),
+                (
+                    "rate",
+                    models.FloatField(help_text="Maximum number of messages a second.", null=True),
+                ),
                 (
                     "in_flight",
                     models.BooleanField(
-                        default=False, help_text="Also those that a consumer holds."
+                        default=False, help_text="Whether to act on leased messages, too."
                     ),
                 ),
                 (
                     "question",
                     models.UUIDField(
-                        help_text="The question that was answered; it is answered once.",
+                        help_text="The confirmation page. Its answer is accepted once.",
                         null=True,
                     ),
                 ),
                 (
                     "filter",
-                    models.JSONField(default=dict, help_text="The list that it was asked for."),
+                    models.JSONField(
+                        default=dict, help_text="The filter of the list on which it was asked for."
+                    ),
                 ),
                 (
                     "user_id",
@@ -65,7 +70,9 @@ class Migration(migrations.Migration):
                 ("username", models.TextField(default="")),
                 (
                     "queue_name",
-                    models.TextField(default="", help_text="Stays when the queue is dropped."),
+                    models.TextField(
+                        default="", help_text="The queue's name, also after the queue is dropped."
+                    ),
                 ),
                 ("highest_id", models.BigIntegerField()),
                 ("count", models.IntegerField()),
@@ -73,7 +80,8 @@ class Migration(migrations.Migration):
                 (
                     "passed",
                     models.IntegerField(
-                        default=0, help_text="Left alone: gone meanwhile, or in flight."
+                        default=0,
+                        help_text="Messages that were left alone: gone by then, or in flight.",
                     ),
                 ),
                 (
@@ -90,7 +98,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "error",
-                    models.TextField(default="", help_text="Why it failed, or waits."),
+                    models.TextField(default="", help_text="Why it failed, or is waiting."),
                 ),
                 (
                     "created_at",
@@ -105,7 +113,7 @@ class Migration(migrations.Migration):
                 (
                     "step_size",
                     models.IntegerField(
-                        default=1000, help_text="The most messages of the next step."
+                        default=1000, help_text="Maximum number of messages in the next step."
                     ),
                 ),
                 ("paced_until", models.DateTimeField(null=True)),

@@ -1,21 +1,21 @@
-"""The models: queues, messages, live rows, the archive and the rest."""
+"""The models of the tables, and ``queue()``, whose methods are the operations."""
 
 from __future__ import annotations
 
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.attempt import Attempt
+from django_pgqueue.models.binding import Binding
 from django_pgqueue.models.bound import BoundQueue, queue
 from django_pgqueue.models.bulk import BulkAction, BulkActionPart
 from django_pgqueue.models.export import ExportRun, Lake, PurgeMark
 from django_pgqueue.models.history import History
-from django_pgqueue.models.live import Deferred, LiveMessage, Ready
-from django_pgqueue.models.maintenance import MaintenanceLease
+from django_pgqueue.models.live import LiveMessage
+from django_pgqueue.models.maintenance_lease import MaintenanceLease
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.models.rollup import Rollup, RollupRun
 from django_pgqueue.models.schedule import Missed, Schedule
-from django_pgqueue.models.topic import Binding
 
 __all__ = [
     "ArchivedMessage",
@@ -24,7 +24,6 @@ __all__ = [
     "BoundQueue",
     "BulkAction",
     "BulkActionPart",
-    "Deferred",
     "ExportRun",
     "History",
     "Lake",
@@ -35,7 +34,6 @@ __all__ = [
     "Process",
     "PurgeMark",
     "Queue",
-    "Ready",
     "Rollup",
     "RollupRun",
     "Schedule",

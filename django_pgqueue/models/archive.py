@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.errors import ImmutableMessage
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.types import State
@@ -26,44 +25,30 @@ class ArchivedMessage(models.Model):
     It has the id of its message, which keeps the body: ``archived.message.body``.
     """
 
-    id: models.BigIntegerField[int, int] = models.BigIntegerField(primary_key=True)
-    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
-    first_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
-    last_read_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
-    archived_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
+    id: columns.BigInteger = models.BigIntegerField(primary_key=True)
+    enqueued_at: columns.Time = models.DateTimeField()
+    first_read_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    last_read_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    archived_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     # Exports read by transaction id: ids and times do not follow the order of commits, so a
     # reader that follows these would miss rows.
-    archive_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
-        db_default=models.Func(
-            template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
-        )
-    )
+    archive_xid: columns.BigInteger = models.BigIntegerField(db_default=columns.XID)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="archive"
     )
-    read_ct: models.IntegerField[int, int] = models.IntegerField()
-    attempts: models.IntegerField[int, int] = models.IntegerField()
-    state: models.TextField[str, str] = models.TextField(
-        choices=[(s.value, s.value.title()) for s in _ENDS]
-    )
-    error: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001
-    result: models.JSONField[Any, Any] = models.JSONField(null=True)
+    read_ct: columns.Integer = models.IntegerField()
+    attempts: columns.Integer = models.IntegerField()
+    state: columns.Text = models.TextField(choices=[(s.value, s.value.title()) for s in _ENDS])
+    error: columns.TextOrNull = models.TextField(null=True)  # noqa: DJ001
+    result: columns.JSON = models.JSONField(null=True)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("archived message")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("archived messages")
-        default_permissions: ClassVar[tuple[str, ...]] = ()
         permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("replay_archivedmessage", "Can send archived messages again"),
         )
         db_table = "pgqueue_archive"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"archived message {self.pk}"

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import ClassVar
 
 from django.db import models
 
-from django_pgqueue import arguments
-from django_pgqueue.engine.queue import OpenQueue
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
-__all__ = ["Attempt", "attempts"]
-
-
-def attempts(queue: OpenQueue, message_id: int) -> list[Attempt]:
-    """The stored failed attempts of a message, the oldest first.
-
-    >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
-    ['builtins.ConnectionError']
-    """
-    [pk] = arguments.ids([message_id])
-    return Attempt.objects.of(pk, using=queue.alias)
+__all__ = ["Attempt"]
 
 
 class AttemptManager(models.Manager["Attempt"]):
-    use_in_migrations = False
-
     def of(self, message_id: int, *, using: str) -> list[Attempt]:
         """The stored failed attempts of a message, the oldest first."""
         return list(self.using(using).filter(message_id=message_id).order_by("pk"))
@@ -44,29 +29,26 @@ class Attempt(models.Model):
     ['requests.exceptions.ConnectTimeout', 'shop.errors.CardRefused']
     """
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    message_id: models.BigIntegerField[int, int] = models.BigIntegerField()
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    message_id: columns.BigInteger = models.BigIntegerField()
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="attempts"
     )
-    attempt: models.IntegerField[int, int] = models.IntegerField(
+    attempt: columns.Integer = models.IntegerField(
         help_text="Which run of the handler it was, from 1."
     )
-    at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
-    process_id: models.IntegerField[int | None, int | None] = models.IntegerField(
+    at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    process_id: columns.IntegerOrNull = models.IntegerField(
         null=True, help_text="The consumer process, if one ran it."
     )
-    error_class: models.TextField[str, str] = models.TextField()
-    message: models.TextField[str, str] = models.TextField()
-    traceback: models.TextField[str, str] = models.TextField()
+    error_class: columns.Text = models.TextField()
+    message: columns.Text = models.TextField()
+    traceback: columns.Text = models.TextField()
 
     objects: ClassVar[AttemptManager] = AttemptManager()
 
-    class Meta:
+    class Meta(columns.Meta):
         db_table = "pgqueue_attempt"
-        required_db_vendor = "postgresql"
-        # Attempts have no admin page of their own.
-        default_permissions: ClassVar[tuple[str, ...]] = ()
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["message_id"], name="pgqueue_attempt_message"),
             models.Index(fields=["queue", "at", "id"], name="pgqueue_attempt_at"),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, ProgrammingError
+from django.db import DatabaseError
 
-from django_pgqueue import arguments
+from django_pgqueue import arguments, maintenance
 from django_pgqueue.acks import Failure, Outcome
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.engine.queue import OpenQueue
@@ -20,10 +20,10 @@ from django_pgqueue.engine.send import sending
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.engine.settle.outcomes import settle as settle_each
 from django_pgqueue.engine.settle.settling import Target
-from django_pgqueue.maintenance import Progress
-from django_pgqueue.models import announcing, attempt, maintaining, queues, results
+from django_pgqueue.models import announcing, results
 from django_pgqueue.models.attempt import Attempt
-from django_pgqueue.models.queue import Queue, explained, reopened
+from django_pgqueue.models.queue import Queue, reopened
+from django_pgqueue.models.queues import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
 from django_pgqueue.types import Delay, Maintained, Metrics, Receipt, Settled, State
 
@@ -71,7 +71,7 @@ class BoundQueue:
     def __hash__(self) -> int:
         return hash((self.name.lower(), self.using))
 
-    @documented(queues.create_queue)
+    @documented(QueuesManager.create_queue)
     def create(
         self,
         *,
@@ -86,8 +86,7 @@ class BoundQueue:
         notify: bool = True,
     ) -> Queue:
         """Make a queue. If it exists, return it unchanged."""
-        return self._on_database(
-            queues.create_queue,
+        return self.model.objects.using(self.using).create_queue(
             self.name,
             unlogged=unlogged,
             partition_interval=partition_interval,
@@ -100,10 +99,10 @@ class BoundQueue:
             notify=notify,
         )
 
-    @documented(queues.drop_queue)
+    @documented(QueuesManager.drop_queue)
     def drop(self) -> bool:
         """Drop a queue with its messages and its archive. Returns False if there is none."""
-        return self._on_database(queues.drop_queue, self.name)
+        return self.model.objects.using(self.using).drop_queue(self.name)
 
     @documented(sending.send)
     def send(
@@ -454,19 +453,26 @@ class BoundQueue:
         """The return value of a message's handler, if its consumer has ``keep_result``."""
         return self._run(results.result, message_id, timeout=timeout)
 
-    @documented(results.wait)
     def wait(self, message_id: int, timeout: float | None = None) -> Any:
-        """Wait until a message is done: :func:`result` that by default waits for ever."""
-        return self._run(results.wait, message_id, timeout)
+        """Wait until a message is done: :meth:`result` that by default waits for ever.
+
+        >>> queue("orders").wait(queue("orders").send({"order": 7}), timeout=5)
+        {'charged': True}
+        """
+        return self.result(message_id, timeout=timeout)
 
     async def aresult(self, message_id: int, *, timeout: float | None = 0) -> Any:
         """The async twin of :meth:`result`; other tasks of the loop run while it waits."""
         return await results.aresult(await sync_to_async(self._open)(), message_id, timeout=timeout)
 
-    @documented(attempt.attempts)
     def attempts(self, message_id: int) -> list[Attempt]:
-        """The stored failed attempts of a message, the oldest first."""
-        return self._run(attempt.attempts, message_id)
+        """The stored failed attempts of a message, the oldest first.
+
+        >>> [attempt.error_class for attempt in queue("orders").attempts(7)]
+        ['builtins.ConnectionError']
+        """
+        [pk] = arguments.ids([message_id])
+        return Attempt.objects.of(pk, using=self._open().alias)
 
     @documented(redriving.redrive)
     def redrive(
@@ -513,7 +519,7 @@ class BoundQueue:
     @twin_of(metrics)
     def ametrics(self) -> None: ...
 
-    @documented(maintaining.maintain)
+    @documented(maintenance.maintain)
     def maintain(
         self,
         *,
@@ -522,14 +528,25 @@ class BoundQueue:
         progress: Callable[[int], None] | None = None,
     ) -> Maintained:
         """Maintain one queue: make partitions ahead, remove messages whose retention is over."""
-        return self._run(maintaining.maintain, patience=patience, stall=stall, progress=progress)
+        return self._run(
+            lambda queue: maintenance.maintain(
+                queue.source, patience=patience, stall=stall, progress=progress
+            )
+        )
 
-    @documented(maintaining.repartition)
+    @documented(maintenance.repartition)
     def repartition(
-        self, partition_interval: dt.timedelta | float | None, *, progress: Progress | None = None
+        self,
+        partition_interval: dt.timedelta | float | None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
     ) -> bool:
         """Partition a queue by time, or change the interval of its partitions."""
-        return self._run(maintaining.repartition, partition_interval, progress=progress)
+        return self._run(
+            lambda queue: maintenance.repartition(
+                queue.source, partition_interval, progress=progress
+            )
+        )
 
     def _open(self) -> OpenQueue:
         return Queue.objects.resolve(self._target, self.using).opened
@@ -560,15 +577,6 @@ class BoundQueue:
             opened = reopened(opened, error)
             found = act(opened, *args, **kwargs)
         return self.model.from_deliveries(opened, found)
-
-    def _on_database(
-        self, act: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        alias = Queue.objects.database(self.using)
-        try:
-            return act(alias, *args, **kwargs)
-        except ProgrammingError as error:
-            raise explained(error, alias) from error.__cause__
 
 
 def bound_to(target: str | Queue, *, using: str | None = None) -> BoundQueue:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.db import DatabaseError, Error, connections, models, transaction
 from django.utils.timezone import now
@@ -29,8 +28,8 @@ from django_pgqueue.engine.redrive import redriving
 from django_pgqueue.engine.settle import settling
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.maintenance.round import is_lost
+from django_pgqueue.models import columns
 from django_pgqueue.models.archive import ArchivedMessage
-from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import QUERY_CANCELED, SERIALIZATION_FAILURE, sqlstate
 
@@ -135,7 +134,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
         known = self.using(using).filter(queue_id=queue.pk)
         BulkActionPart.objects.using(using).filter(bulk_action__in=known).delete()
         known.filter(state__in=(BulkAction.RUNNING, BulkAction.STOPPED)).update(
-            state=BulkAction.FAILED, error="The queue was dropped.", finished_at=NOW
+            state=BulkAction.FAILED, error="The queue was dropped.", finished_at=columns.NOW
         )
 
     def _step(self, pk: int, using: str) -> float | None:
@@ -150,7 +149,7 @@ class BulkActionManager(models.Manager["BulkAction"]):
             return _PAUSE  # the table of bulk actions is locked
 
     def _take(self, pk: int, using: str) -> BulkAction | None:
-        """Lock the row. Returns None if it ended, was stopped, or is locked by another process."""
+        """Lock the row of a bulk action; None if it does not run, or another process has it."""
         with connections[using].cursor() as cursor:
             set_locally(cursor, lock_timeout=milliseconds(_PATIENCE))
         return (
@@ -180,71 +179,60 @@ class BulkAction(models.Model):
 
     RUNNING, STOPPED, DONE, FAILED = "running", "stopped", "done", "failed"
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, related_name="bulk_actions"
     )
-    kind: models.TextField[str, str] = models.TextField(choices=Kind.choices)
-    target: models.TextField[str, str] = models.TextField(
-        default="", help_text="The queue to send them to, if not their own."
+    kind: columns.Text = models.TextField(choices=Kind.choices)
+    target: columns.Text = models.TextField(
+        default="", help_text="The queue to send the messages to; empty: their own."
     )
-    rate: models.FloatField[float | None, float | None] = models.FloatField(
-        null=True, help_text="The most messages a second."
+    rate: columns.FloatOrNull = models.FloatField(
+        null=True, help_text="Maximum number of messages a second."
     )
-    in_flight: models.BooleanField[bool, bool] = models.BooleanField(
-        default=False, help_text="Also those that a consumer holds."
+    in_flight: columns.Boolean = models.BooleanField(
+        default=False, help_text="Whether to act on leased messages, too."
     )
-    question: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(
-        null=True, help_text="The question that was answered; it is answered once."
+    question: columns.UUIDOrNull = models.UUIDField(
+        null=True, help_text="The confirmation page. Its answer is accepted once."
     )
-    filter: models.JSONField[Any, Any] = models.JSONField(
-        default=dict, help_text="The list that it was asked for."
+    filter: columns.JSON = models.JSONField(
+        default=dict, help_text="The filter of the list on which it was asked for."
     )
-    user_id: models.TextField[str, str] = models.TextField(
+    user_id: columns.Text = models.TextField(
         default="", help_text="The key of the user who asked for it."
     )
-    username: models.TextField[str, str] = models.TextField(default="")
-    queue_name: models.TextField[str, str] = models.TextField(
-        default="", help_text="Stays when the queue is dropped."
+    username: columns.Text = models.TextField(default="")
+    queue_name: columns.Text = models.TextField(
+        default="", help_text="The queue's name, also after the queue is dropped."
     )
-    highest_id: models.BigIntegerField[int, int] = models.BigIntegerField()
-    count: models.IntegerField[int, int] = models.IntegerField()
-    done: models.IntegerField[int, int] = models.IntegerField(default=0)
-    passed: models.IntegerField[int, int] = models.IntegerField(
-        default=0, help_text="Left alone: gone meanwhile, or in flight."
+    highest_id: columns.BigInteger = models.BigIntegerField()
+    count: columns.Integer = models.IntegerField()
+    done: columns.Integer = models.IntegerField(default=0)
+    passed: columns.Integer = models.IntegerField(
+        default=0, help_text="Messages that were left alone: gone by then, or in flight."
     )
-    state: models.TextField[str, str] = models.TextField(
+    state: columns.Text = models.TextField(
         default=RUNNING, choices=[(s, s) for s in (RUNNING, STOPPED, DONE, FAILED)]
     )
-    error: models.TextField[str, str] = models.TextField(
-        default="", help_text="Why it failed, or waits."
-    )
-    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
-    stepped_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
-        null=True
-    )
-    finished_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
-    step_size: models.IntegerField[int, int] = models.IntegerField(
-        default=PART, help_text="The most messages of the next step."
+    error: columns.Text = models.TextField(default="", help_text="Why it failed, or is waiting.")
+    created_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    stepped_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    finished_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    step_size: columns.Integer = models.IntegerField(
+        default=PART, help_text="Maximum number of messages in the next step."
     )
     #: With a rate: when the next messages may be sent.
-    paced_until: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
+    paced_until: columns.TimeOrNull = models.DateTimeField(null=True)
 
     objects: ClassVar[BulkActionManager] = BulkActionManager()
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("bulk action")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("bulk actions")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_bulk_action"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
-        required_db_vendor = "postgresql"
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(
                 fields=["id"],
@@ -271,7 +259,8 @@ class BulkAction(models.Model):
         return bool(self._rows((self.RUNNING,)).update(state=self.STOPPED))
 
     def resume(self) -> bool:
-        """Continue after a stop or a failure. Returns False otherwise, or without its queue."""
+        """Continue after a stop or a failure. Returns False if it cannot: its queue was dropped, or
+        it was neither stopped nor failed."""
         queues = Queue.objects.using(self._state.db).values("pk")
         rows = self._rows((self.STOPPED, self.FAILED)).filter(queue_id__in=queues)
         return bool(rows.update(state=self.RUNNING, error="", finished_at=None))
@@ -317,9 +306,7 @@ class BulkAction(models.Model):
         if not self.left:
             self._end()
             return None
-        self.save(
-            update_fields=["done", "passed", "stepped_at", "error", "step_size", "paced_until"]
-        )
+        self.save()
         return 0.0
 
     def _undone(self, ids: Sequence[int], error: Exception) -> float | None:
@@ -347,7 +334,33 @@ class BulkAction(models.Model):
 
     def act(self, queue: OpenQueue, ids: Sequence[int]) -> int:
         """Perform the action on these messages. Returns how many were changed."""
-        return _ACTS[Kind(self.kind)](self, queue, ids)
+        match Kind(self.kind):
+            case Kind.REDRIVE:
+                return self._send(redriving.redrive, queue, ids)
+            case Kind.REPLAY:
+                return self._send(redriving.replay, queue, ids)
+            case Kind.READABLE:
+                return len(settling.set_vt(queue, ids, 0, in_flight=self.in_flight))
+            case Kind.CANCEL:
+                reason = f"cancelled by {self.username or 'hand'}"
+                return len(settling.cancel(queue, ids, reason=reason, in_flight=self.in_flight))
+            case Kind.DELETE | Kind.PURGE:
+                return len(settling.delete(queue, ids, in_flight=self.in_flight))
+            case Kind.DISCARD:
+                # Only archived messages: settling.erase() would also delete messages in the queue.
+                archive = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id)
+                archived = archive.filter(pk__in=ids).values_list("pk", flat=True)
+                return len(settling.erase(queue, list(archived)))
+
+    def _send(self, send: Callable[..., int], queue: OpenQueue, ids: Sequence[int]) -> int:
+        """Redrive or replay. Returns the number sent, also if a source queue no longer exists."""
+        sent = [0]
+        try:
+            send(queue, to=self.target or None, ids=ids, progress=partial(sent.__setitem__, 0))
+        except QueueNotFound:
+            if self.target:
+                raise
+        return sent[0]
 
     def _allowed(self, at: dt.datetime) -> int:
         """How many messages the rate allows in this step. Sets ``paced_until``."""
@@ -369,67 +382,14 @@ class BulkAction(models.Model):
 class BulkActionPart(models.Model):
     """The message ids of one step. Deleted when the step is done."""
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     bulk_action: models.ForeignKey[BulkAction, BulkAction] = models.ForeignKey(
         BulkAction, models.CASCADE, related_name="parts"
     )
-    ids: models.JSONField[Any, Any] = models.JSONField()
+    ids: columns.JSON = models.JSONField()
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_bulk_action_part"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"part of bulk action {self.bulk_action_id}"
-
-
-def _readable(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.set_vt(queue, ids, 0, in_flight=bulk_action.in_flight))
-
-
-def _redriven(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return _counted(redriving.redrive, bulk_action, queue, ids)
-
-
-def _cancelled(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    reason = f"cancelled by {bulk_action.username or 'hand'}"
-    return len(settling.cancel(queue, ids, reason=reason, in_flight=bulk_action.in_flight))
-
-
-def _deleted(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return len(settling.delete(queue, ids, in_flight=bulk_action.in_flight))
-
-
-def _sent_again(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    return _counted(redriving.replay, bulk_action, queue, ids)
-
-
-def _discarded(bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]) -> int:
-    # Only archived messages: settling.erase() would also delete messages in the queue.
-    archived = ArchivedMessage.objects.using(queue.alias).filter(queue_id=queue.id, pk__in=ids)
-    return len(settling.erase(queue, list(archived.values_list("pk", flat=True))))
-
-
-def _counted(
-    act: Callable[..., int], bulk_action: BulkAction, queue: OpenQueue, ids: Sequence[int]
-) -> int:
-    """The number of messages sent, even if a source queue no longer exists."""
-    went = [0]
-    try:
-        act(queue, to=bulk_action.target or None, ids=ids, progress=partial(went.__setitem__, 0))
-    except QueueNotFound:
-        if bulk_action.target:
-            raise
-    return went[0]
-
-
-_ACTS: dict[Kind, Callable[[BulkAction, OpenQueue, Sequence[int]], int]] = {
-    Kind.READABLE: _readable,
-    Kind.REDRIVE: _redriven,
-    Kind.CANCEL: _cancelled,
-    Kind.DELETE: _deleted,
-    Kind.PURGE: _deleted,
-    Kind.REPLAY: _sent_again,
-    Kind.DISCARD: _discarded,
-}

@@ -1,57 +1,46 @@
-"""Lakes, the targets of the archive's export; export runs; and marks of what was removed."""
+"""Lakes, to which the archive is exported; runs of the export; marks of what retention removed."""
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["ExportRun", "Lake", "PurgeMark"]
 
 
 class Lake(models.Model):
-    """A lake: a directory of Parquet files, and the position up to which it is exported."""
+    """A directory of Parquet files, and the transaction up to which it has the archive."""
 
-    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
-    path: models.TextField[str, str] = models.TextField(unique=True, editable=False)
-    queues: models.JSONField[Any, Any] = models.JSONField(
-        default=list,
-        blank=True,
-        help_text="Names of the queues it takes; empty: all.",
+    id: columns.AutoKey = models.AutoField(primary_key=True)
+    path: columns.Text = models.TextField(unique=True, editable=False)
+    queues: columns.JSON = models.JSONField(
+        default=list, blank=True, help_text="Names of the queues it takes; empty: all."
     )
-    holds_retention: models.BooleanField[bool, bool] = models.BooleanField(
-        default=False,
-        help_text="Retention waits until archived messages are exported here.",
+    holds_retention: columns.Boolean = models.BooleanField(
+        default=False, help_text="Retention waits until archived messages are exported here."
     )
-    exported_below: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0,
-        editable=False,
-        help_text="The transaction before which everything is exported.",
+    exported_below: columns.BigInteger = models.BigIntegerField(
+        default=0, editable=False, help_text="The transaction before which everything is exported."
     )
-    system: models.TextField[str, str] = models.TextField(
-        default="",
-        editable=False,
-        help_text="The server whose transactions these are.",
+    system: columns.Text = models.TextField(
+        default="", editable=False, help_text="The server that the transaction ids are from."
     )
-    iceberg: models.TextField[str, str] = models.TextField(
-        default="", editable=False, help_text="The Iceberg table that it is, if it is one."
+    iceberg: columns.Text = models.TextField(
+        default="", editable=False, help_text="The Iceberg table, if the lake is one."
     )
-    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW, editable=False
-    )
+    created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("lake")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("lakes")
         default_permissions: ClassVar[tuple[str, ...]] = ("view", "change")
         db_table = "pgqueue_lake"
         ordering: ClassVar[tuple[str, ...]] = ("path",)
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return self.path
@@ -69,40 +58,31 @@ class ExportRun(models.Model):
         PUBLISHING = "PUBLISHING"  # files are moved to their final directory
         DONE = "DONE"
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
     # The migration adds the constraint with ON DELETE CASCADE, which also covers plain SQL.
     lake: models.ForeignKey[Lake, Lake] = models.ForeignKey(
         Lake, models.CASCADE, related_name="runs", db_constraint=False
     )
-    kind: models.TextField[str, str] = models.TextField(choices=Kind.choices, default=Kind.EXPORT)
-    state: models.TextField[str, str] = models.TextField(
-        choices=State.choices, default=State.RUNNING
-    )
-    from_xid: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    to_xid: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    rows: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    files: models.IntegerField[int, int] = models.IntegerField(default=0)
-    bytes: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    manifest: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    checksums: models.JSONField[Any, Any] = models.JSONField(null=True)
-    verified_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
-    error: models.TextField[str, str] = models.TextField(default="", blank=True)
-    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
-    finished_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True)
-    )
+    kind: columns.Text = models.TextField(choices=Kind.choices, default=Kind.EXPORT)
+    state: columns.Text = models.TextField(choices=State.choices, default=State.RUNNING)
+    from_xid: columns.BigInteger = models.BigIntegerField(default=0)
+    to_xid: columns.BigInteger = models.BigIntegerField(default=0)
+    rows: columns.BigInteger = models.BigIntegerField(default=0)
+    files: columns.Integer = models.IntegerField(default=0)
+    bytes: columns.BigInteger = models.BigIntegerField(default=0)
+    manifest: columns.JSON = models.JSONField(default=dict)
+    checksums: columns.JSON = models.JSONField(null=True)
+    verified_at: columns.TimeOrNull = models.DateTimeField(null=True)
+    error: columns.Text = models.TextField(default="", blank=True)
+    started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    finished_at: columns.TimeOrNull = models.DateTimeField(null=True)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("export run")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("export runs")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_export_run"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
-        required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("lake",),
@@ -116,7 +96,7 @@ class ExportRun(models.Model):
 
 
 class PurgeMark(models.Model):
-    """The position up to which a queue's archived messages may have been removed."""
+    """The transaction before which archived messages of a queue may have been removed."""
 
     queue: models.OneToOneField[Queue, Queue] = models.OneToOneField(
         Queue,
@@ -125,16 +105,14 @@ class PurgeMark(models.Model):
         primary_key=True,
         related_name="purge_mark",
     )
-    below_xid: models.BigIntegerField[int, int] = models.BigIntegerField()
-    dropped: models.TextField[str, str] = models.TextField(
+    below_xid: columns.BigInteger = models.BigIntegerField()
+    dropped: columns.Text = models.TextField(
         default="", help_text="The queue's name, once it is dropped."
     )
-    purged_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
+    purged_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_purge_mark"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"{self.queue_id}: below {self.below_xid}"

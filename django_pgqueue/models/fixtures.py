@@ -11,8 +11,7 @@ from typing import Any
 from django.db import connections
 from django.db.models.signals import post_save, pre_save
 
-from django_pgqueue.ddl import table_names
-from django_pgqueue.maintenance import tables
+from django_pgqueue.ddl.names import ARCHIVE, own_table
 from django_pgqueue.models.archive import ArchivedMessage
 from django_pgqueue.models.message import Message
 from django_pgqueue.models.queue import Queue
@@ -29,20 +28,13 @@ def connect() -> None:
 
 
 def _make_tables(instance: Queue, created: bool, raw: bool, using: str, **kwargs: Any) -> None:
-    if not (raw and created):
-        return
-    with connections[using].cursor() as cursor:
-        tables.create_tables(
-            cursor,
-            instance.pk,
-            unlogged=instance.unlogged,
-            partition_interval=instance.partition_interval,
-        )
-    Queue.objects.forget(instance.name, using)
+    if raw and created:
+        instance.make_tables(using)
+        Queue.objects.forget(instance.name, using)
 
 
 def _keep_time(instance: Message | ArchivedMessage, raw: bool, using: str, **kwargs: Any) -> None:
-    """Restore the microseconds of ``enqueued_at`` from an existing row: fixtures round the key."""
+    """Take ``enqueued_at``, a part of the key, from an existing row: fixtures have milliseconds."""
     if not raw:
         return
     for model in (Message, ArchivedMessage):
@@ -58,13 +50,12 @@ def _leave_archived(
     """Delete the live row of an archived message, once both its rows are loaded."""
     if not raw:
         return
-    queue = Queue.objects.using(using).get(pk=instance.queue_id)
-    names = table_names(queue.pk)
+    archive = own_table(ARCHIVE, instance.queue_id)
     params = {"id": instance.pk, "queue_id": instance.queue_id}
     with connections[using].cursor() as cursor:
         for table in ("ready", "deferred", "waiting"):
             cursor.execute(
                 f"DELETE FROM pgqueue_{table} WHERE id = %(id)s AND queue_id = %(queue_id)s "
-                f"AND EXISTS (SELECT FROM {names['archive']} WHERE id = %(id)s)",
+                f"AND EXISTS (SELECT FROM {archive} WHERE id = %(id)s)",
                 params,
             )

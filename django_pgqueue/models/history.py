@@ -2,75 +2,54 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
 
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["History"]
 
 
 class History(models.Model):
-    """The history of one queue in one minute, or in one hour that is over.
+    """What happened in one queue in one minute, or in one hour that is over.
 
-    Each consumer process writes its own rows, with the id of its ``Process``. Maintenance writes
-    ``sent``, ``depth``, ``oldest`` and ``total`` to a row with process id 0. It later merges all
-    rows of a minute, and then of an hour, into that row. Times are in seconds. The keys of the
-    histograms are the numbers of :func:`django_pgqueue.history.histograms.bucket`.
+    Each consumer process writes its own rows, with the id of its ``Process``: messages that were
+    ``completed``, ``failed`` (to the archive), ``dead_lettered``, or ``lost`` with their lease;
+    failed attempts that were ``retried``; run times added up (``busy``); and histograms of waits,
+    from readable to the first delivery, and of run times.
+
+    Maintenance samples the queue, and writes a row with process id 0: the messages ``sent`` since
+    the last sample, the largest ``depth`` and age (``oldest``), and the ``total`` of all messages
+    ever sent. It later merges all rows of a minute, and then of an hour, into that row.
+
+    Times are in seconds. The keys of the histograms are the numbers of
+    :func:`django_pgqueue.history.histograms.bucket`.
     """
 
     pk = models.CompositePrimaryKey("queue_id", "bucket", "seconds", "process_id")
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, db_index=False, related_name="history"
     )
-    bucket: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        help_text="When the span begins."
-    )
-    seconds: models.IntegerField[int, int] = models.IntegerField(
-        help_text="How long the span is: 60 or 3600."
-    )
-    process_id: models.IntegerField[int, int] = models.IntegerField(default=0)
-    completed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    retried: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="Failed attempts, to be tried again."
-    )
-    failed: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="To the archive, as FAILED."
-    )
-    dead_lettered: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="To the dead-letter queue."
-    )
-    lost: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="Leases that ran out in a consumer's hands."
-    )
-    busy: models.FloatField[float, float] = models.FloatField(
-        default=0, help_text="Run times of handlers, added up."
-    )
-    waits: models.JSONField[Any, Any] = models.JSONField(
-        default=dict, help_text="From when a message could be read to its first delivery."
-    )
-    runs: models.JSONField[Any, Any] = models.JSONField(
-        default=dict, help_text="Run times of handlers, by message."
-    )
-    sent: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="Messages that came since the last look."
-    )
-    depth: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="The most messages found in the queue."
-    )
-    oldest: models.FloatField[float | None, float | None] = models.FloatField(
-        null=True, help_text="The longest wait found of a message in it."
-    )
-    total: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
-        null=True, help_text="All messages that ever came, at the look."
-    )
+    bucket: columns.Time = models.DateTimeField()
+    seconds: columns.Integer = models.IntegerField()
+    process_id: columns.Integer = models.IntegerField(default=0)
+    completed: columns.BigInteger = models.BigIntegerField(default=0)
+    retried: columns.BigInteger = models.BigIntegerField(default=0)
+    failed: columns.BigInteger = models.BigIntegerField(default=0)
+    dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
+    lost: columns.BigInteger = models.BigIntegerField(default=0)
+    busy: columns.Float = models.FloatField(default=0)
+    waits: columns.JSON = models.JSONField(default=dict)
+    runs: columns.JSON = models.JSONField(default=dict)
+    sent: columns.BigInteger = models.BigIntegerField(default=0)
+    depth: columns.BigIntegerOrNull = models.BigIntegerField(null=True)
+    oldest: columns.FloatOrNull = models.FloatField(null=True)
+    total: columns.BigIntegerOrNull = models.BigIntegerField(null=True)
 
-    class Meta:
-        default_permissions: ClassVar[tuple[str, ...]] = ()
+    class Meta(columns.Meta):
         db_table = "pgqueue_history"
-        required_db_vendor = "postgresql"
         verbose_name_plural: ClassVar[Any] = "history"
         indexes: ClassVar[tuple[models.Index, ...]] = (
             models.Index(fields=["seconds", "bucket"], name="pgqueue_history_bucket"),

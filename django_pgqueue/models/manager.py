@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-from django.db import ProgrammingError, models
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from django_pgqueue.engine.settle.settling import Target
-from django_pgqueue.models import maintaining, queues, topics
 from django_pgqueue.models.bound import BoundQueue, bound_to
 from django_pgqueue.models.queryset import MessageQuerySet
-from django_pgqueue.models.queue import Queue, explained
-from django_pgqueue.models.topic import Binding
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.models.queues import QueuesManager
 from django_pgqueue.models.twins import documented, twin_of
-from django_pgqueue.types import Delay, Maintained, Metrics, Settled
+from django_pgqueue.types import Delay, Metrics, Settled
 
 if TYPE_CHECKING:
     from django_pgqueue.models.message import Message
 
 __all__ = ["MessageManager"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class MessageManager(models.Manager["Message"]):
+class MessageManager(QueuesManager["Message"]):
     """All operations on queues, with the queue as first argument, and operations on databases.
 
     ``using("replica")`` gives the same manager for another database.
@@ -39,141 +33,6 @@ class MessageManager(models.Manager["Message"]):
             ...
         await Message.objects.asend("orders", {"order": 8})
     """
-
-    use_in_migrations = False
-
-    @documented(queues.create_queue)
-    def create_queue(
-        self,
-        name: str,
-        *,
-        unlogged: bool | None = None,
-        partition_interval: dt.timedelta | float | None = None,
-        retention: dt.timedelta | float | None = None,
-        visibility_timeout: int = 30,
-        max_deliveries: int = 20,
-        dead_letter_queue: str | Queue | None = None,
-        dedup_window: dt.timedelta | float | None = None,
-        age_limit: dt.timedelta | float | None = None,
-        notify: bool = True,
-    ) -> Queue:
-        """Make a queue. If it exists, return it unchanged."""
-        return self._run(
-            queues.create_queue,
-            name,
-            unlogged=unlogged,
-            partition_interval=partition_interval,
-            retention=retention,
-            visibility_timeout=visibility_timeout,
-            max_deliveries=max_deliveries,
-            dead_letter_queue=dead_letter_queue,
-            dedup_window=dedup_window,
-            age_limit=age_limit,
-            notify=notify,
-        )
-
-    @documented(queues.list_queues)
-    def list_queues(self) -> list[Queue]:
-        """Every queue, by name."""
-        return self._run(queues.list_queues)
-
-    @documented(queues.drop_queue)
-    def drop_queue(self, name: str | Queue) -> bool:
-        """Drop a queue with its messages and its archive. Returns False if there is none."""
-        return self._run(queues.drop_queue, name)
-
-    @documented(queues.metrics_all)
-    def metrics_all(self) -> list[Metrics]:
-        """The metrics of every queue, by name."""
-        return self._run(queues.metrics_all)
-
-    @documented(maintaining.maintain_all)
-    def maintain_all(
-        self,
-        queues: Iterable[str | Queue] | None = None,
-        *,
-        patience: float = 1.0,
-        stall: float = 0.1,
-        progress: Callable[[int], None] | None = None,
-    ) -> list[Maintained]:
-        """Run ``maintain`` for every queue, by name, or for the given queues."""
-        return self._run(
-            maintaining.maintain_all, queues, patience=patience, stall=stall, progress=progress
-        )
-
-    @documented(topics.bind)
-    def bind(self, pattern: str, queue: str | Queue) -> bool:
-        """Bind a pattern to a queue, which gets a copy of each message with a matching key."""
-        return self._run(topics.bind, pattern, queue)
-
-    @documented(topics.unbind)
-    def unbind(self, pattern: str, queue: str | Queue) -> bool:
-        """Remove a binding. Returns False if there is none."""
-        return self._run(topics.unbind, pattern, queue)
-
-    @documented(topics.list_bindings)
-    def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
-        """All bindings, or those of one queue, ordered by pattern."""
-        return self._run(topics.list_bindings, queue)
-
-    @documented(topics.test_routing)
-    def test_routing(self, key: str) -> dict[str, list[str]]:
-        """The names of the queues that would get a key, each with the matching patterns."""
-        return self._run(topics.test_routing, key)
-
-    @documented(topics.publish)
-    def publish(
-        self,
-        key: str,
-        body: Any,
-        *,
-        headers: dict[str, Any] | None = None,
-        delay: Delay | None = 0,
-        priority: int = 0,
-        group: str | None = None,
-        dedup_key: str | None = None,
-    ) -> dict[str, int]:
-        """Send one copy to each queue that is bound to the key. Returns the ids by queue name."""
-        return self._run(
-            topics.publish,
-            key,
-            body,
-            headers=headers,
-            delay=delay,
-            priority=priority,
-            group=group,
-            dedup_key=dedup_key,
-        )
-
-    @twin_of(publish)
-    def apublish(self) -> None: ...
-
-    @documented(topics.publish_batch)
-    def publish_batch(
-        self,
-        key: str,
-        bodies: Sequence[Any],
-        *,
-        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
-        delay: Delay | None = 0,
-        priority: int = 0,
-        group: Sequence[str | None] | str | None = None,
-        dedup_key: Sequence[str | None] | None = None,
-    ) -> dict[str, list[int]]:
-        """Publish several messages with one key. Returns lists of ids by queue name."""
-        return self._run(
-            topics.publish_batch,
-            key,
-            bodies,
-            headers=headers,
-            delay=delay,
-            priority=priority,
-            group=group,
-            dedup_key=dedup_key,
-        )
-
-    @twin_of(publish_batch)
-    def apublish_batch(self) -> None: ...
 
     @documented(BoundQueue.send)
     def send(
@@ -432,10 +291,3 @@ class MessageManager(models.Manager["Message"]):
         bound = bound_to(queue, using=self._db)
         bound.model = self.model
         return bound
-
-    def _run(self, act: Callable[Concatenate[str, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        alias = Queue.objects.database(self._db)
-        try:
-            return act(alias, *args, **kwargs)
-        except ProgrammingError as error:
-            raise explained(error, alias) from error.__cause__

@@ -21,9 +21,9 @@ from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.engine.settle import outcomes, settling
 from django_pgqueue.errors import ImmutableMessage, LeaseLost, NeverRead
+from django_pgqueue.models import columns
 from django_pgqueue.models.announcing import announce_exhausted
 from django_pgqueue.models.bound import BoundQueue
-from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.manager import MessageManager
 from django_pgqueue.models.queryset import MessageQuerySet
 from django_pgqueue.models.queue import Queue
@@ -44,33 +44,21 @@ class Message(models.Model):
 
     # The database's key is (id, queue_id, enqueued_at), as partitions require. The admin and
     # foreign keys need a single column; id alone is unique.
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    enqueued_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW,
-        editable=False,
-    )
-    scheduled_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(null=True, blank=True)
-    )
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    enqueued_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
+    scheduled_at: columns.TimeOrNull = models.DateTimeField(null=True, blank=True)
     # The id of the sending transaction: lets a reader follow the table as a log without gaps.
-    enqueued_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
-        db_default=models.Func(
-            template="pg_current_xact_id()::text::bigint", output_field=models.BigIntegerField()
-        ),
-        editable=False,
+    enqueued_xid: columns.BigInteger = models.BigIntegerField(
+        db_default=columns.XID, editable=False
     )
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="messages"
     )
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0)
-    group_key: models.TextField[str | None, str | None] = models.TextField(null=True, blank=True)  # noqa: DJ001
-    dedup_key: models.TextField[str | None, str | None] = models.TextField(null=True, blank=True)  # noqa: DJ001
-    headers: models.JSONField[Any, Any] = models.JSONField(
-        null=True, blank=True, encoder=DjangoJSONEncoder
-    )
-    body: models.JSONField[Any, Any] = models.JSONField(
-        null=True, blank=True, encoder=DjangoJSONEncoder
-    )
+    priority: columns.SmallInteger = models.SmallIntegerField(default=0)
+    group_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
+    dedup_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
+    headers: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+    body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
 
     objects: ClassVar[MessageManager] = MessageManager()
 
@@ -98,7 +86,7 @@ class Message(models.Model):
     #: Called by :meth:`extend` during the run: extends the lease; False if it was lost.
     on_extend: Callable[[Message, float], bool] | None = None
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("message")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("messages")
         default_permissions: ClassVar[tuple[str, ...]] = ("view", "delete")
@@ -108,7 +96,6 @@ class Message(models.Model):
             ("redrive_message", "Can redrive dead letters"),
         )
         db_table = "pgqueue_message"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return gettext("message %s") % self.pk
@@ -173,7 +160,7 @@ class Message(models.Model):
         Raises LeaseLost if the message was read again since, and NeverRead if it was only peeked
         at.
         """
-        self._say(Ack())
+        self._settle(Ack())
 
     def nack(self, delay: float | None = None, reason: str = "") -> None:
         """Try again after ``delay`` seconds. ``reason`` is kept as the last error.
@@ -181,14 +168,14 @@ class Message(models.Model):
         With None the message is readable at once; in a handler the retry strategy decides. Raises
         LeaseLost, NeverRead.
         """
-        self._say(Nack(delay, reason))
+        self._settle(Nack(delay, reason))
 
     def reject(self, reason: str = "rejected") -> None:
         """Failed for good: move the message to the dead-letter queue, or archive it as FAILED.
 
         Raises LeaseLost, NeverRead.
         """
-        self._say(Reject(reason))
+        self._settle(Reject(reason))
 
     def extend(self, seconds: float | None = None) -> None:
         """Extend the lease to ``seconds`` from now, by default the queue's visibility timeout.
@@ -211,27 +198,27 @@ class Message(models.Model):
 
     async def aack(self) -> None:
         """The async twin of :meth:`ack`."""
-        await self._asay(Ack())
+        await self._asettle(Ack())
 
     async def anack(self, delay: float | None = None, reason: str = "") -> None:
         """The async twin of :meth:`nack`."""
-        await self._asay(Nack(delay, reason))
+        await self._asettle(Nack(delay, reason))
 
     async def areject(self, reason: str = "rejected") -> None:
         """The async twin of :meth:`reject`."""
-        await self._asay(Reject(reason))
+        await self._asettle(Reject(reason))
 
-    def _say(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)
         elif outcomes.settle(self._leased_from, {self.receipt: outcome}).lost:
             raise LeaseLost(self.receipt)
 
-    async def _asay(self, outcome: Outcome) -> None:
+    async def _asettle(self, outcome: Outcome) -> None:
         if self.on_outcome is not None:
             self.on_outcome(self, outcome)  # does not wait
         else:
-            await sync_to_async(self._say)(outcome)
+            await sync_to_async(self._settle)(outcome)
 
     @property
     def _leased_from(self) -> OpenQueue:
@@ -246,7 +233,7 @@ class Message(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Message] | None = None,
     ) -> None:
-        """As in Django, also to fetch deferred columns. Searches the message's queue first."""
+        """As in Django. Looks into the message's queue first, then into all queues."""
         queue_id = self.__dict__.get("queue_id")
         fields = None if fields is None else list(fields)
         if from_queryset is None and queue_id is not None:

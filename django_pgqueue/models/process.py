@@ -13,13 +13,13 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.ddl.locks import set_locally
 from django_pgqueue.engine.leases.batches import rescue
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.models.queue import Queue
 
 __all__ = ["GONE_KEPT", "Process", "ago"]
 
 
-# A heartbeat is committed without waiting for the disk: if a crash loses one, the next one follows.
+# A heartbeat is committed without waiting for the disk: a crash may lose one.
 _BEAT = """
     UPDATE pgqueue_process
     SET heartbeat_at = statement_timestamp(), working_on = %s, stopping = %s
@@ -33,14 +33,17 @@ GONE_KEPT = dt.timedelta(days=1)
 
 def ago(time: dt.timedelta) -> models.ExpressionWrapper[Any]:
     """The moment that long ago, by the database's clock."""
-    return models.ExpressionWrapper(NOW - time, output_field=models.DateTimeField())
+    return models.ExpressionWrapper(columns.NOW - time, output_field=models.DateTimeField())
 
 
 class ProcessManager(models.Manager["Process"]):
-    """Processes that are not known to be dead. Registers them, and releases dead ones' leases."""
+    """Registers processes, and releases the leases of dead ones.
+
+    Its querysets leave out processes that were found dead.
+    """
 
     def get_queryset(self) -> models.QuerySet[Process]:
-        """A queryset of these processes."""
+        """Processes that were not found dead."""
         return super().get_queryset().filter(gone_at=None)
 
     def register(self, queues: list[str], *, version: str, using: str) -> Process:
@@ -50,9 +53,7 @@ class ProcessManager(models.Manager["Process"]):
         )
 
     def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool | None:
-        """Record a heartbeat. Returns whether the process is asked to be quiet; None if it was
-        reaped.
-        """
+        """Record a heartbeat. Returns ``quiet`` of the row; None if the process was reaped."""
         with connections[process._state.db or "default"].cursor() as cursor:
             cursor.execute(_BEAT, [json.dumps(working_on), stopping, process.pk])
             row = cursor.fetchone()
@@ -89,7 +90,7 @@ class ProcessManager(models.Manager["Process"]):
             for process in dead:
                 rescued[process.pk] = self._give_back(process, using)
                 self.using(using).filter(pk=process.pk).update(
-                    gone_at=NOW, working_on={}, given_back=rescued[process.pk]
+                    gone_at=columns.NOW, working_on={}, given_back=rescued[process.pk]
                 )
             if dead:
                 self.model.every.using(using).filter(gone_at__lt=ago(GONE_KEPT)).delete()
@@ -105,29 +106,25 @@ class ProcessManager(models.Manager["Process"]):
 class Process(models.Model):
     """One consumer process. The row is deleted when it stops, and a day after it died."""
 
-    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
-    host: models.TextField[str, str] = models.TextField()
-    pid: models.IntegerField[int, int] = models.IntegerField()
-    version: models.TextField[str, str] = models.TextField()
-    queues: models.JSONField[Any, Any] = models.JSONField(default=list)
-    working_on: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    schedules: models.JSONField[Any, Any] = models.JSONField(
+    id: columns.AutoKey = models.AutoField(primary_key=True)
+    host: columns.Text = models.TextField()
+    pid: columns.Integer = models.IntegerField()
+    version: columns.Text = models.TextField()
+    queues: columns.JSON = models.JSONField(default=list)
+    working_on: columns.JSON = models.JSONField(default=dict)
+    schedules: columns.JSON = models.JSONField(
         default=list, help_text="Names of the schedules that its code declares."
     )
-    stopping: models.BooleanField[bool, bool] = models.BooleanField(default=False)
-    quiet: models.BooleanField[bool, bool] = models.BooleanField(
+    stopping: columns.Boolean = models.BooleanField(default=False)
+    quiet: columns.Boolean = models.BooleanField(
         default=False, help_text="Asked to fetch no more messages."
     )
-    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
+    started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    heartbeat_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    gone_at: columns.TimeOrNull = models.DateTimeField(
+        null=True, help_text="When it was found dead: its heartbeats ended without a stop."
     )
-    heartbeat_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
-    gone_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
-        null=True, help_text="When it was found dead: it had sent no heartbeat, and no goodbye."
-    )
-    given_back: models.IntegerField[int, int] = models.IntegerField(
+    given_back: columns.Integer = models.IntegerField(
         default=0, help_text="How many messages it held when it died."
     )
 
@@ -135,7 +132,7 @@ class Process(models.Model):
     #: Dead processes too.
     every: ClassVar[models.Manager[Process]] = models.Manager()
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("consumer process")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("consumer processes")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
@@ -144,7 +141,6 @@ class Process(models.Model):
             ("quiet_process", "Can keep consumer processes from fetching"),
         )
         db_table = "pgqueue_process"
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

@@ -9,15 +9,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from django.core.validators import MinValueValidator
-from django.db import (
-    DatabaseError,
-    IntegrityError,
-    ProgrammingError,
-    connections,
-    models,
-    router,
-    transaction,
-)
+from django.db import DatabaseError, ProgrammingError, connections, models, router, transaction
 from django.db.models.functions import Lower
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy
@@ -29,7 +21,7 @@ from django_pgqueue.ddl.names import own_tables
 from django_pgqueue.engine.queue import OpenQueue, clear_lost
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.maintenance import tables
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 from django_pgqueue.runner import database_key, runner
 from django_pgqueue.sqlstates import UNDEFINED_TABLE, is_gone, sqlstate
 from django_pgqueue.validators import validate_queue_name
@@ -66,7 +58,6 @@ class QueueManager(models.Manager["Queue"]):
     Only committed queues are cached, so that a rollback leaves no stale entry.
     """
 
-    use_in_migrations = False
     #: The cache, by database: queues by lower-case name, and when these expire.
     _remembered: dict[tuple[str, str], tuple[dict[str, Queue], float]] = {}
 
@@ -100,18 +91,16 @@ class QueueManager(models.Manager["Queue"]):
                 return queue
             queue = queue.name
         alias = self.database(using)
-        queues, until = self._remembered.get(database_key(alias), ({}, 0.0))
-        fresh = time.monotonic() < until
+        cached, until = self._remembered.get(database_key(alias), ({}, 0.0))
+        queues = cached if time.monotonic() < until else None
         # Try the name as given: cached names are valid, and most names are in lower case.
-        found = queues.get(queue) if fresh and isinstance(queue, str) else None
-        if found is not None:
+        if found := queues.get(queue) if queues and isinstance(queue, str) else None:
             return found
         name = arguments.queue_name(queue)
-        found = queues.get(name.lower()) if fresh else None
-        if found is not None:
+        if found := (queues or {}).get(name.lower()):
             return found
         try:
-            found = self._ask(name, alias, queues if fresh else None)
+            found = self._ask(name, alias, queues)
         except ProgrammingError as error:
             raise explained(error, alias) from error.__cause__
         if found is None:
@@ -145,8 +134,10 @@ class QueueManager(models.Manager["Queue"]):
         queues.pop(name.lower(), None)
 
     def forget_unlogged(self, connection: Any, **kwargs: Any) -> None:
-        """Remove unlogged queues from the cache, at a new connection: the server may have crashed,
-        and a look-up clears what the crash left of them."""
+        """Remove unlogged queues from the cache. Called for each new connection.
+
+        The server may have crashed. The next look-up then deletes the rows of lost messages.
+        """
         key = connection.alias, str(connection.settings_dict["NAME"])
         queues, _ = self._remembered.get(key, ({}, 0.0))
         for name, queue in list(queues.items()):
@@ -165,17 +156,16 @@ class Queue(models.Model):
     the caller's transaction.
     """
 
-    id: models.AutoField[int, int] = models.AutoField(primary_key=True)
-    name: models.CharField[str, str] = models.CharField(
+    id: columns.AutoKey = models.AutoField(primary_key=True)
+    name: columns.Char = models.CharField(
         max_length=63,
         validators=[validate_queue_name],
         help_text="1 to 63 of A-Z a-z 0-9 _ . - ; unique whatever its case.",
     )
-    visibility_timeout: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
-        default=30,
-        help_text="Seconds a message stays hidden from others once it is read.",
+    visibility_timeout: columns.PositiveInteger = models.PositiveIntegerField(
+        default=30, help_text="Seconds a message stays hidden from others once it is read."
     )
-    max_deliveries: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(
+    max_deliveries: columns.PositiveInteger = models.PositiveIntegerField(
         default=20,
         validators=[MinValueValidator(1)],
         help_text="How often a message is delivered before it is dead-lettered.",
@@ -190,51 +180,33 @@ class Queue(models.Model):
             "Where messages go whose deliveries ran out; empty: the archive, as FAILED."
         ),
     )
-    retention: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            help_text="How long archived messages are kept; empty: for ever.",
-        )
+    retention: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="How long archived messages are kept; empty: for ever."
     )
-    partition_interval: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            editable=False,
-            help_text="The time in one partition; empty: one partition for all.",
-        )
-    )
-    dedup_window: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            help_text="How long a dedup key counts; empty: five minutes.",
-        )
-    )
-    age_limit: models.DurationField[dt.timedelta | None, dt.timedelta | None] = (
-        models.DurationField(
-            null=True,
-            blank=True,
-            help_text="For how long a message may be readable without an alert; "
-            "empty: five minutes.",
-        )
-    )
-    unlogged: models.BooleanField[bool, bool] = models.BooleanField(
-        default=False,
+    partition_interval: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
         editable=False,
-        help_text="Faster, and empty after a crash of the server.",
+        help_text="The time in one partition; empty: one partition for all.",
     )
-    paused: models.BooleanField[bool, bool] = models.BooleanField(
+    dedup_window: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
+    )
+    age_limit: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
+        help_text="For how long a message may be readable without an alert; empty: five minutes.",
+    )
+    unlogged: columns.Boolean = models.BooleanField(
+        default=False, editable=False, help_text="Faster, and empty after a crash of the server."
+    )
+    paused: columns.Boolean = models.BooleanField(
         default=False, help_text="Consumers leave it alone."
     )
-    notify: models.BooleanField[bool, bool] = models.BooleanField(
+    notify: columns.Boolean = models.BooleanField(
         default=True, help_text="A send wakes waiting consumers."
     )
-    created_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW,
-        editable=False,
-    )
+    created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
     objects: ClassVar[QueueManager] = QueueManager()
 
@@ -314,14 +286,18 @@ class Queue(models.Model):
         with transaction.atomic(using=alias):
             super().save(*args, using=alias, **kwargs)
             if is_new:
-                with connections[alias].cursor() as cursor:
-                    tables.create_tables(
-                        cursor,
-                        self.pk,
-                        unlogged=self.unlogged,
-                        partition_interval=self.partition_interval,
-                    )
+                self.make_tables(alias)
         type(self).objects.forget(self.name, self.alias)
+
+    def make_tables(self, alias: str) -> None:
+        """Make the queue's own tables, in the caller's transaction."""
+        with connections[alias].cursor() as cursor:
+            tables.create_tables(
+                cursor,
+                self.pk,
+                unlogged=self.unlogged,
+                partition_interval=self.partition_interval,
+            )
 
     def _settings(self) -> list[str]:
         """The names of the fields that saving may change."""
@@ -379,23 +355,12 @@ class Queue(models.Model):
     @classmethod
     def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
         """The queue with this name, and whether this call made it. Safe with concurrent calls."""
-        found = cls.objects.using(using).named(name).first()
-        if found is not None:
-            return found, False
-        queue = cls(name=name, **settings_)
-        try:
-            with transaction.atomic(using=using):
-                queue.save(using=using, force_insert=True)
-        except IntegrityError:
-            found = cls.objects.using(using).named(name).first()
-            if found is None:
-                raise
-            return found, False
-        return queue, True
+        defaults = {"name": name, **settings_}
+        return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
 
 
 class TablesMissing(errors.TablesMissing, ProgrammingError):
-    """Caught as an error of the database, too."""
+    """Also a ProgrammingError, for code that catches Django's database errors."""
 
 
 def explained(error: ProgrammingError, alias: str) -> ProgrammingError:

@@ -1,126 +1,353 @@
-"""The operations on queues: create, list, drop, and the metrics of all."""
+"""The operations on a database: on all its queues, and on topics."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from django_pgqueue import arguments
+from django.db import ProgrammingError, models
+
+from django_pgqueue import arguments, maintenance, signals
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.errors import InvalidArgument, QueueInUse, QueueMismatch
-from django_pgqueue.models.queue import Queue
+from django_pgqueue.models import announcing
+from django_pgqueue.models.binding import Binding, route, send_to_each, with_key
+from django_pgqueue.models.process import Process
+from django_pgqueue.models.queue import Queue, explained
+from django_pgqueue.models.twins import twin_of
 from django_pgqueue.runner import runner
-from django_pgqueue.types import Metrics
+from django_pgqueue.topics import topic_pattern
+from django_pgqueue.types import Delay, Maintained, Metrics
 
-__all__ = ["create_queue", "drop_queue", "list_queues", "metrics_all"]
+__all__ = ["QueuesManager"]
 
+M = TypeVar("M", bound=models.Model)
 
-def create_queue(
-    alias: str,
-    name: str,
-    *,
-    unlogged: bool | None = None,
-    partition_interval: dt.timedelta | float | None = None,
-    retention: dt.timedelta | float | None = None,
-    visibility_timeout: int = 30,
-    max_deliveries: int = 20,
-    dead_letter_queue: str | Queue | None = None,
-    dedup_window: dt.timedelta | float | None = None,
-    age_limit: dt.timedelta | float | None = None,
-    notify: bool = True,
-) -> Queue:
-    """Make a queue. If it exists, return it unchanged.
-
-    Safe with concurrent calls. Part of the caller's transaction.
-
-    Arguments:
-        name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique whatever its case.
-        unlogged: skip the write-ahead log: faster, but the queue is empty after a server crash.
-        partition_interval: seconds or timedelta covered by a partition; old messages are removed by
-            dropping partitions.
-        retention: seconds or timedelta for which archived messages are kept; None: for ever.
-        visibility_timeout: seconds that a message stays hidden from other readers once it is read.
-        max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``, or
-            without one to the archive as FAILED.
-        dead_letter_queue: a queue of the same database, or its name.
-        dedup_window: seconds or timedelta for which a dedup key counts; None: five minutes.
-        age_limit: seconds or timedelta for which a message may be readable before the admin raises
-            an alert; None: five minutes.
-        notify: whether a send notifies waiting consumers; with False they find messages by polling.
-
-    >>> Message.objects.create_queue("orders", visibility_timeout=60).name
-    'orders'
-
-    Raises InvalidQueueName, InvalidArgument, QueueNotFound for a missing dead-letter queue, and
-    QueueMismatch if the queue exists with another storage (``unlogged``, ``partition_interval``).
-    """
-    arguments.queue_name(name)
-    if not isinstance(notify, bool):
-        raise InvalidArgument(f"notify must be True or False, not {notify!r}")
-    asked = {
-        "visibility_timeout": arguments.count(visibility_timeout, "visibility_timeout"),
-        "max_deliveries": arguments.count(max_deliveries, "max_deliveries"),
-        "retention": arguments.span(retention, "retention"),
-        "partition_interval": arguments.span(partition_interval, "partition_interval"),
-        "dedup_window": arguments.span(dedup_window, "dedup_window"),
-        "age_limit": arguments.span(age_limit, "age_limit"),
-        "unlogged": bool(unlogged),
-        "notify": notify,
-        "dead_letter_queue": None
-        if dead_letter_queue is None
-        else Queue.objects.resolve(dead_letter_queue, alias),
-    }
-    queue, created = Queue.create(name, alias, **asked)
-    if not created:
-        for setting, value in (
-            ("unlogged", unlogged),
-            ("partition_interval", asked["partition_interval"]),
-        ):
-            if value is not None and getattr(queue, setting) != value:
-                raise QueueMismatch(queue.name, setting, getattr(queue, setting), value)
-    return queue
+#: A consumer without a heartbeat for this long is dead, even if its own settings allow more.
+DEAD_AFTER = dt.timedelta(minutes=10)
 
 
-def list_queues(alias: str) -> list[Queue]:
-    """Every queue, by name.
+class QueuesManager(models.Manager[M]):
+    """Operations on a database, for :class:`~django_pgqueue.models.manager.MessageManager`."""
 
-    >>> [queue.name for queue in Message.objects.list_queues()]
-    ['mails', 'orders']
-    """
-    return list(Queue.objects.using(alias).order_by("name"))
+    @contextmanager
+    def _on_database(self) -> Iterator[str]:
+        """Yield the alias of the database. Missing tables raise TablesMissing in the block."""
+        alias = Queue.objects.database(self._db)
+        try:
+            yield alias
+        except ProgrammingError as error:
+            raise explained(error, alias) from error.__cause__
 
+    def create_queue(
+        self,
+        name: str,
+        *,
+        unlogged: bool | None = None,
+        partition_interval: dt.timedelta | float | None = None,
+        retention: dt.timedelta | float | None = None,
+        visibility_timeout: int = 30,
+        max_deliveries: int = 20,
+        dead_letter_queue: str | Queue | None = None,
+        dedup_window: dt.timedelta | float | None = None,
+        age_limit: dt.timedelta | float | None = None,
+        notify: bool = True,
+    ) -> Queue:
+        """Make a queue. If it exists, return it unchanged.
 
-def drop_queue(alias: str, name: str | Queue) -> bool:
-    """Drop a queue with its messages and its archive. Returns False if there is none.
+        Safe with concurrent calls. Part of the caller's transaction.
 
-    Waits up to ``LOCK_SECONDS`` for transactions that use its tables, and does not block other
-    sessions while it waits.
+        Arguments:
+            name: 1 to 63 of the characters ``A-Z a-z 0-9 _ . -``, unique whatever its case.
+            unlogged: skip the write-ahead log: faster, but the queue is empty after a server crash.
+            partition_interval: seconds or timedelta covered by a partition; old messages are
+                removed by dropping partitions.
+            retention: seconds or timedelta for which archived messages are kept; None: for ever.
+            visibility_timeout: seconds for which a read hides a message from other readers.
+            max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``,
+                or without one to the archive as FAILED.
+            dead_letter_queue: a queue of the same database, or its name.
+            dedup_window: seconds or timedelta for which a dedup key counts; None: five minutes.
+            age_limit: seconds or timedelta for which a message may be readable before the admin
+                raises an alert; None: five minutes.
+            notify: whether a send notifies waiting consumers; otherwise these only poll.
 
-    >>> Message.objects.drop_queue("orders")
-    True
+        >>> Message.objects.create_queue("orders", visibility_timeout=60).name
+        'orders'
 
-    Raises QueueBusy if that takes too long, and QueueInUse if it is the dead-letter queue of
-    another queue.
-    """
-    if isinstance(name, Queue):
-        alias, name = name.alias, name.name
-    queue = Queue.objects.using(alias).named(name).first()
-    if queue is None:
-        return False
-    sources = ", ".join(queue.sources.order_by("name").values_list("name", flat=True))
-    if sources:
-        raise QueueInUse(queue.name, sources)
-    queue.delete(using=alias)
-    return True
+        Raises InvalidQueueName, InvalidArgument, QueueNotFound for a missing dead-letter queue, and
+        QueueMismatch if the queue exists with another ``unlogged`` or ``partition_interval``.
+        """
+        with self._on_database() as alias:
+            arguments.queue_name(name)
+            if not isinstance(notify, bool):
+                raise InvalidArgument(f"notify must be True or False, not {notify!r}")
+            asked = {
+                "visibility_timeout": arguments.count(visibility_timeout, "visibility_timeout"),
+                "max_deliveries": arguments.count(max_deliveries, "max_deliveries"),
+                "retention": arguments.span(retention, "retention"),
+                "partition_interval": arguments.span(partition_interval, "partition_interval"),
+                "dedup_window": arguments.span(dedup_window, "dedup_window"),
+                "age_limit": arguments.span(age_limit, "age_limit"),
+                "unlogged": bool(unlogged),
+                "notify": notify,
+                "dead_letter_queue": None
+                if dead_letter_queue is None
+                else Queue.objects.resolve(dead_letter_queue, alias),
+            }
+            queue, created = Queue.create(name, alias, **asked)
+            if not created:
+                for setting, value in (
+                    ("unlogged", unlogged),
+                    ("partition_interval", asked["partition_interval"]),
+                ):
+                    if value is not None and getattr(queue, setting) != value:
+                        raise QueueMismatch(queue.name, setting, getattr(queue, setting), value)
+            return queue
 
+    def list_queues(self) -> list[Queue]:
+        """Every queue, by name.
 
-def metrics_all(alias: str) -> list[Metrics]:
-    """The metrics of every queue, by name.
+        >>> [queue.name for queue in Message.objects.list_queues()]
+        ['mails', 'orders']
+        """
+        with self._on_database() as alias:
+            return list(Queue.objects.using(alias).order_by("name"))
 
-    Runs one statement. With more queues, smaller counts are estimated. Counts of archived messages
-    come from statistics, which lag by seconds. Ages are those of the counted messages and of the
-    last in line.
+    def drop_queue(self, name: str | Queue) -> bool:
+        """Drop a queue with its messages and its archive. Returns False if there is none.
 
-    >>> [each.queue_name for each in Message.objects.metrics_all()]
-    ['mails', 'orders']
-    """
-    return measuring.metrics_of_all(runner(alias))
+        Waits up to ``LOCK_SECONDS`` for transactions that use its tables, and does not block other
+        sessions while it waits.
+
+        >>> Message.objects.drop_queue("orders")
+        True
+
+        Raises QueueBusy if that takes too long, and QueueInUse if it is the dead-letter queue of
+        another queue.
+        """
+        with self._on_database() as alias:
+            if isinstance(name, Queue):
+                alias, name = name.alias, name.name
+            queue = Queue.objects.using(alias).named(name).first()
+            if queue is None:
+                return False
+            sources = ", ".join(queue.sources.order_by("name").values_list("name", flat=True))
+            if sources:
+                raise QueueInUse(queue.name, sources)
+            queue.delete(using=alias)
+            return True
+
+    def metrics_all(self) -> list[Metrics]:
+        """The metrics of every queue, by name.
+
+        Runs one statement. Counts are exact up to a limit, which is lower with more queues.
+        Archived messages are counted by statistics, which lag by seconds.
+
+        >>> [each.queue_name for each in Message.objects.metrics_all()]
+        ['mails', 'orders']
+        """
+        with self._on_database() as alias:
+            return measuring.metrics_of_all(runner(alias))
+
+    def maintain_all(
+        self,
+        queues: Iterable[str | Queue] | None = None,
+        *,
+        patience: float = 1.0,
+        stall: float = 0.1,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Maintained]:
+        """Run ``maintain`` for every queue, by name, or for the given queues.
+
+        Also gives back the messages of consumers without a heartbeat for ten minutes. Without
+        ``queues`` it maintains the history, too (``PGQUEUE["HISTORY_SECONDS"]``). If a queue fails,
+        its ``error`` says why, and the other queues are still maintained.
+
+        Arguments:
+            queues: names or queues; None: all of the database.
+            patience: seconds to try for a lock, before a step is left to the next round.
+            stall: maximum seconds that one try, and so other sessions, may wait for a lock.
+            progress: called with the number of messages removed so far.
+
+        >>> [maintained.queue_name for maintained in Message.objects.maintain_all()]
+        ['mails', 'orders']
+
+        Raises QueueNotFound, before anything is done, InvalidArgument, and RuntimeError inside a
+        transaction.
+        """
+        with self._on_database() as alias:
+            chosen = (
+                list(Queue.objects.using(alias).order_by("name"))
+                if queues is None
+                else [Queue.objects.resolve(queue, alias) for queue in queues]
+            )
+            for process, count in Process.objects.reap(DEAD_AFTER, using=alias).items():
+                signals.leases_rescued.send_robust("maintain", count=count, worker=process)
+            done: list[Maintained] = []
+
+            def show(removed: int) -> None:
+                if progress is not None:
+                    progress(sum(each.removed for each in done) + removed)
+
+            for queue in chosen:
+                maintained = maintenance.maintain_or_tell(
+                    queue, patience=patience, stall=stall, progress=show
+                )
+                if maintained is not None:
+                    done.append(maintained)
+            if queues is None:
+                maintenance.keep_history(alias)
+            return done
+
+    def bind(self, pattern: str, queue: str | Queue) -> bool:
+        """Bind a pattern to a queue: it gets a copy of each message published with a matching key.
+
+        In a pattern ``*`` is one word of a key and ``#`` any number of words. Takes effect at the
+        next publish, in every process. Returns False if the binding exists.
+
+        >>> Message.objects.bind("github.push.#", "builds")
+        True
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        with self._on_database() as alias:
+            pattern = topic_pattern(pattern)
+            found = Queue.objects.resolve(queue, alias)
+            _, created = Binding.objects.using(found.alias).get_or_create(
+                pattern=pattern, queue_id=found.pk
+            )
+            return created
+
+    def unbind(self, pattern: str, queue: str | Queue) -> bool:
+        """Remove a binding. Returns False if there is none.
+
+        >>> Message.objects.unbind("github.push.#", "builds")
+        True
+
+        Raises QueueNotFound, InvalidArgument.
+        """
+        with self._on_database() as alias:
+            pattern = topic_pattern(pattern)
+            found = Queue.objects.resolve(queue, alias)
+            bindings = Binding.objects.using(found.alias)
+            deleted, _ = bindings.filter(pattern=pattern, queue_id=found.pk).delete()
+            return deleted > 0
+
+    def list_bindings(self, queue: str | Queue | None = None) -> list[Binding]:
+        """All bindings, or those of one queue, ordered by pattern.
+
+        >>> [(b.pattern, b.queue.name) for b in Message.objects.list_bindings()]
+        [('github.push.#', 'builds')]
+
+        Raises QueueNotFound.
+        """
+        with self._on_database() as alias:
+            bindings = Binding.objects.using(alias).select_related("queue")
+            if queue is not None:
+                found = Queue.objects.resolve(queue, alias)
+                bindings = bindings.using(found.alias).filter(queue_id=found.pk)
+            return list(bindings.order_by("pattern", "queue__name"))
+
+    def test_routing(self, key: str) -> dict[str, list[str]]:
+        """The names of the queues that would get a key, each with the matching patterns.
+
+        >>> Message.objects.test_routing("github.push.main")
+        {'builds': ['github.push.#']}
+
+        Raises InvalidArgument.
+        """
+        with self._on_database() as alias:
+            routed: dict[str, list[str]] = {}
+            for queue, patterns in route(alias, key):
+                routed[queue.name] = sorted(patterns)
+            return routed
+
+    def publish(
+        self,
+        key: str,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: str | None = None,
+        dedup_key: str | None = None,
+    ) -> dict[str, int]:
+        """Send one copy to each queue that is bound to the key. Returns the ids by queue name.
+
+        Sends all copies or none, in the caller's transaction if there is one. A queue gets one copy
+        even if several of its patterns match. If none match, nothing is sent. The header
+        ``x-routing-key`` carries the key.
+
+        Arguments:
+            key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
+            body, headers, delay, priority, group, dedup_key: as for ``send``, for each copy.
+
+        >>> Message.objects.publish("github.push.main", {"commits": 3})
+        {'builds': 7}
+
+        Raises InvalidArgument, InvalidMessage.
+        """
+        with self._on_database() as alias:
+            headers = with_key(headers, key)
+            return send_to_each(
+                alias,
+                key,
+                lambda queue: announcing.send(
+                    queue,
+                    body,
+                    headers=headers,
+                    delay=delay,
+                    priority=priority,
+                    group=group,
+                    dedup_key=dedup_key,
+                ),
+            )
+
+    @twin_of(publish)
+    def apublish(self) -> None: ...
+
+    def publish_batch(
+        self,
+        key: str,
+        bodies: Sequence[Any],
+        *,
+        headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
+        delay: Delay | None = 0,
+        priority: int = 0,
+        group: Sequence[str | None] | str | None = None,
+        dedup_key: Sequence[str | None] | None = None,
+    ) -> dict[str, list[int]]:
+        """Publish several messages with one key. Returns lists of ids by queue name.
+
+        The arguments are those of ``send_batch``.
+
+        >>> Message.objects.publish_batch("github.push.main", [{"commits": 3}, {"commits": 1}])
+        {'builds': [8, 9]}
+
+        Raises InvalidArgument, InvalidMessage.
+        """
+        with self._on_database() as alias:
+            alike = headers is None or isinstance(headers, dict)
+            keyed: Any = (
+                with_key(headers, key) if alike else [with_key(each, key) for each in headers or ()]
+            )
+            return send_to_each(
+                alias,
+                key,
+                lambda queue: announcing.send_batch(
+                    queue,
+                    bodies,
+                    headers=keyed,
+                    delay=delay,
+                    priority=priority,
+                    group=group,
+                    dedup_key=dedup_key,
+                ),
+            )
+
+    @twin_of(publish_batch)
+    def apublish_batch(self) -> None: ...

@@ -1,10 +1,12 @@
-"""The operations that return a message's result, or wait for it."""
+"""The operation that returns a message's result, and its async twin."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -22,7 +24,7 @@ from django_pgqueue.errors import (
 from django_pgqueue.models.live import LiveMessage
 from django_pgqueue.types import State
 
-__all__ = ["aresult", "result", "wait"]
+__all__ = ["aresult", "result"]
 
 # Seconds between two polls: the first pause, and the longest. Pauses get longer.
 _FIRST, _LONGEST = 0.01, 0.5
@@ -43,52 +45,39 @@ def result(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> A
 
     Raises ResultNotReady (a TimeoutError), MessageFailed and MessageNotFound.
     """
-    deadline = _deadline(timeout)
-    pause = _FIRST
+    pauses = _pauses(timeout)
     while True:
+        pause = next(pauses)
         try:
             return _look(queue, message_id)
         except ResultNotReady:
-            pause = _next(pause, deadline)
-            if pause <= 0:
+            if not pause:
                 raise
         time.sleep(pause)
 
 
-def wait(queue: OpenQueue, message_id: int, timeout: float | None = None) -> Any:
-    """Wait until a message is done: :func:`result` that by default waits for ever.
-
-    >>> queue("orders").wait(queue("orders").send({"order": 7}), timeout=5)
-    {'charged': True}
-    """
-    return result(queue, message_id, timeout=timeout)
-
-
 async def aresult(queue: OpenQueue, message_id: int, *, timeout: float | None = 0) -> Any:
     """The async twin of :func:`result`; other tasks of the loop run while it waits."""
-    deadline = _deadline(timeout)
-    pause = _FIRST
+    pauses = _pauses(timeout)
     while True:
+        pause = next(pauses)
         try:
             return await sync_to_async(_look)(queue, message_id)
         except ResultNotReady:
-            pause = _next(pause, deadline)
-            if pause <= 0:
+            if not pause:
                 raise
         await asyncio.sleep(pause)
 
 
-def _deadline(timeout: float | None) -> float:
-    if timeout is None:
-        return float("inf")
-    seconds = arguments.duration(timeout, "timeout").total_seconds()
-    if seconds < 0:
+def _pauses(timeout: float | None) -> Iterator[float]:
+    """Seconds to wait after each look at the message: longer and longer, 0 after the timeout."""
+    left = inf if timeout is None else arguments.duration(timeout, "timeout").total_seconds()
+    if left < 0:
         raise InvalidArgument(f"timeout must be zero seconds or more, or None, not {timeout!r}")
-    return time.monotonic() + seconds
-
-
-def _next(pause: float, deadline: float) -> float:
-    return min(pause * 1.5, _LONGEST, deadline - time.monotonic())
+    deadline, pause = time.monotonic() + left, _FIRST
+    while True:
+        yield max(0.0, min(pause, deadline - time.monotonic()))
+        pause = min(pause * 1.5, _LONGEST)
 
 
 def _look(queue: OpenQueue, message_id: int) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext, gettext_lazy
 
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 
 __all__ = ["Rollup", "RollupRun"]
 
@@ -22,53 +21,48 @@ class Rollup(models.Model):
     ``runs`` can: their keys are numbers of :func:`django_pgqueue.history.histograms.bucket`.
     """
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    queue_name: models.TextField[str, str] = models.TextField()
-    seconds: models.IntegerField[int, int] = models.IntegerField(help_text="How long the span is.")
-    bucket: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        help_text="When it begins."
-    )
-    sent: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    completed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    failed: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    retried: models.BigIntegerField[int, int] = models.BigIntegerField(
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    queue_name: columns.Text = models.TextField()
+    seconds: columns.Integer = models.IntegerField(help_text="How long the span is.")
+    bucket: columns.Time = models.DateTimeField(help_text="When it begins.")
+    sent: columns.BigInteger = models.BigIntegerField(default=0)
+    completed: columns.BigInteger = models.BigIntegerField(default=0)
+    failed: columns.BigInteger = models.BigIntegerField(default=0)
+    retried: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="Failed attempts, tried again, of messages that ended."
     )
-    dead_lettered: models.BigIntegerField[int, int] = models.BigIntegerField(default=0)
-    backlog: models.BigIntegerField[int, int] = models.BigIntegerField(
-        default=0, help_text="In the queue at the span's end."
+    dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
+    backlog: columns.BigInteger = models.BigIntegerField(
+        default=0, help_text="Messages in the queue at the end of the span."
     )
-    busy: models.FloatField[float, float] = models.FloatField(
+    busy: columns.Float = models.FloatField(
         default=0, help_text="Run times added up; over the span's length: the workers kept busy."
     )
-    wait_p50: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    wait_p95: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    wait_p99: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    run_p50: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    run_p95: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    run_p99: models.FloatField[float | None, float | None] = models.FloatField(null=True)
-    waits: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    runs: models.JSONField[Any, Any] = models.JSONField(default=dict)
-    groups: models.BigIntegerField[int, int] = models.BigIntegerField(
+    wait_p50: columns.FloatOrNull = models.FloatField(null=True)
+    wait_p95: columns.FloatOrNull = models.FloatField(null=True)
+    wait_p99: columns.FloatOrNull = models.FloatField(null=True)
+    run_p50: columns.FloatOrNull = models.FloatField(null=True)
+    run_p95: columns.FloatOrNull = models.FloatField(null=True)
+    run_p99: columns.FloatOrNull = models.FloatField(null=True)
+    waits: columns.JSON = models.JSONField(default=dict)
+    runs: columns.JSON = models.JSONField(default=dict)
+    groups: columns.BigInteger = models.BigIntegerField(
         default=0, help_text="FIFO groups with messages that ended."
     )
-    top_group: models.JSONField[Any, Any] = models.JSONField(
+    top_group: columns.JSON = models.JSONField(
         null=True, help_text="The largest group and its count."
     )
-    poison: models.JSONField[Any, Any] = models.JSONField(
+    poison: columns.JSON = models.JSONField(
         default=list, help_text="The messages delivered most often."
     )
-    top_errors: models.JSONField[Any, Any] = models.JSONField(default=list)
-    computed_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
+    top_errors: columns.JSON = models.JSONField(default=list)
+    computed_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("roll-up")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("roll-ups")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_rollup"
-        required_db_vendor = "postgresql"
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("queue_name", "seconds", "bucket"), name="pgqueue_rollup_unique"
@@ -91,30 +85,27 @@ class Rollup(models.Model):
 class RollupRun(models.Model):
     """One run of the roll-up job."""
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    seconds: models.IntegerField[int, int] = models.IntegerField()
-    from_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
-    to_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
-    below_xid: models.BigIntegerField[int, int] = models.BigIntegerField(
-        help_text="What was archived before this was counted."
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    seconds: columns.Integer = models.IntegerField()
+    from_at: columns.Time = models.DateTimeField()
+    to_at: columns.Time = models.DateTimeField()
+    below_xid: columns.BigInteger = models.BigIntegerField(
+        help_text="Messages archived by earlier transactions were counted."
     )
-    buckets: models.IntegerField[int, int] = models.IntegerField()
-    removed: models.IntegerField[int, int] = models.IntegerField(default=0)
-    system: models.TextField[str, str] = models.TextField(
-        default="", help_text="The server whose transactions these are."
+    buckets: columns.Integer = models.IntegerField()
+    removed: columns.Integer = models.IntegerField(default=0)
+    system: columns.Text = models.TextField(
+        default="", help_text="The server that the transaction ids are from."
     )
-    started_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
-    finished_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        db_default=NOW
-    )
+    started_at: columns.Time = models.DateTimeField()
+    finished_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
 
-    class Meta:
+    class Meta(columns.Meta):
         verbose_name: ClassVar[Any] = gettext_lazy("roll-up run")
         verbose_name_plural: ClassVar[Any] = gettext_lazy("roll-up runs")
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         db_table = "pgqueue_rollup_run"
         ordering: ClassVar[tuple[str, ...]] = ("-id",)
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return gettext("roll-up %s") % self.pk

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import IntegrityError, connections, models, transaction
+from django.db import connections, models, transaction
 from django.utils.timezone import is_aware, is_naive, make_aware, make_naive
 from django.utils.translation import gettext_lazy
 
@@ -19,27 +19,27 @@ from django_pgqueue import arguments, cron, ddl, signals
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.errors import InvalidArgument, PgQueueError
+from django_pgqueue.models import columns
 from django_pgqueue.models.bound import queue
-from django_pgqueue.models.clock import NOW
 from django_pgqueue.models.process import Process
 from django_pgqueue.models.queue import Queue
 from django_pgqueue.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 
 __all__ = ["Missed", "Schedule"]
 
-#: Missed ticks that one transaction sends.
+#: Maximum number of missed ticks that one transaction sends.
 _TICKS = 1000
-#: A tick that is later than this was missed.
+#: A tick is missed if its message is later than this.
 _LATE = dt.timedelta(minutes=1)
 #: Seconds that a send waits for a lock of another session.
 _PATIENCE = 0.2
 _SHORTEST = dt.timedelta(seconds=1)
 
 _TIMES = ("cron", "interval", "time_zone", "paused", "ended_at")
-#: What a tick writes.
+#: The fields that a tick changes.
 _RUNS = frozenset({"next_run_at", "last_run_at"})
 
-#: A tick that was sent this far ahead of a clock that was put right is not sent again.
+#: After the clock was set back, ticks that were sent up to this far ahead are not sent again.
 _AHEAD = dt.timedelta(days=2)
 
 
@@ -52,7 +52,7 @@ def _microseconds(field: str) -> models.Func:
 
 
 def _may_send(queue_id: str) -> models.Func:
-    """Whether the role may send to the queue of that field; True for a queue without its table."""
+    """Whether the role may send to the queue with the id in this field; True without a table."""
     return models.Func(
         models.F(queue_id),
         template=f"coalesce(has_any_column_privilege("
@@ -62,7 +62,7 @@ def _may_send(queue_id: str) -> models.Func:
 
 
 class Missed(models.TextChoices):
-    """The treatment of ticks at which no consumer ran."""
+    """What to send for ticks at which no consumer ran."""
 
     ONCE = "once", "Send one message for all of them"
     ALL = "all", "Send a message for each"
@@ -72,17 +72,15 @@ class Missed(models.TextChoices):
 class ScheduleManager(models.Manager["Schedule"]):
     """Sends the messages of due schedules, and saves the schedules that the code declares."""
 
-    use_in_migrations = False
-
     def send_due(self, *, using: str, now: dt.datetime | None = None) -> int:
-        """Send the messages of all ticks that have come; how many were sent.
+        """Send a message for each tick that is due. Returns the number of messages.
 
-        Safe for many processes to do at once: the message and the next tick are written in one
-        transaction, and a schedule that another process works on is passed by. ``now`` is the
-        server's, unless a test says otherwise.
+        Several processes may call it at once: each skips the schedules that another has locked, and
+        commits a message together with the next tick. If a schedule fails, the others are still
+        sent. Schedules of queues that the role may not send to are skipped.
 
-        A schedule that fails keeps no other from being sent. Schedules of queues that the role may
-        not send to are left to other roles.
+        Arguments:
+            now: the time, for tests; None: the server's.
 
         >>> Schedule.objects.send_due(using="default")
         1
@@ -94,7 +92,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         sent, locked = 0, set[int]()
         for pk, queue_id in due.order_by("next_run_at").values_list("pk", "queue_id"):
             if queue_id in locked:
-                continue  # each would wait for the lock once more
+                continue  # another try would wait for the same lock
             with transaction.atomic(using=using):
                 schedule = (
                     due.filter(pk=pk)
@@ -116,10 +114,10 @@ class ScheduleManager(models.Manager["Schedule"]):
         return sent
 
     def timed(self, using: str) -> models.QuerySet[Schedule]:
-        """All schedules, with ``tick`` and ``ran``: the next and the last one in microseconds.
+        """All schedules, with ``tick`` and ``ran``: the next and the last tick.
 
-        They count from 1970. Unlike ``next_run_at`` and ``last_run_at`` they are exact in an hour
-        that clocks repeat, also without ``USE_TZ``.
+        Both are microseconds since 1970. Unlike ``next_run_at`` and ``last_run_at`` they are
+        unambiguous in an hour that clocks repeat, even without ``USE_TZ``.
         """
         moments = {"tick": _microseconds("next_run_at"), "ran": _microseconds("last_run_at")}
         return self.using(using).annotate(**moments)
@@ -127,8 +125,10 @@ class ScheduleManager(models.Manager["Schedule"]):
     def mend(self, *, using: str, now: dt.datetime | None = None) -> list[Schedule]:
         """Correct next ticks that lie too far ahead because the server's clock was ahead.
 
-        Returns these schedules with their old ``tick``. ``now`` is the server's, unless a test says
-        otherwise.
+        Returns these schedules with their old ``tick``.
+
+        Arguments:
+            now: the time, for tests; None: the server's.
         """
         moment = _now(using) if now is None else now
         rows = self._runnable(using)
@@ -143,11 +143,11 @@ class ScheduleManager(models.Manager["Schedule"]):
         return mended
 
     def seconds_until_next(self, *, using: str) -> float | None:
-        """How long it is until the next tick by the server's clock; None when there is none.
+        """Seconds until the next tick, by the server's clock; None if there is none.
 
-        A tick that failed does not count: it is tried again whenever others are sent.
+        A failed tick does not count: it is retried whenever other ticks are sent.
         """
-        waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=NOW)
+        waiting = self._runnable(using).exclude(~models.Q(error=""), next_run_at__lte=columns.NOW)
         soonest = waiting.aggregate(soonest=models.Min("tick"))["soonest"]
         return None if soonest is None else (ddl.moment(soonest) - _now(using)).total_seconds()
 
@@ -163,7 +163,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         declared: dict[str, Any] = {**values, "queue": queue_name}
         if (interval := values.get("interval")) is not None:
             declared["interval"] = interval.total_seconds()
-        # In the form that the row returns, so that the two can be compared.
+        # Through JSON, to be equal to the stored declaration.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
         if self.using(using).filter(name=name, declared=declared, ended_at=None).exists():
@@ -175,23 +175,19 @@ class ScheduleManager(models.Manager["Schedule"]):
             connections[using].cursor() as cursor,
             settings_for(cursor, lock_timeout=milliseconds(_PATIENCE)),
         ):
-            schedule = self.using(using).select_for_update().filter(name=name).first()
-            schedule = schedule or Schedule(name=name)
+            fields = {**values, "queue_id": found.pk, "declared": declared}
+            schedule, created = (
+                self.using(using).select_for_update().get_or_create(fields, name=name)
+            )
+            if created:
+                return True
             if schedule.declared == declared and schedule.ended_at is None:
                 return False  # another process was first
             if schedule.declared != declared:
-                for field, value in values.items():
+                for field, value in fields.items():
                     setattr(schedule, field, value)
-                schedule.queue_id = found.pk
-                schedule.declared = declared
             schedule.ended_at = None
-            try:
-                with transaction.atomic(using=using):
-                    schedule.save(using=using)
-            except IntegrityError:
-                if self.using(using).filter(name=name).exists():
-                    return False  # another process was first
-                raise
+            schedule.save(using=using)
         return True
 
     def have_ended(self, names: Collection[str], *, using: str) -> bool:
@@ -226,7 +222,7 @@ class ScheduleManager(models.Manager["Schedule"]):
 
     def _runnable(self, using: str) -> models.QuerySet[Schedule]:
         schedules = self.timed(using).filter(_may_send("queue_id"), paused=False, ended_at=None)
-        # Another process may be able to read them.
+        # Without cronsim cron expressions are left to other processes.
         return schedules if cron.available() else schedules.filter(cron="")
 
 
@@ -246,57 +242,43 @@ class Schedule(models.Model):
     Raises InvalidArgument when it is saved with times that make no sense.
     """
 
-    id: models.BigAutoField[int, int] = models.BigAutoField(primary_key=True)
-    name: models.TextField[str, str] = models.TextField(unique=True)
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    name: columns.Text = models.TextField(unique=True)
     queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
         Queue, models.CASCADE, db_constraint=False, related_name="schedules"
     )
-    cron: models.TextField[str, str] = models.TextField(
+    cron: columns.Text = models.TextField(
         blank=True,
         default="",
         help_text="Minute, hour, day of month, month, day of week, as 0 4 * * *.",
     )
-    interval: models.DurationField[dt.timedelta | None, dt.timedelta | None] = models.DurationField(
-        null=True,
-        blank=True,
-        help_text="In place of cron: the time between two messages.",
+    interval: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="In place of cron: the time between two messages."
     )
-    time_zone: models.TextField[str, str] = models.TextField(
-        default="UTC", help_text="Of the cron expression."
-    )
-    missed: models.TextField[str, str] = models.TextField(
-        choices=Missed.choices, default=Missed.ONCE
-    )
-    paused: models.BooleanField[bool, bool] = models.BooleanField(
+    time_zone: columns.Text = models.TextField(default="UTC", help_text="Of the cron expression.")
+    missed: columns.Text = models.TextField(choices=Missed.choices, default=Missed.ONCE)
+    paused: columns.Boolean = models.BooleanField(
         default=False, help_text="Nothing is sent meanwhile."
     )
-    body: models.JSONField[Any, Any] = models.JSONField(
-        null=True, blank=True, encoder=DjangoJSONEncoder
-    )
-    priority: models.SmallIntegerField[int, int] = models.SmallIntegerField(
+    body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
+    priority: columns.SmallInteger = models.SmallIntegerField(
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
     )
-    declared: models.JSONField[Any, Any] = models.JSONField(
-        null=True, editable=False, help_text="What the code says, if it does."
+    declared: columns.JSON = models.JSONField(
+        null=True, editable=False, help_text="The declaration in the code, if there is one."
     )
-    ended_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = models.DateTimeField(
+    ended_at: columns.TimeOrNull = models.DateTimeField(
         null=True,
         editable=False,
         help_text="Since then no running consumer declares it, and it sends nothing.",
     )
-    next_run_at: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(
-        editable=False
+    next_run_at: columns.Time = models.DateTimeField(editable=False)
+    last_run_at: columns.TimeOrNull = models.DateTimeField(
+        null=True, editable=False, help_text="The last tick that a message was sent for."
     )
-    last_run_at: models.DateTimeField[dt.datetime | None, dt.datetime | None] = (
-        models.DateTimeField(
-            null=True,
-            editable=False,
-            help_text="The last tick that a message was sent for.",
-        )
-    )
-    error: models.TextField[str, str] = models.TextField(blank=True, default="", editable=False)
+    error: columns.Text = models.TextField(blank=True, default="", editable=False)
 
-    #: Of a row of ``objects.timed()``.
+    #: The next and the last tick in microseconds since 1970, set by ``objects.timed()``.
     tick: int
     ran: int | None
 
@@ -320,7 +302,7 @@ class Schedule(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """The checks of forms."""
+        """Check the settings, as :meth:`save` does. Forms call it."""
         try:
             self._check()
         except InvalidArgument as error:
@@ -348,7 +330,7 @@ class Schedule(models.Model):
                 if fields is not None:
                     fields = {*fields, "next_run_at", "error"}
             else:
-                # A stale row must not restore a tick that was sent since.
+                # Keep the stored ticks: those of this object may be older.
                 self.next_run_at, self.last_run_at = old.next_run_at, old.last_run_at
                 known = fields or (f.name for f in self._meta.concrete_fields if not f.primary_key)
                 fields = set(known) - _RUNS
@@ -357,16 +339,16 @@ class Schedule(models.Model):
             self.next_run_at = make_naive(self.next_run_at)
 
     def following(self, last: dt.datetime, after: dt.datetime) -> dt.datetime:
-        """The first tick after this moment. ``last`` is where an interval counts from."""
+        """The first tick after the time ``after``. An interval counts from ``last``."""
         if self.interval is not None:
             return cron.following_interval(last, self.interval, after)
         return cron.following(self.cron, self.time_zone, after)
 
     def sooner(self, now: dt.datetime) -> dt.datetime | None:
-        """The next tick by the schedule's times, if that of its row lies further ahead, else None.
+        """The next tick by the schedule's times, if the stored tick is later; otherwise None.
 
-        That is so once a server's clock that ran ahead is put right. Ticks that were sent up to two
-        days ahead count as sent.
+        The stored tick is too late after the server's clock ran ahead and was set back. Ticks up to
+        two days ahead that were sent meanwhile are not sent again.
         """
         tick = ddl.moment(self.tick)
         ran = now if self.ran is None else ddl.moment(self.ran)
@@ -377,9 +359,10 @@ class Schedule(models.Model):
         return sooner if sooner < tick else None
 
     def send(self, now: dt.datetime) -> int:
-        """Send the messages of the ticks until now, and move on; how many were sent.
+        """Send a message for each tick up to now, and store the next tick.
 
-        To be called in a transaction that has locked the row of :meth:`ScheduleManager.timed`.
+        Returns the number of messages. The caller has read the schedule by
+        :meth:`ScheduleManager.timed`, and locked its row.
         """
         ticks, next_run_at = self._ticks(now)
         if not ticks:
@@ -415,10 +398,10 @@ class Schedule(models.Model):
         return {"x-schedule": {"name": self.name, "at": tick.isoformat()}}
 
     def fail(self, now: dt.datetime, error: Exception) -> None:
-        """Write down why :meth:`send` failed.
+        """Store the error of :meth:`send`.
 
-        A schedule whose times make no sense is paused. A tick whose message is refused by this
-        package is over. Any other error may pass, so the tick is tried again.
+        A schedule with invalid times is paused. If this package refused the message, the tick is
+        skipped. Any other error may be temporary, so the tick is tried again.
         """
         changes: dict[str, Any] = {
             "error": str(error).strip().partition("\n")[0] or type(error).__name__
@@ -435,7 +418,7 @@ class Schedule(models.Model):
         )
 
     def _ticks(self, now: dt.datetime) -> tuple[list[dt.datetime], dt.datetime]:
-        """The ticks to send messages for now, and the next tick."""
+        """The ticks that need a message now, and the tick after them."""
         tick = ddl.moment(self.tick)
         if self.missed == Missed.ALL:
             ticks: list[dt.datetime] = []

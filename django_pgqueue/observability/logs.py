@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
 from django_pgqueue import signals
@@ -20,32 +21,10 @@ logger = logging.getLogger("django_pgqueue")
 
 
 def connect() -> None:
-    """Connect a log function to each signal. Called once, when the app is ready."""
-    for signal, listener in (
-        (signals.messages_fetched, fetched),
-        (signals.messages_completed, completed),
-        (signals.messages_retried, retried),
-        (signals.messages_failed, failed),
-        (signals.messages_discarded, discarded),
-        (signals.messages_exhausted, exhausted),
-        (signals.messages_released, released),
-        (signals.messages_interrupted, interrupted),
-        (signals.messages_cancelled, cancelled),
-        (signals.leases_lost, lost),
-        (signals.leases_rescued, rescued),
-        (signals.database_failed, database_failed),
-        (signals.listening_stopped, listening_stopped),
-        (signals.pool_too_small, pool_too_small),
-        (signals.queue_maintained, maintained),
-        (signals.maintenance_failed, maintenance_failed),
-        (signals.schedule_failed, schedule_failed),
-        (signals.bulk_action_ended, bulk_action_ended),
-        (signals.schedule_ended, schedule_ended),
-        (signals.consumer_started, started),
-        (signals.consumer_stopping, stopping),
-        (signals.consumer_stopped, stopped),
-    ):
-        signal.connect(listener, dispatch_uid=f"pgqueue-log-{listener.__name__}")
+    """Connect each function that is named as a signal to it. Called when the app is ready."""
+    for name in signals.__all__:
+        if receiver := globals().get(name):
+            getattr(signals, name).connect(receiver, dispatch_uid=f"pgqueue-log-{name}")
 
 
 class Formatter(logging.Formatter):
@@ -65,190 +44,137 @@ def configure_if_unset() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(INFO)
 
 
-def fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:
-    logger.debug(
-        "%s: fetched %s in %.1f ms",
-        sender,
-        count,
-        seconds * 1000,
-        extra={"queue": sender, "count": count, "seconds": seconds},
-    )
+def messages_fetched(sender: str, count: int, seconds: float, **kwargs: Any) -> None:
+    ms = seconds * 1000
+    _log(DEBUG, sender, "fetched %s in %.1f ms", count, ms, count=count, seconds=seconds)
 
 
-def completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    logger.debug(
-        "%s: completed %s",
-        sender,
-        len(messages),
-        extra={"queue": sender, "count": len(messages)},
-    )
+def messages_completed(sender: str, messages: list[Any], **kwargs: Any) -> None:
+    _log(DEBUG, sender, "completed %s", len(messages), count=len(messages))
 
 
-def retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
+def messages_retried(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
     for message, outcome in zip(messages, outcomes, strict=True):
-        logger.warning(
-            "%s: message %s failed in attempt %s, next try in %.1f s: %s",
+        _log(
+            WARNING,
             sender,
+            "message %s failed in attempt %s, next try in %.1f s: %s",
             _named(message),
             message.attempts + 1,
             outcome.delay or 0.0,
             _first_line(outcome.reason),
-            extra={
-                "queue": sender,
-                "message_id": message.id,
-                "task": message.task,
-                "attempt": message.attempts + 1,
-                "delay": outcome.delay,
-                "error": outcome.reason,
-            },
+            **_fields(message),
+            attempt=message.attempts + 1,
+            delay=outcome.delay,
+            error=outcome.reason,
             exc_info=outcome.cause,
         )
 
 
-def failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
+def messages_failed(sender: str, messages: list[Any], outcomes: list[Any], **kwargs: Any) -> None:
     for message, outcome in zip(messages, outcomes, strict=True):
-        logger.error(
-            "%s: message %s failed for good after %s deliveries: %s",
+        _log(
+            ERROR,
             sender,
+            "message %s failed for good after %s deliveries: %s",
             _named(message),
             message.read_ct,
             _first_line(outcome.reason),
-            extra={
-                "queue": sender,
-                "message_id": message.id,
-                "task": message.task,
-                "deliveries": message.read_ct,
-                "error": outcome.reason,
-            },
+            **_fields(message),
+            deliveries=message.read_ct,
+            error=outcome.reason,
             exc_info=outcome.__cause__,
         )
 
 
-def discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    logger.info(
-        "%s: discarded %s",
-        sender,
-        len(messages),
-        extra={"queue": sender, "count": len(messages)},
+def messages_discarded(sender: str, messages: list[Any], **kwargs: Any) -> None:
+    _log(INFO, sender, "discarded %s", len(messages), count=len(messages))
+
+
+def messages_exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
+    text = "message %s failed for good: it was delivered %s times, which is the maximum"
+    for pk, times, *_ in receipts:
+        _log(ERROR, sender, text, pk, times, message_id=pk, deliveries=times)
+
+
+def messages_released(sender: str, count: int, **kwargs: Any) -> None:
+    _log(INFO, sender, "gave back %s unstarted", count, count=count)
+
+
+def messages_interrupted(sender: str, messages: list[Any], seconds: float, **kwargs: Any) -> None:
+    text = (
+        "this process stopped and interrupted message %s after %.1f s; it is due again. Raise "
+        "--graceful-timeout if handlers need longer"
     )
-
-
-def exhausted(sender: str, receipts: list[Any], **kwargs: Any) -> None:
-    for receipt in receipts:
-        logger.error(
-            "%s: message %s failed for good: it was delivered %s times, which is the maximum",
-            sender,
-            receipt.id,
-            receipt.read_ct,
-            extra={"queue": sender, "message_id": receipt.id, "deliveries": receipt.read_ct},
-        )
-
-
-def released(sender: str, count: int, **kwargs: Any) -> None:
-    logger.info(
-        "%s: gave back %s unstarted", sender, count, extra={"queue": sender, "count": count}
-    )
-
-
-def interrupted(sender: str, messages: list[Any], seconds: float, **kwargs: Any) -> None:
     for message in messages:
-        logger.warning(
-            "%s: this process stopped and interrupted message %s after %.1f s; it is due again. "
-            "Raise --graceful-timeout if handlers need longer",
-            sender,
-            _named(message),
-            seconds,
-            extra={
-                "queue": sender,
-                "message_id": message.id,
-                "task": message.task,
-                "seconds": seconds,
-            },
-        )
+        _log(WARNING, sender, text, _named(message), seconds, **_fields(message), seconds=seconds)
 
 
-def cancelled(sender: str, messages: list[Any], reasons: list[str | None], **kwargs: Any) -> None:
+def messages_cancelled(
+    sender: str, messages: list[Any], reasons: list[str | None], **kwargs: Any
+) -> None:
+    text = "message %s was cancelled%s; its handler's outcome is ignored"
     for message, reason in zip(messages, reasons, strict=True):
-        logger.info(
-            "%s: message %s was cancelled%s; its handler's outcome is ignored",
-            sender,
-            _named(message),
-            f" ({_first_line(reason)})" if reason else "",
-            extra={
-                "queue": sender,
-                "message_id": message.id,
-                "task": message.task,
-                "reason": reason,
-            },
-        )
+        why = f" ({_first_line(reason)})" if reason else ""
+        _log(INFO, sender, text, _named(message), why, **_fields(message), reason=reason)
 
 
-def lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
-    for message in messages:
-        logger.warning(
-            "%s: lost the lease of message %s to another reader; its work may be done twice. Give "
-            "the queue a longer visibility_timeout if this happens often",
-            sender,
-            _named(message),
-            extra={"queue": sender, "message_id": message.id, "task": message.task},
-        )
-
-
-def rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
-    logger.warning(
-        "gave back %s leases of dead consumer process %s",
-        count,
-        worker,
-        extra={"count": count, "worker": worker},
+def leases_lost(sender: str, messages: list[Any], **kwargs: Any) -> None:
+    text = (
+        "lost the lease of message %s to another reader; its work may be done twice. Give the "
+        "queue a longer visibility_timeout if this happens often"
     )
+    for message in messages:
+        _log(WARNING, sender, text, _named(message), **_fields(message))
+
+
+def leases_rescued(sender: str, count: int, worker: int, **kwargs: Any) -> None:
+    text = "gave back %s leases of dead consumer process %s"
+    _log(WARNING, None, text, count, worker, count=count, worker=worker)
 
 
 def database_failed(
     sender: str, operation: str, error: Exception, wait: float, **kwargs: Any
 ) -> None:
-    logger.error(
-        "%s failed, next try in %.1f s: %s: %s",
-        operation,
-        wait,
-        type(error).__name__,
-        _first_line(str(error)),
-        extra={"operation": operation, "error": str(error), "delay": wait},
-        exc_info=error if _is_defect(error) else None,
-    )
+    text = "%s failed, next try in %.1f s: %s: %s"
+    values = (operation, wait, type(error).__name__)
+    _log_error(None, text, *values, error=error, operation=operation, delay=wait)
 
 
 def listening_stopped(sender: str, reason: str, **kwargs: Any) -> None:
-    logger.warning(
+    text = (
         "LISTEN does not work on database %r, so its queues are polled (%s). Start with "
-        "--no-listen to poll without trying LISTEN",
-        sender,
-        _first_line(reason),
-        extra={"database": sender, "reason": reason},
+        "--no-listen to poll without trying LISTEN"
     )
+    _log(WARNING, None, text, sender, _first_line(reason), database=sender, reason=reason)
 
 
 def pool_too_small(sender: str, size: int, workers: int, wanted: int, **kwargs: Any) -> None:
-    logger.warning(
+    text = (
         "the pool of database %r has %s connections for %s workers: workers that get none in time "
-        "give their messages back. Set max_size to %s or more",
-        sender,
-        size,
-        workers,
-        wanted,
-        extra={"database": sender, "size": size, "workers": workers},
+        "give their messages back. Set max_size to %s or more"
+    )
+    _log(
+        WARNING,
+        None,
+        text,
+        *(sender, size, workers, wanted),
+        database=sender,
+        size=size,
+        workers=workers,
     )
 
 
-def maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
+def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     if maintained.foreign_lakes:
         _warn_of_foreign_lakes(sender, maintained.foreign_lakes)
     did = maintained.removed or maintained.partitions_made or maintained.partitions_dropped
     stay = maintained.stay_in_default
     logger.log(
-        logging.WARNING if stay else logging.INFO if did else logging.DEBUG,
+        WARNING if stay else INFO if did else DEBUG,
         "%s: removed %s archived messages, %s partitions; made %s partitions%s, in %.1f s",
         sender,
         maintained.removed,
@@ -268,25 +194,16 @@ def _warn_of_foreign_lakes(queue: str, lakes: tuple[str, ...]) -> None:
     if (queue, lakes) in _warned:
         return
     _warned.add((queue, lakes))
-    logger.warning(
-        "%s: retention removes nothing, because it waits for %s, which was exported from another "
+    text = (
+        "retention removes nothing, because it waits for %s, which was exported from another "
         'server. Export to a new lake with --hold-retention, then unset "holds retention" of the '
-        "old one in the admin",
-        queue,
-        ", ".join(lakes),
-        extra={"queue": queue, "lakes": list(lakes)},
+        "old one in the admin"
     )
+    _log(WARNING, queue, text, ", ".join(lakes), lakes=list(lakes))
 
 
 def maintenance_failed(sender: str, error: Exception, **kwargs: Any) -> None:
-    logger.error(
-        "%s: maintenance failed: %s: %s",
-        sender,
-        type(error).__name__,
-        _first_line(str(error)),
-        extra={"queue": sender, "error": str(error)},
-        exc_info=error if _is_defect(error) else None,
-    )
+    _log_error(sender, "maintenance failed: %s: %s", type(error).__name__, error=error)
 
 
 #: The last failed tick of each schedule: a failing tick is retried often, but logged once.
@@ -296,67 +213,75 @@ _failed_ticks: dict[str, dt.datetime] = {}
 def schedule_failed(
     sender: str, schedule: Any, at: dt.datetime, error: Exception, **kwargs: Any
 ) -> None:
-    if _failed_ticks.get(schedule.name) == at:
-        return
-    _failed_ticks[schedule.name] = at
-    logger.error(
-        "%s: schedule %s could not send the message of %s: %s",
-        sender,
-        schedule.name,
-        at.isoformat(),
-        _first_line(str(error)),
-        extra={"queue": sender, "schedule": schedule.name, "error": str(error)},
-        exc_info=error if _is_defect(error) else None,
-    )
+    name = schedule.name
+    if _failed_ticks.get(name) != at:
+        _failed_ticks[name] = at
+        text = "schedule %s could not send the message of %s: %s"
+        _log_error(sender, text, name, at.isoformat(), error=error, schedule=name)
 
 
 def bulk_action_ended(sender: Any, bulk_action: Any, **kwargs: Any) -> None:
-    failed = bool(bulk_action.error)
-    logger.log(
-        logging.ERROR if failed else logging.INFO,
-        "%s: bulk action %s (%s) %s after %s of %s messages%s",
+    error = bulk_action.error
+    _log(
+        ERROR if error else INFO,
         bulk_action.queue.name,
+        "bulk action %s (%s) %s after %s of %s messages%s",
         bulk_action.pk,
         bulk_action.kind,
         bulk_action.state,
         bulk_action.done + bulk_action.passed,
         bulk_action.count,
-        f": {_first_line(bulk_action.error)}" if failed else "",
-        extra={
-            "queue": bulk_action.queue.name,
-            "bulk_action": bulk_action.pk,
-            "error": bulk_action.error,
-        },
+        f": {_first_line(error)}" if error else "",
+        bulk_action=bulk_action.pk,
+        error=error,
     )
 
 
 def schedule_ended(sender: str, schedule: Any, **kwargs: Any) -> None:
-    logger.warning(
-        "%s: schedule %s ended, because no running consumer declares it any more",
-        sender,
-        schedule.name,
-        extra={"queue": sender, "schedule": schedule.name},
-    )
+    text = "schedule %s ended, because no running consumer declares it any more"
+    _log(WARNING, sender, text, schedule.name, schedule=schedule.name)
 
 
-def started(sender: Any, consumer: Any, **kwargs: Any) -> None:
+def consumer_started(sender: Any, consumer: Any, **kwargs: Any) -> None:
     names = ", ".join(subscription.name for subscription in consumer.subscriptions)
-    logger.info("consumer started: %s", names, extra={"queues": names})
+    _log(INFO, None, "consumer started: %s", names, queues=names)
 
 
-def stopping(sender: Any, consumer: Any, reason: str, **kwargs: Any) -> None:
-    logger.info("consumer stops: %s", reason or "an error", extra={"reason": reason})
+def consumer_stopping(sender: Any, consumer: Any, reason: str, **kwargs: Any) -> None:
+    _log(INFO, None, "consumer stops: %s", reason or "an error", reason=reason)
 
 
-def stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
-    logger.info(
-        "consumer stopped after %.1f s", consumer.uptime, extra={"seconds": consumer.uptime}
-    )
+def consumer_stopped(sender: Any, consumer: Any, **kwargs: Any) -> None:
+    _log(INFO, None, "consumer stopped after %.1f s", consumer.uptime, seconds=consumer.uptime)
 
 
-def _is_defect(error: Exception) -> bool:
-    """Whether to log the traceback: for Python's own exceptions, not for database errors."""
-    return type(error).__module__.startswith("builtins")
+def _log(
+    level: int,
+    queue: str | None,
+    text: str,
+    *values: Any,
+    exc_info: BaseException | None = None,
+    **fields: Any,
+) -> None:
+    """Log a line. A queue's name is put in front of the text, and among the extra fields."""
+    if queue is not None:
+        text, values, fields = f"%s: {text}", (queue, *values), {"queue": queue, **fields}
+    logger.log(level, text, *values, exc_info=exc_info, extra=fields, stacklevel=2)
+
+
+def _log_error(queue: str | None, text: str, *values: Any, error: Exception, **fields: Any) -> None:
+    """Log an error: its first line fills the last placeholder of ``text``.
+
+    Only Python's own exceptions get a traceback, since they are defects of the code.
+    """
+    is_defect = type(error).__module__.startswith("builtins")
+    values = (*values, _first_line(str(error)))
+    trace = error if is_defect else None
+    _log(ERROR, queue, text, *values, **fields, error=str(error), exc_info=trace)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    return {"message_id": message.id, "task": message.task}
 
 
 def _named(message: Any) -> str:

@@ -19,6 +19,6 @@ class PrometheusConfig(AppConfig):
                 "django_pgqueue.prometheus needs prometheus-client: pip install "
                 "'django-postgres-mq[prometheus]', or take it out of INSTALLED_APPS"
             )
-        from django_pgqueue.prometheus import process
+        from django_pgqueue.prometheus import counters
 
-        process.connect()
+        counters.connect()

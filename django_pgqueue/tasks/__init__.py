@@ -11,8 +11,7 @@ Django 5.2. :func:`task` is Django's decorator with four more options.
 from __future__ import annotations
 
 from django_pgqueue.tasks import framework  # noqa: F401  first: it refuses a Django without Tasks
-from django_pgqueue.tasks.backend import PgQueueBackend
+from django_pgqueue.tasks.backend import DummyBackend, ImmediateBackend, PgQueueBackend
 from django_pgqueue.tasks.definition import PgQueueTask, task
-from django_pgqueue.tasks.stand_ins import DummyBackend, ImmediateBackend
 
 __all__ = ["DummyBackend", "ImmediateBackend", "PgQueueBackend", "PgQueueTask", "task"]

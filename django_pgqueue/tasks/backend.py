@@ -1,4 +1,4 @@
-"""The task backend: an enqueued task is a message in the queue that the task names."""
+"""The task backends. With PgQueueBackend an enqueued task is a message in its queue."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from django.utils import timezone
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Queue, queue
+from django_pgqueue.tasks import framework
 from django_pgqueue.tasks.definition import Call, Options, PgQueueTask, call_of
 from django_pgqueue.tasks.framework import (
     DEFAULT_TASK_QUEUE_NAME,
@@ -26,15 +27,13 @@ from django_pgqueue.tasks.framework import (
 )
 from django_pgqueue.tasks.results import body_of, load, new_result
 
-__all__ = ["PgQueueBackend"]
-
 _OWN_OPTIONS = ("async_queues", "consume", "database")
 #: Options of ``@consumer`` that a backend's OPTIONS cannot set.
 _DECIDED = ("batch", "batch_size", "call", "function", "keep_result", "queue", "using")
 
 
 class TaskMessage(NamedTuple):
-    """The message that runs a task, with its queue and database."""
+    """A message that runs a task, with its queue and database."""
 
     queue: str
     using: str | None
@@ -62,7 +61,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     ``consume``
         the queues whose tasks ``runconsumer`` runs (default: ``QUEUES``)
     ``async_queues``
-        the queues whose tasks are coroutines, and run concurrently on an event loop (default: none)
+        those of them whose tasks are async and run together on an event loop (default: none)
     """
 
     supports_defer = True
@@ -119,7 +118,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         if dedup_key is None:
             result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
         else:
-            # With a dedup key this may be the id of an earlier run.
+            # This may be the id of an earlier run with the same dedup key.
             result = self.get_result(str(message_id))
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -127,10 +126,10 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     def enqueue_many(
         self, task: Task[..., Any], calls: Iterable[Call]
     ) -> list[TaskResult[..., Any]]:
-        """Enqueue one run of a task per item of ``calls``, in one statement or COPY.
+        """Enqueue one run of a task for each item of ``calls``, in one statement or COPY.
 
-        An item is a list or a dict of arguments. With a dedup key, a duplicate gets the result id
-        of the earlier run.
+        An item is a list or a dict of arguments. If the dedup key of a run is a duplicate, its
+        result has the id of the earlier run.
 
         >>> default_task_backend.enqueue_many(email_user, [{"user_id": 7}, {"user_id": 8}])
         [TaskResult(...), TaskResult(...)]
@@ -168,7 +167,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """Add the command that makes the queue to an error for a missing queue, if there is one."""
+        """Name the command that makes the queue, in the error for a queue that is missing."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:
@@ -190,7 +189,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 )
             ]
         try:
-            Handler("tasks", _stand_in, keep_result=True, **self.handler_options)
+            Handler("tasks", _placeholder, keep_result=True, **self.handler_options)
         except InvalidArgument as error:
             return [
                 Error(
@@ -201,12 +200,20 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         return []
 
 
-def _stand_in(message: Any) -> None:
-    """A dummy handler: ``check`` validates the options with it."""
+class ImmediateBackend(Options, framework.ImmediateBackend):  # type: ignore[misc]
+    """Django's ImmediateBackend: tasks run when they are enqueued, once, without retries."""
+
+
+class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
+    """Django's DummyBackend: tasks are kept in ``results`` and never run."""
+
+
+def _placeholder(message: Any) -> None:
+    """A handler that ``check`` validates the options with."""
 
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The arguments after a round trip through JSON."""
+    """The arguments as JSON values."""
     return normalize_json(list(args)), normalize_json(kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Tasks with options that Django's own lack: retry, timeout, group and dedup key."""
+"""Tasks with more options than Django's: retry, timeout, group and dedup key."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from django_pgqueue.tasks.framework import (
     task_backends,
 )
 
-__all__ = ["Call", "Options", "PgQueueTask", "call_of", "task"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 else:
 
     class DjangoTask:
-        """Django's Task at run time, where it takes no type parameters."""
+        """Stands for Task at run time: Django's class takes no type parameters."""
 
         def __class_getitem__(cls, parameters):
             return Task
@@ -58,13 +56,13 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
     """Django's Task with four more options, set by :func:`task`.
 
     ``retry``
-        a strategy of :mod:`django_pgqueue.retries`; None: the backend's, which is NoRetry()
+        a strategy of :mod:`django_pgqueue.retries`; None: the backend's, by default NoRetry()
     ``timeout``
         seconds after which a run is interrupted and counts as failed; None: the backend's
     ``group``
-        tasks with the same group run in order, one at a time
+        tasks of the same group run in order, one at a time
     ``dedup_key``
-        a second task with this key is not enqueued within the queue's dedup window
+        a second task with the same key is not enqueued within the queue's dedup window
 
     ``group`` and ``dedup_key`` are templates: ``{name}`` stands for an argument of the task::
 
@@ -92,16 +90,9 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
 
         >>> charge.using(priority=10, dedup_key="once").enqueue(7, 8)
         """
-        given = {
-            "priority": priority,
-            "queue_name": queue_name,
-            "run_after": run_after,
-            "backend": backend,
-            "group": group,
-            "dedup_key": dedup_key,
-        }
-        changes: Any = {name: value for name, value in given.items() if value is not None}
-        return replace(self, **changes)
+        options = dict(locals())
+        del options["self"]
+        return replace(self, **{name: v for name, v in options.items() if v is not None})
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """Enqueue one run of the task per item of ``calls``, in one statement.
@@ -173,8 +164,8 @@ def task(
 ) -> Any:
     """Turn a function into a task, like Django's ``task``, with four more options.
 
-    For ``retry``, ``timeout`` (seconds), ``group`` and ``dedup_key`` see :class:`PgQueueTask`.
-    Other packages' backends ignore them.
+    :class:`PgQueueTask` explains ``retry``, ``timeout`` (in seconds), ``group`` and ``dedup_key``.
+    Backends of other packages ignore them.
 
     ::
 
@@ -182,25 +173,17 @@ def task(
         def charge(customer_id: int, order_id: int) -> str:
             ...
 
-    Raises InvalidTask for values that make no sense.
+    Raises InvalidTask for invalid values.
     """
+
+    options: dict[str, Any] = dict(locals())
+    del options["function"]
 
     def decorate(func: Callable[..., Any]) -> PgQueueTask[..., Any]:
         # A project's backend may use a subclass of PgQueueTask.
         made_by = task_backends[backend].task_class
         task_class: Any = made_by if issubclass(made_by, PgQueueTask) else PgQueueTask
-        made: PgQueueTask[..., Any] = task_class(
-            func=func,
-            priority=priority,
-            queue_name=queue_name,
-            backend=backend,
-            run_after=None,
-            takes_context=takes_context,
-            retry=retry,
-            timeout=timeout,
-            group=group,
-            dedup_key=dedup_key,
-        )
+        made: PgQueueTask[..., Any] = task_class(func=func, run_after=None, **options)
         return made
 
     return decorate if function is None else decorate(function)
@@ -215,7 +198,7 @@ class Options:
     task_class = PgQueueTask
 
     def validate_task(self, task: Task[..., Any]) -> None:
-        """Validate as Django does, and the options as well. Raises InvalidTask."""
+        """Validate the task as Django does, and its options too. Raises InvalidTask."""
         super().validate_task(task)  # type: ignore[misc]
         if not isinstance(task, PgQueueTask):
             return
@@ -226,11 +209,9 @@ class Options:
             )
         if task.timeout is not None:
             try:
-                seconds = arguments.duration(task.timeout, "timeout").total_seconds()
+                arguments.duration(task.timeout, "timeout", least=arguments.POSITIVE)
             except InvalidArgument as error:
                 raise InvalidTask(str(error)) from error
-            if seconds <= 0:
-                raise InvalidTask(f"timeout must be more than zero seconds, not {task.timeout!r}")
         for name in ("group", "dedup_key"):
             _check_template(task, name, getattr(task, name))
 

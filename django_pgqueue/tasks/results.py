@@ -12,8 +12,7 @@ from django.conf import settings
 from django.utils import dateparse, timezone
 from django.utils.module_loading import import_string
 
-from django_pgqueue import errors as errors_module
-from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.errors import MessageCancelled, PgQueueError, QueueNotFound
 from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue
 from django_pgqueue.tasks.framework import (
     Task,
@@ -23,17 +22,6 @@ from django_pgqueue.tasks.framework import (
     TaskResultStatus,
 )
 from django_pgqueue.types import State
-
-__all__ = [
-    "UNKNOWN",
-    "body_of",
-    "is_task",
-    "load",
-    "new_result",
-    "task_errors",
-    "task_of",
-    "worker_ids",
-]
 
 #: The worker id of an attempt that is not stored.
 UNKNOWN = "unknown"
@@ -58,9 +46,10 @@ def is_task(body: object) -> bool:
 
 
 def task_of(body: dict[str, Any], queue_name: str, priority: int, backend: str) -> Task[..., Any]:
-    """The task that a message runs, with the options it was enqueued with.
+    """The task that a message runs, with the options that it was enqueued with.
 
-    Raises ImportError if its function no longer exists, and TypeError if the name is no task.
+    Raises ImportError if the task's function no longer exists, and TypeError if the name in the
+    body is not that of a task.
     """
     task = _task(body["task"], queue_name, priority, backend)
     if "run_after" not in body:
@@ -77,7 +66,13 @@ def _task(path: str, queue_name: str, priority: int, backend: str) -> Task[..., 
 
 
 def new_result(
-    task: Task[..., Any], result_id: str, args: list[Any], kwargs: dict[str, Any], **values: Any
+    task: Task[..., Any],
+    result_id: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    *,
+    return_value: Any = None,
+    **values: Any,
 ) -> TaskResult[..., Any]:
     """A TaskResult with these values, and defaults for all others."""
     empty: dict[str, Any] = {
@@ -90,7 +85,13 @@ def new_result(
         "worker_ids": [],
     }
     known = {**empty, **values, "backend": task.backend}
-    return TaskResult(task=task, id=result_id, args=args, kwargs=kwargs, **known)
+    result = TaskResult(task=task, id=result_id, args=args, kwargs=kwargs, **known)
+    set_return_value(result, return_value)
+    return result
+
+
+def set_return_value(result: TaskResult[..., Any], value: Any) -> None:
+    object.__setattr__(result, "_return_value", value)
 
 
 def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
@@ -102,7 +103,10 @@ def task_errors(attempts: Sequence[Attempt]) -> list[TaskError]:
 
 
 def worker_ids(attempts: Sequence[Attempt], failed: int, last: str | None = None) -> list[str]:
-    """A worker id per run: UNKNOWN for failed runs that are not stored; ``last`` comes last."""
+    """The worker id of each run: ``failed`` runs, and then ``last``, if given.
+
+    UNKNOWN for runs that are not stored.
+    """
     known = {each.attempt: str(each.process_id or UNKNOWN) for each in attempts}
     ids = [known.get(number, UNKNOWN) for number in range(1, failed + 1)]
     return ids if last is None else [*ids, last]
@@ -119,22 +123,25 @@ def load(
     if not 0 < message_id < 2**63:
         raise TaskResultDoesNotExist(result_id)
     attempts = Attempt.objects.of(message_id, using=using)
-    # Try twice, since the message may move to another queue between two queries.
+    archive = ArchivedMessage.objects.using(using)
+    # Search twice, because the message may move to another queue between two queries.
     for _look_again in range(2):
         message = _find(message_id, queues, using)
         if message is None or not is_task(message.body):
             break
-        letter = _dead_letter(message)
-        if letter is not None:
-            return _failed(message, letter["source"], backend, attempts, **_of_letter(letter))
-        # The live row first: a message that leaves it meanwhile is found in the archive.
-        live = LiveMessage.objects.one(message.queue_id, message_id, using=using).first()
-        if live is not None:
-            return _live(message, live, backend, attempts)
-        archive = ArchivedMessage.objects.using(using)
-        done = archive.filter(queue=message.queue, pk=message_id).first()
-        if done is not None:
-            return _done(message, done, backend, attempts)
+        queue_name = message.queue.name
+        # The live row before the archive: the message may be archived between the two queries.
+        if letter := _dead_letter(message):
+            queue_name, values = letter["source"], _dead(letter, attempts)
+        elif live := LiveMessage.objects.one(message.queue_id, message_id, using=using).first():
+            values = _live(live, attempts)
+        elif done := archive.filter(queue=message.queue, pk=message_id).first():
+            values = _done(done, attempts)
+        else:
+            continue
+        body: dict[str, Any] = message.body
+        task = task_of(body, queue_name, message.priority, backend)
+        return new_result(task, str(message.pk), body["args"], body["kwargs"], **values)
     raise TaskResultDoesNotExist(result_id)
 
 
@@ -152,100 +159,6 @@ def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
     return found.filter(queue_id__in=queues).first() or found.first()
 
 
-def _done(
-    message: Message, done: ArchivedMessage, backend: str, attempts: Sequence[Attempt]
-) -> TaskResult[..., Any]:
-    times: dict[str, Any] = {
-        "enqueued_at": _moment(done.enqueued_at),
-        "started_at": _moment(done.first_read_at),
-        "last_attempted_at": _moment(done.last_read_at),
-        "finished_at": _moment(done.archived_at),
-        "failed": done.attempts,
-    }
-    if done.state != State.COMPLETED:
-        cancelled = done.state == State.CANCELLED
-        error = done.error or ("cancelled" if cancelled else None)
-        times |= {"error": error, "cancelled": cancelled}
-        return _failed(message, message.queue.name, backend, attempts, **times)
-    return _successful(message, backend, attempts, done.result, **times)
-
-
-def _live(
-    message: Message, live: LiveMessage, backend: str, attempts: Sequence[Attempt]
-) -> TaskResult[..., Any]:
-    last = str(live.process_id or UNKNOWN) if live.in_flight else None
-    return _result(
-        message,
-        message.queue.name,
-        backend,
-        status=TaskResultStatus.RUNNING if live.in_flight else TaskResultStatus.READY,
-        enqueued_at=_moment(live.enqueued_at),
-        started_at=_moment(live.first_read_at),
-        last_attempted_at=_moment(live.last_read_at),
-        errors=task_errors(attempts),
-        worker_ids=worker_ids(attempts, live.attempts, last),
-    )
-
-
-def _successful(
-    message: Message,
-    backend: str,
-    attempts: Sequence[Attempt],
-    kept: Any,
-    *,
-    failed: int,
-    **times: Any,
-) -> TaskResult[..., Any]:
-    # A message cancelled by hand has no result and no worker.
-    envelope = kept if isinstance(kept, dict) else {}
-    worker = envelope.get("worker_id", UNKNOWN)
-    result = _result(
-        message,
-        message.queue.name,
-        backend,
-        status=TaskResultStatus.SUCCESSFUL,
-        errors=task_errors(attempts),
-        worker_ids=worker_ids(attempts, failed - 1, worker) if failed else [],
-        **times,
-    )
-    object.__setattr__(result, "_return_value", envelope.get("return_value"))
-    return result
-
-
-def _failed(
-    message: Message,
-    queue_name: str,
-    backend: str,
-    attempts: Sequence[Attempt],
-    *,
-    error: str | None,
-    failed: int,
-    cancelled: bool = False,
-    **times: Any,
-) -> TaskResult[..., Any]:
-    errors = task_errors(attempts)
-    if cancelled or not attempts or attempts[-1].attempt < failed:
-        # No attempt failed: the deliveries ran out, the task could not start, or it was cancelled.
-        kind = errors_module.MessageCancelled if cancelled else errors_module.PgQueueError
-        path = f"{kind.__module__}.{kind.__qualname__}"
-        errors.append(TaskError(exception_class_path=path, traceback=error or ""))
-    return _result(
-        message,
-        queue_name,
-        backend,
-        status=TaskResultStatus.FAILED,
-        errors=errors,
-        worker_ids=worker_ids(attempts, failed),
-        **times,
-    )
-
-
-def _result(message: Message, queue_name: str, backend: str, **values: Any) -> TaskResult[..., Any]:
-    body: dict[str, Any] = message.body
-    task = task_of(body, queue_name, message.priority, backend)
-    return new_result(task, str(message.pk), body["args"], body["kwargs"], **values)
-
-
 def _dead_letter(message: Message) -> dict[str, Any] | None:
     """The ``x-dead-letter`` header; None for a message that was redriven to its own queue."""
     headers: Any = message.headers
@@ -255,17 +168,71 @@ def _dead_letter(message: Message) -> dict[str, Any] | None:
     return letter
 
 
-def _of_letter(letter: dict[str, Any]) -> dict[str, Any]:
+def _dead(letter: dict[str, Any], attempts: Sequence[Attempt]) -> dict[str, Any]:
     return {
-        "error": letter.get("error") or letter.get("reason"),
-        "failed": int(letter.get("attempts") or 0),
         "enqueued_at": _moment(dateparse.parse_datetime(str(letter.get("enqueued_at")))),
         "finished_at": _moment(dateparse.parse_datetime(str(letter.get("dead_lettered_at")))),
+        **_failed(
+            attempts, int(letter.get("attempts") or 0), letter.get("error") or letter.get("reason")
+        ),
+    }
+
+
+def _live(live: LiveMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    last = str(live.process_id or UNKNOWN) if live.in_flight else None
+    return {
+        "status": TaskResultStatus.RUNNING if live.in_flight else TaskResultStatus.READY,
+        "enqueued_at": _moment(live.enqueued_at),
+        "started_at": _moment(live.first_read_at),
+        "last_attempted_at": _moment(live.last_read_at),
+        "errors": task_errors(attempts),
+        "worker_ids": worker_ids(attempts, live.attempts, last),
+    }
+
+
+def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    times = {
+        "enqueued_at": _moment(done.enqueued_at),
+        "started_at": _moment(done.first_read_at),
+        "last_attempted_at": _moment(done.last_read_at),
+        "finished_at": _moment(done.archived_at),
+    }
+    if done.state == State.CANCELLED:
+        error = done.error or "cancelled"
+        return {**times, **_failed(attempts, done.attempts, error, cancelled=True)}
+    if done.state != State.COMPLETED:
+        return {**times, **_failed(attempts, done.attempts, done.error)}
+    # A message that was cancelled by hand has no result and no worker.
+    kept = done.result if isinstance(done.result, dict) else {}
+    worker = kept.get("worker_id", UNKNOWN)
+    return {
+        **times,
+        "status": TaskResultStatus.SUCCESSFUL,
+        "errors": task_errors(attempts),
+        "worker_ids": worker_ids(attempts, done.attempts - 1, worker) if done.attempts else [],
+        "return_value": kept.get("return_value"),
+    }
+
+
+def _failed(
+    attempts: Sequence[Attempt], failed: int, error: str | None, *, cancelled: bool = False
+) -> dict[str, Any]:
+    """The values for a task of which ``failed`` runs failed, and ``error`` was the end."""
+    errors = task_errors(attempts)
+    if cancelled or not attempts or attempts[-1].attempt < failed:
+        # No run failed: the deliveries ran out, the task could not start, or it was cancelled.
+        kind = MessageCancelled if cancelled else PgQueueError
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback=error or ""))
+    return {
+        "status": TaskResultStatus.FAILED,
+        "errors": errors,
+        "worker_ids": worker_ids(attempts, failed),
     }
 
 
 def _moment(moment: dt.datetime | None) -> dt.datetime | None:
-    """Make the datetime aware or naive, as USE_TZ demands."""
+    """The datetime, aware or naive as USE_TZ demands."""
     if moment is None or timezone.is_aware(moment) == settings.USE_TZ:
         return moment
     return timezone.make_aware(moment) if settings.USE_TZ else timezone.make_naive(moment)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from django_pgqueue.testing.draining import drain, eager, make_queues, make_tables
-from django_pgqueue.testing.messages import assert_enqueued, assert_not_enqueued, captured_messages
+from django_pgqueue.testing.assertions import (
+    assert_enqueued,
+    assert_not_enqueued,
+    captured_messages,
+)
+from django_pgqueue.testing.draining import drain, eager
+from django_pgqueue.testing.tables import make_queues, make_tables
 from django_pgqueue.testing.travelling import travel
 
 __all__ = [

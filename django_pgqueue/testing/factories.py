@@ -21,8 +21,6 @@ except ImportError as error:
         "django_pgqueue.testing.factories needs factory-boy: pip install factory-boy"
     ) from error
 
-__all__ = ["MessageFactory", "QueueFactory", "ScheduleFactory"]
-
 
 class QueueFactory(DjangoModelFactory[Queue]):
     """A queue with its tables. Returns an existing queue of the same name."""

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from django_pgqueue.models import Message
 from django_pgqueue.worker.groups import Groups
 
-__all__ = ["AsyncBuffer", "Buffer", "FetchPlan"]
-
-#: No more is buffered than handlers will have started within this many seconds.
+#: The buffer holds what handlers will start within this many seconds, and no more.
 HORIZON = 2.0
 #: The longest sleep of a worker that waits for a message, in seconds.
 _SLEEP = 1.0
@@ -25,22 +23,24 @@ class FetchPlan:
 
     def __init__(self, awake: threading.Event) -> None:
         self.awake = awake
+        #: The time of the next fetch, by time.monotonic().
         self.at = 0.0
+        #: The length of the last wait between two fetches, in seconds.
         self.wait = 0.0
-        #: There was a notification since the last fetch began.
+        #: A notification came after the last fetch began.
         self.notified = False
-        #: The last fetch brought a suspect: more may follow, and each runs alone.
+        #: The last fetch returned a suspect. More may follow, so the next fetch asks for one.
         self.suspicious = False
-        #: The last fetch came back full, so the next one will find messages too.
+        #: The last fetch was full, so more messages are waiting.
         self.more = False
-        #: A fetch is under way: its messages are neither buffered nor running yet.
+        #: A fetch is running: its messages are neither in the buffer nor with a handler.
         self.fetching = False
-        #: Failed fetches in a row.
+        #: The number of failed fetches in a row.
         self.failures = 0
 
-    def hurry(self) -> None:
+    def fetch_now(self) -> None:
         """Fetch at once: there may be new messages."""
-        # In this order: the fetch thread, when it plans at this moment, looks at the flag last.
+        # In this order: the fetch loop, which may set ``at`` at this moment, reads the flag last.
         self.notified = True
         self.at = self.wait = 0.0
         self.awake.set()
@@ -49,47 +49,48 @@ class FetchPlan:
 class Buffer:
     """The leased messages of a subscription that no handler has started on.
 
-    The loops share it. The deque is touched one step at a time, which the interpreter makes
-    atomic: a lock for each message would cost more than many a handler.
+    All threads share it. They change the deque by single steps, which are atomic in Python: a lock
+    for each message would take longer than many a handler.
     """
 
     def __init__(self, capacity: int, target: int, workers: int, plan: FetchPlan) -> None:
         self.capacity = capacity
-        #: How many may be buffered: until the pace is known, only what can start at once.
+        #: How many messages it may hold now. :meth:`adapt` sets it.
         self.target = target
         self.plan = plan
-        #: The FIFO groups of which a message is buffered or running.
+        #: The FIFO groups with a message that is buffered or running.
         self.groups = Groups()
-        #: Tells the workers to end.
+        #: Whether the workers should end.
         self.stopping = False
-        #: Counts the notifications, for workers that read by themselves.
-        self.notices = 0
+        #: The events that wake workers which read by themselves.
+        self.readers: list[threading.Event] = []
         self.messages: deque[Message] = deque()
         self._workers = workers
-        #: How long a handler takes for a message, in seconds, exponentially weighted.
+        #: A handler's seconds per message, exponentially weighted.
         self._pace: float | None = None
         self._filled = threading.Condition()
+        #: The number of workers that wait for a message.
         self._idle = 0
 
     def __len__(self) -> int:
-        """The messages that a worker can start on."""
+        """The number of messages that a worker can start on."""
         return len(self.messages)
 
-    def room(self, most: int) -> int:
+    def free(self, most: int) -> int:
         """How many more messages may be fetched, up to ``most``."""
         return max(0, min(most, self.target - len(self.messages)))
 
-    def room_for_followers(self, most: int) -> int:
-        """How many more followers of FIFO groups may be leased.
+    def free_for_followers(self, most: int) -> int:
+        """How many more followers of FIFO groups may be leased, up to ``most``.
 
-        Not a part of :meth:`room`: a long group keeps no other group out.
+        Counted apart from :meth:`free`, so that a long group does not keep other groups out.
         """
         return max(0, min(most, self.target - len(self.groups)))
 
     def put(self, messages: Sequence[Message], followers: Sequence[Message] = ()) -> int:
-        """Hand messages to the workers; each follower when the one before it is settled.
+        """Pass messages to the workers, and each follower once the one before it is settled.
 
-        Returns how many older followers of the same groups are lost.
+        Returns how many older followers of the same groups were lost.
         """
         heads = [message for message in messages if message.group_key is not None]
         lost = len(self.groups.add(heads, followers)) if heads else 0
@@ -99,20 +100,20 @@ class Buffer:
         return lost
 
     def promote(self, settled: Sequence[Message]) -> None:
-        """Pass the next messages of FIFO groups to the workers, after settled ones."""
+        """After heads of FIFO groups were settled, pass the next messages to the workers."""
         following = [self.groups.promote(message) for message in settled]
         if found := [message for message in following if message is not None]:
             self.messages.extend(found)
             if self._idle:
                 self._wake()
         if len(found) < len(following) and 2 * len(self.messages) < self.target:
-            # Groups may have a new head.
-            self.plan.hurry()
+            # In the queue these groups may have a new head.
+            self.plan.fetch_now()
 
     def take(self, most: int = 1, *, wait: bool = False) -> list[Message]:
-        """Up to ``most`` messages; none when the process stops.
+        """Take up to ``most`` messages. Returns none when the process stops.
 
-        With ``wait`` it waits for the first.
+        With ``wait`` it waits for the first message.
         """
         taken: list[Message] = []
         while not self.stopping:
@@ -133,8 +134,8 @@ class Buffer:
                 plan.awake.set()
         return taken
 
-    def take_back(self) -> list[Message]:
-        """Remove and return all messages, including those behind others of their groups."""
+    def take_all(self) -> list[Message]:
+        """Remove and return all messages, followers included."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -142,38 +143,32 @@ class Buffer:
         return taken + self.groups.take()
 
     def take_stale(self, is_stale: Callable[[Message], bool]) -> list[Message]:
-        """Remove and return stale messages, and those behind them in their groups."""
+        """Remove and return the stale messages, and all behind them in their groups."""
         stale = self.groups.take(is_stale)
         for message in list(self.messages):
             if is_stale(message):
-                # A worker took it, or changed the deque meanwhile: a later call tries again.
+                # If a worker takes a message at this moment, a later call tries again.
                 with contextlib.suppress(ValueError, IndexError):
                     self.messages.remove(message)
                     stale.append(message)
         return stale
 
     def notice(self) -> None:
-        """Wake the workers that read by themselves: the queue got messages."""
-        with self._filled:
-            self.notices += 1
-            self._filled.notify_all()
-
-    def wait_for_notice(self, seen: int, seconds: float) -> None:
-        """Wait, unless there was a notification after the number ``seen``."""
-        with self._filled:
-            if self.notices == seen and not self.stopping:
-                self._filled.wait(seconds)
+        """Wake the workers that read by themselves: the queue may have new messages."""
+        for reader in self.readers:
+            reader.set()
 
     def adapt(self, seconds: float) -> None:
-        """Hold as many messages as the workers start on soon, after one that took ``seconds``."""
+        """Set the target by the handler's pace. It took ``seconds`` for its last message."""
         self._pace = seconds if self._pace is None else self._pace * 0.9 + seconds * 0.1
         startable = self._workers + int(self._workers * HORIZON / max(self._pace, 1e-6))
         self.target = min(self.capacity, startable)
 
     def close(self) -> None:
-        """End every worker that waits."""
+        """End the workers as soon as they ask for a message."""
         self.stopping = True
         self._wake()
+        self.notice()
 
     def _wake(self) -> None:
         with self._filled:
@@ -183,11 +178,11 @@ class Buffer:
 class AsyncBuffer(Buffer):
     """A buffer whose workers run on one event loop, and wait with :meth:`ready`."""
 
-    #: The loop on which workers wait, and its event.
+    #: The workers' event loop, and the event that they wait for.
     _waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     async def ready(self) -> None:
-        """Wait for a message for a moment."""
+        """Wait for a message, for a second at most."""
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop(), asyncio.Event()
         _loop, filled = self._waiting

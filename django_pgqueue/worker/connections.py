@@ -13,7 +13,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,39 +22,26 @@ from django.db import close_old_connections, connections
 
 from django_pgqueue.handlers import Handler
 
-__all__ = [
-    "Limit",
-    "close_old",
-    "configure",
-    "cut",
-    "give_back_pooled",
-    "limited",
-    "parameters",
-    "pool_shortage",
-    "pool_size",
-    "threads_of",
-    "uses_pools",
-]
-
 # Arguments of psycopg or of a pool, which libpq does not know.
 _NOT_FOR_LIBPQ = ("cursor_factory", "context", "prepare_threshold", "pool")
 _LONGEST_NAME = 63
-#: The settler, the heartbeat, the keeper of leases and the fetcher of a process.
+#: The loops of a process that use a connection: fetch, settle, leases, presence.
 _LOOPS = 4
 #: psycopg_pool's default of min_size, which is also its default of max_size.
 _POOL_SIZE = 4
-_LOOK_EVERY = 0.1
 
+#: How long a connection may be silent inside :func:`limited`.
 _seconds = 30.0
 _limits: set[Limit] = set()
+_checker: threading.Thread | None = None
 _starting = threading.Lock()
 
 
 def configure(seconds: float, name: str) -> None:
-    """Set the defaults of every PostgreSQL connection that this process opens from now on.
+    """Set the options of every PostgreSQL connection that this process opens from now on.
 
-    ``seconds`` is how long a connection may give no answer, ``name`` what pg_stat_activity shows.
-    What the project has set in OPTIONS stays as it is.
+    ``seconds``: how long a connection may be silent; ``name``: its name in pg_stat_activity. An
+    option that the project has set in OPTIONS keeps its value.
     """
     global _seconds
     _seconds = seconds
@@ -75,8 +63,8 @@ def configure(seconds: float, name: str) -> None:
 
 
 def parameters(alias: str) -> dict[str, Any]:
-    """The arguments with which libpq reaches a database of Django's, by name."""
-    # Django's wrapper knows which options are its own, and may have to start the server first.
+    """libpq's connection parameters for one of Django's databases."""
+    # Ask Django's wrapper: it knows which options are its own, and may have to start the server.
     found = connections[alias].get_connection_params()
     return {
         name: value
@@ -89,7 +77,7 @@ def parameters(alias: str) -> dict[str, Any]:
 
 
 def pool_size(alias: str) -> int | None:
-    """How many connections the pool of a database has at most; None without a pool."""
+    """The maximum number of connections in a database's pool; None without a pool."""
     pool = connections.settings[alias].get("OPTIONS", {}).get("pool")
     if not pool:
         return None
@@ -97,25 +85,30 @@ def pool_size(alias: str) -> int | None:
     return int(options.get("max_size") or options.get("min_size", _POOL_SIZE))
 
 
-def threads_of(handler: Handler, workers: int) -> int:
-    """How many threads run a handler; async ones share one with an event loop."""
-    return 1 if handler.is_async else workers
+def small_pools(
+    workers: Iterable[tuple[str, Handler, int]],
+) -> Iterator[tuple[str, int, int, int]]:
+    """The pools with fewer connections than a process with these workers needs.
 
-
-def pool_shortage(alias: str, workers: int) -> tuple[int, int] | None:
-    """The size of a database's pool and the connections that a process with these workers wants,
-    where these are more."""
-    size, wanted = pool_size(alias), workers + _LOOPS
-    return None if size is None or size >= wanted else (size, wanted)
+    ``workers``: database alias, handler, and number of workers. Yields the alias, the pool's size,
+    the number of worker threads, and the number of connections that the process needs.
+    """
+    threads: Counter[str] = Counter()
+    for alias, handler, count in workers:
+        threads[alias] += 1 if handler.is_async else count  # async handlers share an event loop
+    for alias, count in threads.items():
+        size, needed = pool_size(alias), count + _LOOPS
+        if size is not None and size < needed:
+            yield alias, size, count, needed
 
 
 def uses_pools() -> bool:
-    """Whether any of the databases has a pool."""
+    """Whether any database has a connection pool."""
     return any(each.get("OPTIONS", {}).get("pool") for each in connections.settings.values())
 
 
-def give_back_pooled() -> None:
-    """Return this thread's pooled connections, so that other threads can have them."""
+def return_pooled() -> None:
+    """Return this thread's connections to their pools, for other threads."""
     for connection in connections.all(initialized_only=True):
         if connection.settings_dict.get("OPTIONS", {}).get("pool"):
             connection.close()
@@ -123,7 +116,7 @@ def give_back_pooled() -> None:
 
 def close_old() -> None:
     """Close this thread's connections that are broken or past CONN_MAX_AGE."""
-    # The check of a broken connection may wait for an answer that never comes.
+    # Django tests a connection by a query, and its answer may never come.
     with limited():
         close_old_connections()
 
@@ -133,7 +126,7 @@ def close_old() -> None:
 
 @dataclass(eq=False)
 class Limit:
-    """A block of work, the connections it may wait on, and when they are cut."""
+    """The time limit of a block: at ``deadline`` its connections are cut."""
 
     seconds: float
     connections: Sequence[Any]
@@ -141,7 +134,7 @@ class Limit:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Let this block take as long as it likes: it runs a handler."""
+        """Run a block without the limit, such as a handler; then start the limit again."""
         self.deadline = float("inf")
         try:
             yield
@@ -149,7 +142,7 @@ class Limit:
             self.deadline = time.monotonic() + self.seconds
 
     def check(self) -> None:
-        """Cut the connections if the time is over, and start the time limit again."""
+        """Cut the connections if the deadline has passed, and start the limit again."""
         now = time.monotonic()
         if now > self.deadline:
             self.deadline = now + self.seconds
@@ -158,15 +151,14 @@ class Limit:
 
 
 @contextlib.contextmanager
-def limited(*others: Any, seconds: float | None = None) -> Iterator[Limit]:
+def limited(*others: Any) -> Iterator[Limit]:
     """Cut this thread's connections, or ``others``, when the block takes too long.
 
-    The wait then ends in an ordinary OperationalError. ``seconds`` is that of :func:`configure`
-    by default.
+    The block's statement then fails with an ordinary OperationalError. :func:`configure` sets the
+    time.
     """
     # Django's connections belong to their thread, so they are collected in it.
-    seconds = _seconds if seconds is None else seconds
-    limit = Limit(seconds, others or connections.all(), time.monotonic() + seconds)
+    limit = Limit(_seconds, others or connections.all(), time.monotonic() + _seconds)
     _limits.add(limit)
     if _checker is None or not _checker.is_alive():
         _start_checking()
@@ -177,15 +169,12 @@ def limited(*others: Any, seconds: float | None = None) -> Iterator[Limit]:
 
 
 def cut(connection: Any) -> None:
-    """Shut the socket down under a connection; its own thread sees the connection as lost."""
+    """Shut down the socket of a connection. The thread that uses it gets an OperationalError."""
     connection = getattr(connection, "connection", connection)
     with contextlib.suppress(Exception):
         descriptor = os.dup(connection.fileno())
         with socket.socket(fileno=descriptor) as duplicate:
             duplicate.shutdown(socket.SHUT_RDWR)
-
-
-_checker: threading.Thread | None = None
 
 
 def _start_checking() -> None:
@@ -198,6 +187,6 @@ def _start_checking() -> None:
 
 def _check() -> None:
     while True:
-        time.sleep(min(max(_seconds / 10, _LOOK_EVERY), 1.0))
+        time.sleep(min(max(_seconds / 10, 0.1), 1.0))
         for limit in _limits.copy():
             limit.check()

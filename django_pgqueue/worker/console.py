@@ -1,4 +1,4 @@
-"""The output of a running consumer: a banner, then a live line a queue or a log line at times."""
+"""The output of a running consumer: a line at its start, the state of each queue, the counts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from django_pgqueue.worker.consumer import Consumer
     from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Console"]
-
 logger = logging.getLogger("django_pgqueue.consumer")
 
 _LOG_EVERY = 30.0
 
 
 class Console:
-    """On a terminal the lines are drawn in place; elsewhere they go to the log."""
+    """Shows a line for each queue: drawn again and again on a terminal, logged elsewhere."""
 
     def __init__(self, consumer: Consumer, out: Any, *, live: bool = True) -> None:
         self._consumer = consumer
@@ -35,21 +33,17 @@ class Console:
         self._logged = time.monotonic()
 
     def begin(self) -> None:
-        """Print what is consumed, from where and how."""
-        for alias, found in sorted(self._by_database().items()):
-            queues = ", ".join(f"{s.name} ({_workers(s)})" for s in found)
-            how = "listening" if self._consumer.options.listen else "polling"
+        """Print the queues, workers and databases, and whether the consumer listens or polls."""
+        subscriptions = self._consumer.subscriptions
+        how = "listening" if self._consumer.options.listen else "polling"
+        for alias in sorted({s.queue.alias for s in subscriptions}):
+            theirs = [f"{s.name} ({_workers(s)})" for s in subscriptions if s.queue.alias == alias]
+            queues = ", ".join(theirs)
             self._out.write(f"Consuming {queues} from database {alias!r} ({_place(alias)}), {how}.")
         self._out.flush()
 
-    def _by_database(self) -> dict[str, list[Subscription]]:
-        found: dict[str, list[Subscription]] = {}
-        for subscription in self._consumer.subscriptions:
-            found.setdefault(subscription.queue.alias, []).append(subscription)
-        return found
-
     def show(self) -> None:
-        """Draw the lines again, or log them when it is time."""
+        """Draw the lines, or log them every half a minute."""
         if self._live:
             self._draw([self._line(s) for s in self._consumer.subscriptions])
         elif time.monotonic() - self._logged >= _LOG_EVERY:
@@ -58,7 +52,7 @@ class Console:
                 logger.info("%s", self._line(subscription))
 
     def finish(self) -> None:
-        """Print the counts, and why the process ended."""
+        """Print the counts, and why the process stopped."""
         if self._live:
             self._draw([])
         for subscription in self._consumer.subscriptions:
@@ -114,7 +108,7 @@ def _workers(subscription: Subscription) -> str:
 
 
 def _place(alias: str) -> str:
-    """The name of a database and its host, as the connection itself tells."""
+    """The name and the host of a database, according to its connection."""
     connection = connections[alias]
     connection.ensure_connection()
     info = connection.connection.info

@@ -1,4 +1,4 @@
-"""One consumer process: its loops, put together, started and stopped without a loss."""
+"""One consumer process: builds its loops and workers, starts them, and stops them safely."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from django.db import Error, connections
@@ -16,14 +17,13 @@ from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bound import bound_to
-from django_pgqueue.worker.connections import give_back_pooled, limited, pool_shortage, threads_of
+from django_pgqueue.worker.connections import limited, return_pooled, small_pools
 from django_pgqueue.worker.execution import Execution
-from django_pgqueue.worker.failures import Failures
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.health import HealthServer
 from django_pgqueue.worker.leases import LeaseKeeper
 from django_pgqueue.worker.listener import Listener
-from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.loop import Loop, for_each
 from django_pgqueue.worker.maintenance import Maintenance
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.presence import Presence
@@ -33,8 +33,6 @@ from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.supervisor import is_orphaned
 from django_pgqueue.worker.workers import AsyncWorkers, LockedWorker, Worker
-
-__all__ = ["Consumer"]
 
 _DRAIN_CHECK = 0.1
 
@@ -46,15 +44,17 @@ class Consumer:
 
         Consumer(handlers(["orders"]), Options(drain=True)).run()
 
-    Raises QueueNotFound when a handler's queue does not exist, InvalidArgument when two handlers
-    have the same queue.
+    Raises QueueNotFound when a handler's queue does not exist, and InvalidArgument when two
+    handlers have the same queue.
     """
 
     def __init__(self, handlers: Sequence[Handler], options: Options) -> None:
         self.options = options
+        #: Wakes the fetch loop when a buffer is low.
         low = threading.Event()
         self.subscriptions = _subscriptions(handlers, options, low)
         self.started = time.monotonic()
+        #: Why the process stops.
         self.reason = ""
         # Plain flags: a signal handler sets them, and must not wait for a lock that the thread it
         # interrupts may hold.
@@ -69,26 +69,35 @@ class Consumer:
         allowance = None if options.max_messages is None else self._allowance
         self.fetcher = Fetcher(self.subscriptions, self._quarantine, allowance=allowance, awake=low)
         self._leases = LeaseKeeper(self._executions, self._replace_worker)
-        self.maintenance = Maintenance({s.queue.alias for s in self.subscriptions})
+        aliases = {s.queue.alias for s in self.subscriptions}
+        self.maintenance = Maintenance(aliases)
+        self._listeners = [
+            Listener(alias, self.fetcher, probe=options.database_timeout)
+            for alias in (aliases if options.listen else ())
+        ]
         self._workers: list[threading.Thread] = []
-        self._listeners: list[Listener] = []
         self._reserving = threading.Lock()
-        #: The process stops at ``max_memory``.
+        #: The process stops because of ``max_memory``.
         self._grew_too_large = False
         self._health: HealthServer | None = None
 
     @property
     def loops(self) -> list[Loop]:
-        """The loops that this process needs for its work."""
+        """The loops without which this process does no work."""
         return [self.settler, self.presence, self._leases, self.fetcher]
 
+    @property
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
     def stop(self, reason: str = "asked to") -> None:
-        """Fetch no more, let handlers finish, give back the rest; safe in a signal handler."""
+        """Fetch no more, let handlers finish, release the rest. Safe in a signal handler."""
         self.reason = self.reason or reason
         self.stopping = True
 
     def abort(self, reason: str = "asked twice") -> None:
-        """Stop without waiting for handlers; their messages are delivered again, uncounted."""
+        """Stop without waiting for handlers. Their messages are due again, uncounted."""
         self.stop(reason)
         self.aborting = True
 
@@ -97,7 +106,7 @@ class Consumer:
         patience = max(self.options.heartbeat * 3, self.options.database_timeout)
         silence = time.monotonic() - self.presence.last_success
         return {
-            # They end one by one at a stop, which is no reason to kill the process.
+            # During a stop the loops end one by one, which is no reason to kill the process.
             "loops": self.stopping or all(loop.is_alive() for loop in self.loops),
             "database": silence < patience,
             "stopping": self.stopping,
@@ -106,19 +115,16 @@ class Consumer:
         }
 
     def run(self, every_second: Callable[[], None] = lambda: None) -> None:
-        """Work until stopped; ``every_second`` is called in this thread meanwhile."""
-        if self.options.health_port is not None:
-            # First: that a port is taken must be known before anything is leased.
-            self._health = HealthServer(
-                self.report, self.options.health_host, self.options.health_port
-            )
-        try:
+        """Work until stopped. Calls ``every_second`` in this thread once a second."""
+        with ExitStack() as at_end:
+            if self.options.health_port is not None:
+                # First, so that nothing is leased if the port is taken.
+                self._health = HealthServer(
+                    self.report, self.options.health_host, self.options.health_port
+                )
+                at_end.callback(self._health.stop)
             self.presence.register()
-        except BaseException:
-            if self._health is not None:
-                self._health.stop()
-            raise
-        try:
+            at_end.callback(self._shut_down)
             self._start()
             following = time.monotonic()
             while not self.stopping:
@@ -128,34 +134,22 @@ class Consumer:
                     if time.monotonic() >= following:
                         following = time.monotonic() + 1.0
                         every_second()
-                        give_back_pooled()
-        finally:
-            self._shut_down()
+                        return_pooled()
 
     def _start(self) -> None:
-        self._warn_of_small_pools()
+        for alias, size, workers, wanted in small_pools(
+            (s.queue.alias, s.handler, s.workers) for s in self.subscriptions
+        ):
+            signals.pool_too_small.send_robust(alias, size=size, workers=workers, wanted=wanted)
         for subscription in self.subscriptions:
-            if subscription.handler.is_async:
-                workers = AsyncWorkers(subscription, self._executions[subscription])
-                self._workers.append(workers)
-                workers.start()
-                continue
-            for _ in range(subscription.workers):
+            for _ in range(1 if subscription.handler.is_async else subscription.workers):
                 self._start_worker(subscription)
         for loop in self.loops:
             loop.start()
         if not self.options.drain:
             self.maintenance.start()
-        if self.options.listen:
-            for alias in {s.queue.alias for s in self.subscriptions}:
-                listener = Listener(
-                    alias,
-                    self.fetcher.notified,
-                    self.fetcher.heard,
-                    probe=self.options.database_timeout,
-                )
-                listener.start()
-                self._listeners.append(listener)
+        for listener in self._listeners:
+            listener.start()
         if self._health is not None:
             self._health.start()
         signals.consumer_started.send_robust(self, consumer=self)
@@ -163,7 +157,9 @@ class Consumer:
     def _start_worker(self, subscription: Subscription) -> None:
         execution = self._executions[subscription]
         worker: threading.Thread
-        if subscription.handler.locked:
+        if subscription.handler.is_async:
+            worker = AsyncWorkers(subscription, execution)
+        elif subscription.handler.locked:
             worker = LockedWorker(subscription, execution, self._reserve)
         else:
             worker = Worker(subscription, execution)
@@ -171,20 +167,9 @@ class Consumer:
         worker.start()
 
     def _replace_worker(self, subscription: Subscription, thread: int | None) -> None:
-        """Start a worker in place of one that hangs, which is not waited for any more."""
+        """Start a worker in place of one whose handler was abandoned."""
         self._workers = [worker for worker in self._workers if worker.ident != thread]
         self._start_worker(subscription)
-
-    def _warn_of_small_pools(self) -> None:
-        for alias in {s.queue.alias for s in self.subscriptions}:
-            workers = sum(
-                threads_of(s.handler, s.workers)
-                for s in self.subscriptions
-                if s.queue.alias == alias
-            )
-            if (shortage := pool_shortage(alias, workers)) is not None:
-                size, wanted = shortage
-                signals.pool_too_small.send_robust(alias, size=size, workers=workers, wanted=wanted)
 
     def _allowance(self) -> int:
         """How many more messages may be fetched."""
@@ -192,7 +177,7 @@ class Consumer:
         return max(0, most - sum(s.counts.fetched for s in self.subscriptions))
 
     def _reserve(self, subscription: Subscription) -> bool:
-        """Count a message that is about to be read, if it may be."""
+        """Count a message that is about to be read. Returns False if it may not be read."""
         with self._reserving:
             if self.options.max_messages is not None and self._allowance() == 0:
                 return False
@@ -200,8 +185,8 @@ class Consumer:
         return True
 
     def _stop_if_done(self) -> None:
-        options = self.options
-        if options.max_messages is not None and self._finished() >= options.max_messages:
+        options, settled = self.options, sum(s.counts.settled for s in self.subscriptions)
+        if options.max_messages is not None and settled >= options.max_messages:
             self.stop(f"handled {options.max_messages} messages")
         elif options.max_runtime is not None and self.uptime > options.max_runtime:
             self.stop(f"ran for {options.max_runtime:g} seconds")
@@ -213,14 +198,6 @@ class Consumer:
         elif options.drain and self._is_drained():
             self.stop("the queues are empty")
 
-    @property
-    def uptime(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started
-
-    def _finished(self) -> int:
-        return sum(s.counts.settled for s in self.subscriptions)
-
     def _is_drained(self) -> bool:
         if self._busy():
             return False
@@ -231,14 +208,14 @@ class Consumer:
                 not self._busy()
                 and all(bound_to(s.queue).drained() for s in self.subscriptions)
                 and not self._busy()
-                # Nothing came and went while the queues were looked at.
+                # No message was leased and settled during these queries.
                 and self._leased() == leased
             )
         except Error:
             connections.close_all()
             return False
         finally:
-            give_back_pooled()
+            return_pooled()
 
     def _busy(self) -> bool:
         return bool(self.settler.pending or any(s.busy for s in self.subscriptions))
@@ -257,26 +234,21 @@ class Consumer:
             listener.stop()
         for subscription in self.subscriptions:
             subscription.buffer.close()
-        # A fetch under way may still bring messages; they must be given back too.
-        _end(self.fetcher)
+        # A fetch that is running may still bring messages, which must be released too.
+        self.fetcher.end()
         self._wait(deadline, lambda: not self.fetcher.is_alive())
-        self._persist("release", self._give_back_buffers, deadline)
+        self._persist("release", self._release_buffered, deadline)
         self._wait(deadline, lambda: not any(worker.is_alive() for worker in self._workers))
         self._persist("settle", self.settler.flush, deadline)
-        self._persist("release", self._give_back_running, deadline)
-        self._leases.stop()
-        _end(self._leases)
-        self.settler.stop()
-        _end(self.settler)
+        self._persist("release", self._release_running, deadline)
+        self._leases.end()
+        self.settler.end()
         # Handlers may have ended at the last moment.
         self._persist("settle", self.settler.flush, deadline)
-        self.presence.stop()
-        _end(self.presence)
+        self.presence.end()
         self._persist("leave", self.presence.leave, deadline)
-        _end(self.maintenance)
+        self.maintenance.end()
         self._persist("leave", self.maintenance.leave, deadline)
-        if self._health is not None:
-            self._health.stop()
         connections.close_all()
         signals.consumer_stopped.send_robust(self, consumer=self)
 
@@ -285,10 +257,10 @@ class Consumer:
             time.sleep(0.005)
 
     def _persist(self, operation: str, step: Callable[[], None], deadline: float) -> None:
-        """Do a last step, again and again until it succeeds, the time is over or the process is
+        """Repeat a step of the shutdown until it succeeds, the deadline passes or the process is
         aborted.
 
-        Nothing is lost then: the leases run out, and other processes go on.
+        Even if it never succeeds nothing is lost: the leases run out, and other processes go on.
         """
         wait = 0.05
         while True:
@@ -305,36 +277,37 @@ class Consumer:
                 time.sleep(wait)
                 wait = min(wait * 2, 1.0)
 
-    def _give_back_buffers(self) -> None:
-        failures = Failures()
-        for subscription in self.subscriptions:
-            buffered = subscription.buffer.take_back()
-            with failures.of(subscription):
-                try:
-                    subscription.give_back(buffered)
-                except Error:
-                    # No handler starts on them any more, so another try can only be right.
-                    subscription.counts.add(fetched=len(buffered))
-                    subscription.buffer.messages.extend(buffered)
-                    raise
-        failures.end()
+    def _release_buffered(self) -> None:
+        """Release the messages that no handler has started on."""
 
-    def _give_back_running(self) -> None:
-        """Give up handlers that did not end in time: their messages are due at once.
+        def release(subscription: Subscription) -> None:
+            buffered = subscription.buffer.take_all()
+            try:
+                subscription.release(buffered)
+            except Error:
+                # Keep them for the next try. No handler starts on them: the buffer is closed.
+                subscription.counts.add(fetched=len(buffered))
+                subscription.buffer.messages.extend(buffered)
+                raise
 
-        The delivery is uncounted, because the stop is not the message's fault. It counts where the
-        process grew too large: one of its messages may be the reason, and must come to an end.
-        """
-        failures = Failures()
-        for subscription in self.subscriptions:
-            if not subscription.handler.locked:
-                with failures.of(subscription):
-                    for running in list(subscription.running.values()):
-                        if running.abandon():
-                            self._interrupt(subscription, running)
-        failures.end()
+        for_each(self.subscriptions, release)
+
+    def _release_running(self) -> None:
+        """Give up handlers that did not end in time. Their messages are due at once."""
+
+        def release(subscription: Subscription) -> None:
+            for running in list(subscription.running.values()):
+                if not subscription.handler.locked and running.abandon():
+                    self._interrupt(subscription, running)
+
+        for_each(self.subscriptions, release)
 
     def _interrupt(self, subscription: Subscription, running: Running) -> None:
+        """Release the messages of an abandoned run.
+
+        Their delivery is uncounted, because the stop is not their fault. It is counted if the
+        process grew too large: one of its messages may be the reason, and then must come to an end.
+        """
         messages = running.unsettled
         receipts = [message.receipt for message in messages]
         if self._grew_too_large:
@@ -342,18 +315,21 @@ class Consumer:
         else:
             settled = bound_to(subscription.queue).release(receipts)
         seconds = subscription.end(running)
-        gone = set(settled.lost)
-        if given_back := [message for message in messages if message.receipt not in gone]:
+        lost = set(settled.lost)
+        if released := [message for message in messages if message.receipt not in lost]:
             signals.messages_interrupted.send_robust(
-                subscription.name, messages=given_back, seconds=seconds
+                subscription.name, messages=released, seconds=seconds
             )
 
 
 def _subscriptions(
     handlers: Sequence[Handler], options: Options, low: threading.Event
 ) -> list[Subscription]:
-    """A subscription for each handler. Raises InvalidArgument when two have the same queue, as
-    ``using=None`` and the name of the same database do."""
+    """A subscription for each handler.
+
+    Raises InvalidArgument when two handlers have the same queue. They may name it in different
+    ways: with ``using=None``, and with the alias that this stands for.
+    """
     found: dict[tuple[str, int], Subscription] = {}
     for handler in handlers:
         try:
@@ -372,18 +348,12 @@ def _subscriptions(
     return list(found.values())
 
 
-def _end(loop: Loop) -> None:
-    """Give a loop a moment to end, if it ever began."""
-    if loop.is_alive():
-        loop.join(1.0)
-
-
 def memory() -> int:
     """The resident set size of this process, in bytes."""
     try:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * resource.getpagesize()
     except OSError:
-        # Elsewhere only the highest so far is known: in bytes on macOS, else in kilobytes.
+        # Other systems report only the peak: in bytes on macOS, else in kilobytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024

@@ -1,4 +1,4 @@
-"""The context of a run, for its handler and middleware."""
+"""The context of a handler's run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["Context"]
 
 @dataclass(eq=False)
 class Context:
-    """Given to a handler that has a parameter named ``context``, and to every middleware.
+    """What a handler and its middleware can ask about a run.
+
+    Passed to a handler that has a parameter named ``context``, and to every middleware.
 
     ::
 
@@ -56,11 +58,11 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the message, or the whole batch, was cancelled meanwhile.
+        """Whether the message, or the whole batch, was cancelled during the run.
 
-        Set when the lease is next extended, within half of the visibility timeout. An async handler
-        is cancelled then. A plain handler should check this property and return early. Its return
-        value or error has no effect any more.
+        The consumer notices when it next extends the lease, within half of the visibility timeout.
+        It cancels an async handler then. A plain handler should check this property and return
+        early. Its return value or error has no effect any more.
         """
         return self._running.cancelled
 

@@ -1,4 +1,4 @@
-"""How messages end in this process: as counted and announced, whichever loop ends them."""
+"""How messages end in this process: counts and announces it, whichever thread ends them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from django_pgqueue.models import ArchivedMessage, Message
 from django_pgqueue.types import Receipt, State
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Cancelled", "Ending", "Lost", "Release", "announce", "announce_gone", "why_gone"]
-
 _READ_AT = models.Func(
     "last_read_at",
     template=as_microseconds("%(expressions)s"),
@@ -26,76 +24,61 @@ _READ_AT = models.Func(
 
 @dataclass(frozen=True)
 class Lost:
-    """The lease ended before the message was settled: another reader has it, or will have it."""
+    """The lease ended before the message was settled, so it is delivered again."""
 
 
 @dataclass(frozen=True)
 class Cancelled:
-    """``cancel`` moved the message to the archive while this process held it."""
+    """``cancel`` archived the message while this process held it."""
 
     reason: str | None
 
 
 @dataclass(frozen=True)
 class Release:
-    """No handler ran: the message goes back at once, the delivery uncounted."""
+    """No handler ran: the message is due again at once, the delivery uncounted."""
 
 
-#: The end of a message in this process: a handler's outcome, or that there was none.
+#: How a message ends in this process: with an outcome, or without one.
 Ending = Outcome | Lost | Cancelled | Release
 
 
 def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]]) -> None:
-    """Count and signal outcomes that were written, and messages whose lease is gone."""
-    done: list[Message] = []
-    again: list[tuple[Message, Nack]] = []
-    failed: list[tuple[Message, Reject]] = []
-    gone: list[tuple[Message, Lost | Cancelled]] = []
-    discarded, cancelled, released = [], 0, 0
+    """Count and signal outcomes that were written, and leases that are gone."""
+    by_kind: dict[type, list[tuple[Message, Any]]] = {
+        kind: [] for kind in (Ack, Nack, Reject, Discard, Lost, Cancelled, Release)
+    }
     for message, outcome in outcomes:
-        if isinstance(outcome, Ack):
-            done.append(message)
-        elif isinstance(outcome, Nack):
-            again.append((message, outcome))
-        elif isinstance(outcome, Reject):
-            failed.append((message, outcome))
-        elif isinstance(outcome, Discard):
-            discarded.append(message)
-        elif isinstance(outcome, Cancelled):
-            gone.append((message, outcome))
-            cancelled += 1
-        elif isinstance(outcome, Lost):
-            gone += [
-                (each, outcome)
-                for each in (message, *subscription.buffer.groups.take_followers(message))
-            ]
-        else:
-            released += 1
+        for kind, ended in by_kind.items():
+            if isinstance(outcome, kind):
+                ended.append((message, outcome))
+                break
+    lost = by_kind[Lost]
+    for message, outcome in tuple(lost):
+        followers = subscription.buffer.groups.take_followers(message)
+        lost += [(follower, outcome) for follower in followers]
     subscription.counts.add(
-        completed=len(done) + len(discarded),
-        retried=len(again),
-        failed=len(failed),
-        cancelled=cancelled,
-        lost=len(gone) - cancelled,
-        fetched=-released,
+        completed=len(by_kind[Ack]) + len(by_kind[Discard]),
+        retried=len(by_kind[Nack]),
+        failed=len(by_kind[Reject]),
+        cancelled=len(by_kind[Cancelled]),
+        lost=len(lost),
+        fetched=-len(by_kind[Release]),
     )
     name = subscription.name
-    if done:
-        signals.messages_completed.send_robust(name, messages=done)
-    if again:
-        signals.messages_retried.send_robust(
-            name, messages=[m for m, _ in again], outcomes=[o for _, o in again]
-        )
-    if failed:
-        signals.messages_failed.send_robust(
-            name, messages=[m for m, _ in failed], outcomes=[o for _, o in failed]
-        )
-    if discarded:
-        signals.messages_discarded.send_robust(name, messages=discarded)
-    if gone:
+    for kind, signal in (
+        (Ack, signals.messages_completed),
+        (Nack, signals.messages_retried),
+        (Reject, signals.messages_failed),
+        (Discard, signals.messages_discarded),
+    ):
+        if ended := by_kind[kind]:
+            extra = {"outcomes": [o for _, o in ended]} if kind in (Nack, Reject) else {}
+            signal.send_robust(name, messages=[m for m, _ in ended], **extra)
+    if gone := lost + by_kind[Cancelled]:
         announce_gone(subscription, gone)
-    if released:
-        signals.messages_released.send_robust(name, count=released)
+    if released := by_kind[Release]:
+        signals.messages_released.send_robust(name, count=len(released))
     if grouped := [message for message, _ in outcomes if message.group_key is not None]:
         subscription.buffer.promote(grouped)
 
@@ -103,10 +86,10 @@ def announce(subscription: Subscription, outcomes: Sequence[tuple[Message, Endin
 def why_gone(
     subscription: Subscription, messages: Sequence[Message]
 ) -> dict[Receipt, Lost | Cancelled]:
-    """Why messages have no lease any more: cancelled, or lost to another reader.
+    """Why each message has no lease any more: it was cancelled, or lost to another reader.
 
-    A message that this very delivery completed is left out: an outcome whose answer was lost on its
-    way to this process is written again.
+    Leaves out messages that this same delivery settled: after a lost connection the process writes
+    an outcome again that was committed already.
 
     Raises DatabaseError.
     """
@@ -127,8 +110,7 @@ def why_gone(
 def announce_gone(
     subscription: Subscription, gone: Sequence[tuple[Message, Lost | Cancelled]]
 ) -> None:
-    """Signal messages whose lease is gone, each once: both the lease loop and the settle loop find
-    them."""
+    """Signal that leases are gone. Once for each message, though several threads find out."""
     gone = [(message, ending) for message, ending in gone if not message.lease_gone]
     for message, _ in gone:
         message.lease_gone = True

@@ -1,9 +1,9 @@
-"""One run of a handler: from a leased message, or a batch, to an outcome for each."""
+"""One run of a handler: from a leased message, or a batch, to an outcome for each message."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,27 +11,36 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
 
 from django_pgqueue import signals
-from django_pgqueue.acks import Ack, AckPolicy, Nack, Outcome
-from django_pgqueue.errors import HandlerTimeout, LeaseLost
+from django_pgqueue.acks import (
+    Ack,
+    AckPolicy,
+    Discard,
+    Failure,
+    Nack,
+    Outcome,
+    Reject,
+    decide,
+    describe,
+)
+from django_pgqueue.errors import HandlerTimeout, InvalidArgument, LeaseLost
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate
 from django_pgqueue.worker.connections import Limit, limited
 from django_pgqueue.worker.context import Context
-from django_pgqueue.worker.endings import Lost, Release, announce
-from django_pgqueue.worker.outcomes import outcome_of, outcomes_of
+from django_pgqueue.worker.endings import Ending, Lost, Release, announce
 from django_pgqueue.worker.running import Result, Running, Stage, canceller, guarded
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-__all__ = ["Execution"]
-
-#: How often a transactional handler is run before a conflict with another transaction counts.
+#: What a handler, or a batch handler in its list, may return to set an outcome.
+_EXPLICIT = (Ack, Nack, BaseException)
+#: How often a transactional handler runs before a conflict with another transaction is its error.
 _TRIES = 5
 
 
 class Execution:
-    """Runs a subscription's handler. One object serves all its workers."""
+    """Runs a subscription's handler. All its workers share one object."""
 
     def __init__(self, subscription: Subscription, settler: Settler) -> None:
         self._subscription = subscription
@@ -41,13 +50,16 @@ class Execution:
         self._call = subscription.handler.wrapped()
 
     def run(self, messages: list[Message], thread: int | None = None) -> Running | None:
-        """Run a plain handler, and pass its outcomes to the settler. Never raises."""
+        """Run a plain handler, and pass its outcomes to the settler. Never raises.
+
+        Returns None if there was no message to run on.
+        """
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST:
             messages = self._ack_first(messages)
         if not messages:
             return None
-        running = self._begin(messages, thread)
+        running = self._start(messages, thread)
         if self._policy is AckPolicy.TRANSACTIONAL:
             result = self._run_and_settle(running)
         else:
@@ -59,32 +71,33 @@ class Execution:
     def run_locked(
         self, message: Message, thread: int | None, limit: Limit
     ) -> list[tuple[Message, Outcome]]:
-        """Run a handler in the transaction that holds its message, and that ``limit`` is for.
+        """Run a handler in the transaction that has locked its message. ``limit`` is that
+        transaction's time limit.
 
-        Returns the outcomes, which are to be written in that transaction too. The work of a
-        handler that raised is rolled back; its outcome is not.
+        Returns the outcomes, for the caller to write in the same transaction. If the handler
+        raised, its work is rolled back to a savepoint.
         """
-        running = self._begin([message], thread)
-        running.on_said = None
+        running = self._start([message], thread)
+        running.on_explicit = None
         returned, error = self._run_in_transaction(running, limit)
         if error is not None:
             # Calls like message.ack() were rolled back with the handler's work.
-            running.said.clear()
+            running.explicit.clear()
         self._conclude(running, Result(returned, error, settled=True))
-        return outcomes_of(self._subscription, running, error, returned)
+        return self._outcomes_of(running, error, returned)
 
     def _run_and_settle(self, running: Running) -> Result:
         """Run the handler and write its acks in one transaction.
 
-        After a serialization failure or a deadlock the transaction is rolled back and tried again
-        at once. The attempt does not count.
+        After a serialization failure or a deadlock the transaction is rolled back, and the handler
+        runs again at once. The attempt is not counted.
         """
         result = self._try_to_settle(running)
         for _try in range(1, _TRIES):
             if running.overdue or not _is_conflict(result.error):
                 break
-            running.said.clear()
-            running.stage = Stage.BEGUN
+            running.explicit.clear()
+            running.stage = Stage.CREATED
             result = self._try_to_settle(running)
         return result
 
@@ -93,7 +106,7 @@ class Execution:
         lost: list[Any] = []
 
         def settle(returned: Any) -> None:
-            outcomes.extend(outcomes_of(self._subscription, running, None, returned))
+            outcomes.extend(self._outcomes_of(running, None, returned))
             settled = bound_to(self._subscription.queue).settle(
                 {m.receipt: o for m, o in outcomes},
                 process_id=self._subscription.process_id,
@@ -108,17 +121,17 @@ class Execution:
             for message, outcome in outcomes:
                 self._settler.keep_order(self._subscription, message, outcome)
             announce(self._subscription, outcomes)
-        ran = running.stage is not Stage.BEGUN
+        ran = running.stage is not Stage.CREATED
         return Result(returned, error, ran=ran, settled=error is None, lost=lost)
 
     def _run_in_transaction(
         self, running: Running, limit: Limit, then: Callable[[Any], None] = lambda returned: None
     ) -> tuple[Any, BaseException | None]:
-        """Run a handler, and ``then`` what follows, in a transaction or in a savepoint.
+        """Run a handler in a transaction or savepoint, and then ``then`` with its return value.
 
-        Returns what the handler returned, or the error that all was rolled back for. The handler's
-        time ends with its code: after an interrupt of the commit, or of the savepoint's release, it
-        would be unknown whether its work was kept.
+        Returns the handler's return value, or the error for which the transaction was rolled back.
+        The timeout covers the handler alone: after an interrupt in the commit, or in the release of
+        the savepoint, it would be unknown whether the handler's work was kept.
         """
         connection = connections[self._subscription.queue.alias]
         try:
@@ -126,7 +139,7 @@ class Execution:
                 blocks, savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
                 with limit.suspended():
                     returned, error = guarded(running, self._call)
-                # An interrupt may have hit the end of a block of the handler's own.
+                # An interrupt may have hit the end of an atomic block in the handler.
                 del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
                 if error is not None:
                     raise error
@@ -136,13 +149,13 @@ class Execution:
         return returned, None
 
     async def arun(self, messages: list[Message]) -> Running | None:
-        """Run an async handler in its own task, and pass its outcomes to the settler."""
+        """Run an async handler in the current task, and pass its outcomes to the settler."""
         messages = self._sort_out(messages)
         if self._policy is AckPolicy.ACK_FIRST and messages:
             messages = await sync_to_async(self._ack_first)(messages)
         if not messages:
             return None
-        running = self._begin(messages, None)
+        running = self._start(messages, None)
         running.cancel = canceller()
         error: BaseException | None = None
         returned: Any = None
@@ -156,9 +169,9 @@ class Execution:
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
-        """Leave out messages whose body does not fit, and those whose lease has ended.
+        """The messages to run on: without those whose lease has ended or whose body does not fit.
 
-        The latter happens to a process that was stopped for longer than the visibility timeout.
+        Leases end when the process is stopped for longer than the visibility timeout.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]
@@ -175,7 +188,7 @@ class Execution:
         return messages
 
     def _ack_first(self, messages: list[Message]) -> list[Message]:
-        """Ack before the handler runs; returns the messages that it may run on."""
+        """Ack messages before the handler runs. Returns those that it may run on."""
         receipts = [message.receipt for message in messages]
         try:
             with limited():
@@ -190,14 +203,12 @@ class Execution:
             return []
         gone, acked = set(settled.lost), set(settled)
         announce(self._subscription, [(m, Ack()) for m in messages if m.receipt not in gone])
-        for message in messages:
-            if message.receipt in gone:
-                self._settler.put(self._subscription, message, Lost())
+        self._put((message, Lost()) for message in messages if message.receipt in gone)
         return [message for message in messages if message.id in acked]
 
-    def _begin(self, messages: list[Message], thread: int | None) -> Running:
-        """Count the run and announce its start; from now on it can settle its own messages."""
-        self._handler.name(messages)
+    def _start(self, messages: list[Message], thread: int | None) -> Running:
+        """Count and announce the start of a run. Its messages' methods can settle from now on."""
+        self._handler.set_tasks(messages)
         running = Running(messages, thread)
         given = messages if self._handler.batch else messages[0]
         running.arguments = given, Context(self._subscription, running)
@@ -206,92 +217,137 @@ class Execution:
         if thread is not None and self._handler.has_timeouts:
             running.connections = connections.all()
         for message in messages:
-            message.on_outcome = running.say
+            message.on_outcome = running.set_outcome
             message.on_extend = self._extend
         for message in messages if signals.message_started.receivers else ():
             signals.message_started.send_robust(self._subscription.name, message=message)
         if self._policy is not AckPolicy.TRANSACTIONAL:
-            running.on_said = self._settle_what_was_said
+            running.on_explicit = self._settle_explicit
         return running
 
     def _conclude(self, running: Running, result: Result) -> None:
+        """Announce the end of a run, and pass its outcomes to the settler."""
         if not running.conclude(result):
             return
         seconds = self._subscription.end(running)
-        # Skipped without receivers: sending a signal can cost more than the handler.
+        # Skipped without receivers: sending a signal can take longer than the handler.
         for message in running.messages if signals.message_finished.receivers else ():
             signals.message_finished.send_robust(
                 self._subscription.name, message=message, seconds=seconds, error=result.error
             )
         if not result.ran:
-            self._give_back(running, result)
+            # No connection: neither a delivery nor an attempt is counted.
+            signals.database_failed.send_robust(
+                self._subscription.name, operation="begin", error=result.error, wait=0.0
+            )
+            self._put((message, Release()) for message in running.messages)
         elif result.lost:
-            self._after_lost_lease(running, result)
+            # The transaction was rolled back for the messages that were lost; the others are
+            # retried, and their attempt counts.
+            gone = set(result.lost)
+            again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
+            self._put((m, Lost() if m.receipt in gone else again) for m in running.messages)
         elif not result.settled:
             if self._policy is AckPolicy.TRANSACTIONAL:
                 # Calls like message.ack() were rolled back with the handler's work.
-                running.said.clear()
+                running.explicit.clear()
             try:
-                outcomes = outcomes_of(self._subscription, running, result.error, result.returned)
+                outcomes = self._outcomes_of(running, result.error, result.returned)
             except Exception as bad_return:
-                outcomes = outcomes_of(self._subscription, running, bad_return, None)
+                outcomes = self._outcomes_of(running, bad_return, None)
             for message, outcome in outcomes:
                 self._settler.put(self._subscription, message, outcome)
 
-    def _give_back(self, running: Running, result: Result) -> None:
-        """Release messages whose handler got no connection: no delivery or attempt counts."""
-        signals.database_failed.send_robust(
-            self._subscription.name, operation="begin", error=result.error, wait=0.0
-        )
-        for message in running.messages:
-            self._settler.put(self._subscription, message, Release())
+    def _outcomes_of(
+        self, running: Running, error: BaseException | None, returned: Any
+    ) -> list[tuple[Message, Outcome]]:
+        """The outcome of each message that the handler has not settled itself.
 
-    def _settle_what_was_said(self, running: Running, message: Message, outcome: Outcome) -> None:
-        decided = outcome_of(self._subscription, running, message, None, outcome)
+        Raises TypeError when a batch handler returned neither None nor an answer for each message.
+        """
+        handler = self._handler
+        answers = _answers(returned, len(running.messages)) if handler.batch else [returned]
+        outcomes = []
+        for message, answer in zip(running.messages, answers, strict=False):
+            explicit = running.explicit.get(message.id)
+            if explicit is not None and running.on_explicit is not None:
+                continue
+            given = answer if isinstance(answer, _EXPLICIT) else None
+            outcome = self._outcome_of(running, message, error, explicit or given)
+            is_result = explicit is error is given is None
+            if handler.keep_result and is_result and isinstance(outcome, Ack):
+                try:
+                    outcome = Ack(handler.result_of(answer))
+                except InvalidArgument as unfit:  # a result that is not JSON
+                    outcome = self._outcome_of(running, message, unfit)
+            if outcome is not None:
+                outcomes.append((message, outcome))
+        return outcomes
+
+    def _outcome_of(
+        self,
+        running: Running,
+        message: Message,
+        error: BaseException | None,
+        explicit: Outcome | BaseException | None = None,
+    ) -> Outcome | None:
+        """The outcome of one message; None if it was settled before the handler ran."""
+        if isinstance(explicit, BaseException) and not isinstance(explicit, (Reject, Discard)):
+            explicit, error = None, explicit
+        # From the first delivery to the start of this lease, which is its end less its length. With
+        # datetimes this would take a tenth of a process's time.
+        before = message.leased_for - self._subscription.vt
+        try:
+            return decide(
+                self._policy,
+                self._handler.retry_of(message),
+                error=error,
+                attempt=message.attempts + 1,
+                elapsed=max(0.0, before) + time.monotonic() - running.started,
+                explicit=explicit,
+            )
+        except Exception as broken:
+            # The project's retry strategy raised an error: retry after the visibility timeout.
+            failure = Failure.of(broken, message.attempts + 1)
+            return Nack(self._subscription.vt, describe(broken), broken, failure)
+
+    def _put(self, endings: Iterable[tuple[Message, Ending]]) -> None:
+        for message, ending in endings:
+            self._settler.put(self._subscription, message, ending)
+
+    def _settle_explicit(self, running: Running, message: Message, outcome: Outcome) -> None:
+        """Settle a message as soon as the handler has set its outcome."""
+        decided = self._outcome_of(running, message, None, outcome)
         if decided is not None and self._policy is not AckPolicy.ACK_FIRST:
             self._settler.put(self._subscription, message, decided)
 
-    def _after_lost_lease(self, running: Running, result: Result) -> None:
-        """Retry the other messages of a transactional run that lost one. The attempt counts."""
-        gone = set(result.lost)
-        again = Nack(0.0, "another message of the batch was cancelled, or its lease was lost")
-        for message in running.messages:
-            outcome = Lost() if message.receipt in gone else again
-            self._settler.put(self._subscription, message, outcome)
-
     def _extend(self, message: Message, seconds: float) -> bool:
-        """Prolong a lease outside of whatever transaction the handler is in.
+        """Extend a lease for a handler, outside its transaction. Returns False if it is lost.
 
-        Inside, the row would stay locked until the commit, and the lease loop would wait for it.
+        In the transaction the row would stay locked until the commit, and the lease loop would
+        wait for it.
         """
-        queue, now = self._subscription.queue, time.monotonic()
+        connection = connections[self._subscription.queue.alias]
+        if self._handler.locked:
+            return True  # no lease: the row is locked
+        if not connection.in_atomic_block:
+            return not self._subscription.extend([message], seconds)
 
         def extend() -> bool:
             try:
-                return not Message.objects.set_vt(queue, message.receipt, seconds).lost
+                return not self._subscription.extend([message], seconds)
             finally:
-                if in_transaction:
-                    connections.close_all()
+                connections.close_all()
 
-        in_transaction = connections[queue.alias].in_atomic_block
-        if self._handler.locked:
-            # No lease to prolong: the row is locked.
-            return True
-        if in_transaction:
-            with ThreadPoolExecutor(1) as elsewhere:
-                held = elsewhere.submit(extend).result()
-        else:
-            held = extend()
-        if held:
-            message.lease_until = now + seconds
-        return held
+        with ThreadPoolExecutor(1) as elsewhere:
+            return elsewhere.submit(extend).result()
 
     def give_up(self, running: Running, error: BaseException) -> None:
-        """Settle a run that was abandoned; its handler's later outcome comes too late."""
+        """Settle an abandoned run with an error. What its handler still does has no effect."""
         self._subscription.end(running)
         if self._policy is AckPolicy.TRANSACTIONAL:
-            # These outcomes belong to a transaction that never commits.
-            running.said.clear()
+            # The handler's transaction never commits.
+            running.explicit.clear()
         for message in running.messages:
             signals.message_finished.send_robust(
                 self._subscription.name,
@@ -299,10 +355,22 @@ class Execution:
                 seconds=time.monotonic() - running.started,
                 error=error,
             )
-        for message, outcome in outcomes_of(self._subscription, running, error, None):
-            self._settler.put(self._subscription, message, outcome)
+        self._put(self._outcomes_of(running, error, None))
 
 
 def _is_conflict(error: BaseException | None) -> bool:
-    """Whether the server rolled a transaction back for the sake of another one."""
+    """Whether the server rolled the transaction back because of another transaction."""
     return error is not None and sqlstate(error) in (DEADLOCK, SERIALIZATION_FAILURE)
+
+
+def _answers(returned: Any, count: int) -> Sequence[Any]:
+    """A batch handler's answer for each message."""
+    if returned is None:
+        return [None] * count
+    answers = list(returned)
+    if len(answers) != count:
+        raise TypeError(
+            f"a batch handler must return None or one outcome for each message: "
+            f"it returned {len(answers)} for {count}"
+        )
+    return answers

@@ -1,7 +1,7 @@
-"""The FIFO groups of which this process has leased messages: one of each group runs at a time.
+"""The FIFO groups of which this process has leased messages: one message of each runs at a time.
 
-A read that leases a head leases its followers too. The ack of one message promotes the next, which
-then needs no read of its own.
+A read of a head leases its followers too. When a message is settled, the next one becomes the head,
+and needs no read of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable
 
 from django_pgqueue.models import Message
 
-__all__ = ["Groups"]
-
 
 class Groups:
-    """For each group its head, which may run, and its followers. The loops share it."""
+    """The messages of each group: the head, which may run, then its followers. Threads share it."""
 
     def __init__(self) -> None:
         self._groups: dict[str, deque[Message]] = {}
@@ -28,9 +26,10 @@ class Groups:
             return sum(len(group) - 1 for group in self._groups.values())
 
     def add(self, heads: Iterable[Message], followers: Iterable[Message]) -> list[Message]:
-        """Add newly leased messages; returns older followers of the same groups.
+        """Add newly leased messages. Returns the older followers of their groups, which are lost.
 
-        Their leases are lost: a read finds a new head only after the old one's lease ended.
+        A read returns a new head only after the lease of the old head has ended, and with it the
+        leases of the old followers.
         """
         lost: list[Message] = []
         with self._lock:
@@ -43,7 +42,7 @@ class Groups:
         return lost
 
     def promote(self, message: Message) -> Message | None:
-        """Remove the head, if it is this message; returns the new head."""
+        """Remove the message, if it is a head. Returns the new head of its group."""
         with self._lock:
             group = self._headed_by(message)
             if not group:
@@ -61,8 +60,8 @@ class Groups:
             return [group.pop() for _ in range(len(group) - 1)][::-1]
 
     def take(self, when: Callable[[Message], bool] = lambda message: True) -> list[Message]:
-        """Remove and return each group's first follower for which ``when`` holds, and all behind
-        it."""
+        """Remove and return followers: in each group the first for which ``when`` is true, and all
+        behind it."""
         taken: list[Message] = []
         with self._lock:
             for group in self._groups.values():
@@ -73,6 +72,6 @@ class Groups:
         return taken
 
     def _headed_by(self, message: Message) -> deque[Message]:
-        """The group of which this message is the head; else an empty one."""
+        """The group whose head this message is, or an empty one."""
         group = self._groups.get(message.group_key or "")
         return group if group and group[0] is message else deque()

@@ -1,4 +1,4 @@
-"""A port that answers whether this process lives and is ready."""
+"""An HTTP port for health checks: whether this process is alive, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from typing import Any
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.pages import pages
 
-__all__ = ["HealthServer"]
-
-
 #: Seconds that a read from a client, or a write to it, may take.
 _TIMEOUT = 5.0
-#: Connections at a time, each with a thread.
+#: The most connections at a time. Each has a thread.
 _CONNECTIONS = 16
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves a limited number of connections: one more closes the oldest, so that clients that
-    send no whole request cannot keep a probe out."""
+    """Serves a limited number of connections. A further one closes the oldest.
+
+    So clients that never finish their requests cannot keep a probe out.
+    """
 
     request_queue_size = 128
 
@@ -49,14 +48,16 @@ class _Server(ThreadingHTTPServer):
         self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone is no event; other errors are printed."""
+        """Print the error, unless the client has disconnected."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class HealthServer(threading.Thread):
-    """``/healthz``: the loops live, or end on purpose. ``/readyz``: they also reach the database,
-    and the process takes new messages. The answer is 200 or 503, with the findings as JSON.
+    """Serves ``/healthz`` and ``/readyz``. Answers 200 or 503, with the report as JSON.
+
+    ``/healthz``: the loops are running, or the process is stopping. ``/readyz``: the loops are
+    running, they reach the database, and the process takes new messages.
 
     Raises InvalidArgument when the port cannot be opened.
     """
@@ -69,19 +70,16 @@ class HealthServer(threading.Thread):
 
             def do_GET(self) -> None:
                 if self.path in pages:
-                    self._answer(200, *pages[self.path]())
-                    return
+                    return self._answer(200, *pages[self.path]())
                 found = report()
-                if self.path == "/healthz":
-                    good = found["loops"]
-                elif self.path == "/readyz":
-                    good = found["loops"] and found["database"] and not found["stopping"]
-                else:
-                    known = ", ".join(["/healthz", "/readyz", *pages])
-                    self.send_error(404, f"there are {known}")
-                    return
+                good = {
+                    "/healthz": found["loops"],
+                    "/readyz": found["loops"] and found["database"] and not found["stopping"],
+                }
+                if self.path not in good:
+                    return self.send_error(404, f"there are {', '.join([*good, *pages])}")
                 body = json.dumps(found).encode()
-                self._answer(200 if good else 503, "application/json", body)
+                return self._answer(200 if good[self.path] else 503, "application/json", body)
 
             def _answer(self, status: int, content_type: str, body: bytes) -> None:
                 self.send_response(status)
@@ -91,7 +89,7 @@ class HealthServer(threading.Thread):
                 self.wfile.write(body)
 
             def log_message(self, *args: Any) -> None:
-                """Log nothing: a probe is no event."""
+                """Do not log probes."""
 
         try:
             self._server = _Server((host, port), Handler)

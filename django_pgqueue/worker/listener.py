@@ -1,9 +1,7 @@
-"""Hears of new messages, on a connection of its own."""
+"""Listens for notifications of new messages, on a connection of its own."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -11,65 +9,47 @@ import psycopg
 from django_pgqueue import signals
 from django_pgqueue.wake import CHANNEL
 from django_pgqueue.worker.connections import limited, parameters
+from django_pgqueue.worker.fetcher import Fetcher
+from django_pgqueue.worker.loop import Loop
 
-__all__ = ["Listener", "can_listen"]
-
-#: How often a quiet connection is asked whether it is still there, in seconds.
+#: Seconds between two tests of a quiet connection.
 _PROBE = 10.0
 _PATIENCE = 0.5
-_LONGEST_BACKOFF = 5.0
-#: Tries to tell a pooler in transaction mode from one in session mode.
+#: How often a pooler is tested for transaction mode.
 _LOOKS = 3
-
-_BACKEND = "SELECT pg_backend_pid()"
 
 
 class Refused(Exception):
     """LISTEN does not work on this database."""
 
 
-class Listener(threading.Thread):
-    """LISTENs to one database, and calls ``notified`` with the name of each queue it hears of.
+class Listener(Loop):
+    """LISTENs to one database, and passes the name of each queue with new messages to the fetcher.
 
-    ``notified(None)`` means that any queue may have got messages: after each new connection, for
-    what was missed without one. ``heard`` says whether a connection is up. Where LISTEN does not
-    work the thread says so once and ends: the consumer polls.
+    After each new connection it tells the fetcher that any queue may have new messages: without a
+    connection it missed notifications. If LISTEN does not work it announces that and ends; the
+    consumer then polls.
     """
 
-    def __init__(
-        self,
-        alias: str,
-        notified: Callable[[str | None], None],
-        heard: Callable[[str, bool], None],
-        probe: float = _PROBE,
-    ) -> None:
-        super().__init__(name=f"pgqueue-listen-{alias}", daemon=True)
+    def __init__(self, alias: str, fetcher: Fetcher, probe: float = _PROBE) -> None:
+        super().__init__(f"listen-{alias}")
+        self.operation = "listen"
         self._alias = alias
-        self._notified = notified
-        self._heard = heard
+        self._fetcher = fetcher
         self._probe = min(probe, _PROBE)
-        self._stopping = threading.Event()
 
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def run(self) -> None:
-        backoff = 0.0
-        while not self._stopping.wait(backoff):
-            try:
-                with _connect(self._alias) as connection:
-                    backoff = 0.0
-                    self._listen(connection)
-            except Refused as reason:
-                signals.listening_stopped.send_robust(self._alias, reason=str(reason))
-                return
-            except Exception as error:
-                backoff = min(max(backoff * 2, 0.1), _LONGEST_BACKOFF)
-                signals.database_failed.send_robust(
-                    self.name, operation="listen", error=error, wait=backoff
-                )
-            finally:
-                self._heard(self._alias, False)
+    def tick(self) -> float:
+        """Listen until the connection is lost or the loop is stopped."""
+        try:
+            with _connect(self._alias) as connection:
+                self._failures = 0
+                self._listen(connection)
+        except Refused as reason:
+            signals.listening_stopped.send_robust(self._alias, reason=str(reason))
+            self.stop()
+        finally:
+            self._fetcher.set_listening(self._alias, False)
+        return 0.0
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         with limited(connection):
@@ -81,14 +61,14 @@ class Listener(threading.Thread):
                 if connection.closed:
                     raise
                 raise Refused(str(error)) from error
-        self._heard(self._alias, True)
-        self._notified(None)
+        self._fetcher.set_listening(self._alias, True)
+        self._fetcher.notified(None)
         quiet = 0.0
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             quiet += _PATIENCE
             for notice in connection.notifies(timeout=_PATIENCE, stop_after=1):
                 quiet = 0.0
-                self._notified(notice.payload or None)
+                self._fetcher.notified(notice.payload or None)
             if quiet >= self._probe:
                 quiet = 0.0
                 with limited(connection):
@@ -96,8 +76,11 @@ class Listener(threading.Thread):
 
 
 def can_listen(alias: str) -> bool:
-    """Whether a consumer hears of new messages on this database: not behind a pooler in transaction
-    mode. Raises what psycopg does when there is no connection."""
+    """Whether notifications from this database reach a consumer. A pooler in transaction mode drops
+    them.
+
+    Raises psycopg.Error without a connection.
+    """
     with _connect(alias) as connection:
         return not _is_shared(alias, connection)
 
@@ -107,10 +90,10 @@ def _connect(alias: str) -> psycopg.Connection[Any]:
 
 
 def _is_shared(alias: str, connection: psycopg.Connection[Any]) -> bool:
-    """Whether other clients get this connection's backend between its transactions.
+    """Whether a pooler gives this connection's backend to other clients between transactions.
 
-    To LISTEN on such a backend would be worse than useless: it hears for another client, and its
-    pooler logs each notification as one that it cannot pass on.
+    LISTEN would do harm there: another client would get the notifications, and the pooler would
+    log each one as an error.
     """
     if _backend(connection) == connection.info.backend_pid:
         return False  # no pooler in between
@@ -125,6 +108,6 @@ def _is_shared(alias: str, connection: psycopg.Connection[Any]) -> bool:
 
 
 def _backend(connection: psycopg.Connection[Any]) -> int:
-    for (pid,) in connection.execute(_BACKEND):
+    for (pid,) in connection.execute("SELECT pg_backend_pid()"):
         return int(pid)
     raise psycopg.OperationalError("no answer to a SELECT")

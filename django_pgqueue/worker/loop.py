@@ -1,28 +1,30 @@
-"""A task repeated in a thread of its own."""
+"""A thread that repeats a task."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from typing import TypeVar
 
 from django.db import DatabaseError, InterfaceError, connections
 
 from django_pgqueue import signals
-from django_pgqueue.worker.connections import give_back_pooled, limited, uses_pools
+from django_pgqueue.worker.connections import limited, return_pooled, uses_pools
 
-__all__ = ["Loop", "after_failures"]
+T = TypeVar("T")
 
 _LONGEST_WAIT = 5.0
 
 
 class Loop(threading.Thread):
-    """Calls :meth:`tick` until it is stopped, and outlives a lost database.
+    """Calls :meth:`tick` until it is stopped. No error ends it.
 
-    After an error it closes the thread's connections, so that the next tick opens new ones, and
-    waits a little longer each time. A tick that is ``limited`` loses its connections when the
-    database gives no answer for too long.
+    After an error the thread closes its connections, so that the next tick opens new ones. Each
+    failure in a row makes the wait longer. With ``limited`` a tick's connections are cut when the
+    database is silent for too long. Setting ``awake`` ends the wait between two ticks.
     """
 
     def __init__(
@@ -30,7 +32,11 @@ class Loop(threading.Thread):
     ) -> None:
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self.stopping = threading.Event()
+        #: The operation that ``database_failed`` names.
+        self.operation = self.name
         self._awake = awake or threading.Event()
+        #: Whether the last wait was ended by ``awake``.
+        self._woken = False
         self._limited = limited
         self._failures = 0
         self._pooled = uses_pools()
@@ -38,17 +44,19 @@ class Loop(threading.Thread):
         self.last_success = time.monotonic()
 
     def tick(self) -> float:
-        """Run the task once; returns the seconds until the next time."""
+        """Run the task once. Returns the seconds until the next tick."""
         raise NotImplementedError
-
-    def wake(self) -> None:
-        """Run the task now."""
-        self._awake.set()
 
     def stop(self) -> None:
         """End the loop after the current tick."""
         self.stopping.set()
         self._awake.set()
+
+    def end(self) -> None:
+        """Stop the loop, if it runs, and wait up to a second for its end."""
+        self.stop()
+        if self.is_alive():
+            self.join(1.0)
 
     def run(self) -> None:
         wait = 0.0
@@ -59,26 +67,45 @@ class Loop(threading.Thread):
                         wait = self.tick()
                     self._failures, self.last_success = 0, time.monotonic()
                 except Exception as error:
-                    # No error may end the loop: a consumer with a dead loop looks alive.
+                    # A consumer whose loop has ended would look alive and do nothing.
                     wait = self._after(error)
                 if self._pooled:
-                    give_back_pooled()
-                self._awake.wait(wait)
+                    return_pooled()
+                self._woken = self._awake.wait(wait)
                 self._awake.clear()
         finally:
             connections.close_all()
 
     def _after(self, error: Exception) -> float:
-        """Tell of an error; returns the seconds until the next try."""
+        """Announce an error. Returns the seconds until the next try."""
         self._failures += 1
         wait = after_failures(self._failures)
-        signals.database_failed.send_robust(self.name, operation=self.name, error=error, wait=wait)
+        signals.database_failed.send_robust(
+            self.name, operation=self.operation, error=error, wait=wait
+        )
         if isinstance(error, (DatabaseError, InterfaceError)):
             connections.close_all()
         return wait
 
 
 def after_failures(number: int) -> float:
-    """Seconds before the next try after ``number`` failures in a row, drawn at random so that
-    processes do not try in step."""
+    """Seconds before the next try after ``number`` failures in a row.
+
+    Random, so that several processes do not try at the same moments.
+    """
     return float(min(0.05 * 2 ** min(number, 10), _LONGEST_WAIT) * random.uniform(0.5, 1))
+
+
+def for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
+    """Call ``act`` for each item, the rest too after an error. Raises the first error at the end.
+
+    So a failure in one queue or database does not keep the others from their work.
+    """
+    errors = []
+    for item in items:
+        try:
+            act(item)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

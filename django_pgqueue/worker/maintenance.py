@@ -1,5 +1,5 @@
-"""The maintenance loop: one consumer process in each database maintains its queues, and goes on
-with the bulk actions that were begun in the admin."""
+"""The maintenance loop: in each database one consumer process maintains the queues, and runs the
+bulk actions that users start in the admin."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ from django_pgqueue import signals
 from django_pgqueue.conf import settings
 from django_pgqueue.maintenance import keep_history, lease, maintain_or_tell
 from django_pgqueue.models import BulkAction, Queue
-from django_pgqueue.worker.failures import Failures
-from django_pgqueue.worker.loop import Loop
-
-__all__ = ["Maintenance", "pause"]
+from django_pgqueue.worker.loop import Loop, for_each
 
 #: Maximum length of the maintenance lease, in seconds.
 _TERM = 30.0
 #: Maximum seconds between two rounds of a queue.
 _LONGEST_PAUSE = 3600.0
 #: Seconds until the history is tried again after an error.
-_LOOK = 60.0
+_HISTORY = 60.0
 
 
 def pause(queue: Queue, least: float) -> float:
-    """The seconds between two rounds of one queue.
+    """The seconds between two rounds of one queue, at least ``least``.
 
-    A small part of its retention and of its interval: a queue that keeps messages for a month need
-    not be looked through every minute.
+    A small part of its retention and of its partition interval: a queue that keeps messages for a
+    month need not be searched every minute.
 
     >>> import datetime as dt
     >>> pause(Queue(retention=dt.timedelta(hours=1), partition_interval=dt.timedelta(days=1)), 60)
@@ -46,17 +43,17 @@ def pause(queue: Queue, least: float) -> float:
 
 
 class _Stopped(BaseException):
-    """The process is about to end, or another one holds the lease.
+    """The process is stopping, or another one holds the lease.
 
-    It is no Exception, so that it is not taken for a failure of the queue.
+    Not an Exception, so that it does not count as a failure of the queue.
     """
 
 
 class Maintenance(Loop):
-    """Holds the lease of maintenance, or waits for it, in each database.
+    """Holds the maintenance lease in each database, or waits for it.
 
-    Its time has no limit: a large partition takes long to read. Should its connection fall silent,
-    the lease runs out and another process takes over.
+    Its connections have no time limit, because reading a large partition takes long. If one falls
+    silent the lease expires, and another process takes over.
     """
 
     def __init__(self, aliases: Iterable[str]) -> None:
@@ -65,36 +62,40 @@ class Maintenance(Loop):
         self._every = float(settings.MAINTENANCE_SECONDS or 0)
         self._term = min(_TERM, max(1.0, self._every * 3))
         self._token = uuid4()
-        self._began = False
+        self._first = True
+        #: When the lease was last extended, by database; only while it is held.
         self._held_at: dict[str, float] = {}
+        #: When each queue was last maintained.
         self._rounds: dict[tuple[str, int], float] = {}
-        self._looks: dict[str, float] = {}
-        #: By database: until when this process leaves the lease to others, after a round failed.
+        #: When the history is due, by database.
+        self._history_due: dict[str, float] = {}
+        #: Until when this process leaves the lease to others after a failed round, by database.
         self._aside: dict[str, float] = {}
 
     def start(self) -> None:
-        """Nothing is started when consumers are not to maintain."""
+        """Start, unless consumers are not to maintain queues."""
         if self._every > 0:
             super().start()
 
     def tick(self) -> float:
-        if not self._began:
-            # The first round is delayed, so that a short-lived consumer runs none.
-            self._began = True
-            return min(self._every, self._term / 3)
-        failures = Failures()
         waits = [self._every, self._term / 3]
-        for alias in self._aliases:
-            with failures.of(alias), contextlib.suppress(_Stopped):
+        if self._first:
+            # The first round is delayed, so that a short-lived consumer runs none.
+            self._first = False
+            return min(waits)
+
+        def work(alias: str) -> None:
+            with contextlib.suppress(_Stopped):
                 self._maintain_database(alias)
-                if self._held_at.get(alias) is not None:
+                if alias in self._held_at:
                     wait = BulkAction.objects.drive(using=alias)
-                    waits += [] if wait is None else [wait]
-        failures.end()
+                    waits.extend([] if wait is None else [wait])
+
+        for_each(self._aliases, work)
         return min(waits)
 
     def leave(self) -> None:
-        """Let another process have the lease at once."""
+        """Release the leases, for another process."""
         for alias in list(self._held_at):
             lease.leave(self._token, using=alias)
         self._held_at.clear()
@@ -112,9 +113,9 @@ class Maintenance(Loop):
         self._keep_history(alias)
 
     def _keep_history(self, alias: str) -> None:
-        if time.monotonic() < self._looks.get(alias, 0.0):
+        if time.monotonic() < self._history_due.get(alias, 0.0):
             return
-        wait = min(self._every, _LOOK)
+        wait = min(self._every, _HISTORY)
         try:
             wait = min(self._every, keep_history(alias))
         except Error as error:
@@ -122,9 +123,10 @@ class Maintenance(Loop):
                 self.name, operation="history", error=error, wait=wait
             )
             connections[alias].close()
-        self._looks[alias] = time.monotonic() + wait
+        self._history_due[alias] = time.monotonic() + wait
 
     def _maintain(self, queue: Queue) -> None:
+        """Run a round for one queue. If it fails, release the lease and raise _Stopped."""
         alias = queue.alias
         maintained = maintain_or_tell(
             queue, caught=Exception, progress=lambda removed: self._keep(alias)
@@ -132,8 +134,8 @@ class Maintenance(Loop):
         self._rounds[alias, queue.pk] = time.monotonic()
         if maintained is None or not maintained.error:
             return
-        # Rights may be missing, or newer code: another process is given a try. Each looks for
-        # the lease once in `_every`, so twice that lets the slowest of them have it.
+        # This process may lack rights or the newest code, so let another one try. Each asks for the
+        # lease once in `_every`; in twice that time even the slowest gets it.
         self._aside[alias] = time.monotonic() + 2 * self._every
         connections[alias].close()
         self._held_at.pop(alias, None)
@@ -141,11 +143,12 @@ class Maintenance(Loop):
         raise _Stopped
 
     def _keep(self, alias: str) -> None:
-        """Renew the lease in the midst of a long round. Raises _Stopped to end the round."""
+        """Extend the lease when a third of it is over. Raises _Stopped if it is lost."""
         if time.monotonic() - self._held_at.get(alias, 0.0) > self._term / 3:
             self._hold(alias)
 
     def _hold(self, alias: str) -> None:
+        """Take or extend the lease. Raises _Stopped if another process holds it."""
         if self.stopping.is_set() or not lease.hold(self._token, self._term, using=alias):
             self._held_at.pop(alias, None)
             raise _Stopped

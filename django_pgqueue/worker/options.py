@@ -1,16 +1,16 @@
-"""The options of a consumer process, as ``runconsumer`` takes them on its command line."""
+"""The options of a consumer process: those of ``runconsumer``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one process. Times are in seconds, memory in bytes; None means no limit, or
-    the handler's own."""
+    """The options of one process. Times are in seconds, memory in bytes.
+
+    None means: no limit, or as the handler says.
+    """
 
     workers: int | None = None
     batch: int | None = None
@@ -20,7 +20,7 @@ class Options:
     flush_interval: float = 0.005
     heartbeat: float = 2.0
     dead_after: float = 12.0
-    #: How long a connection may give no answer before it counts as broken.
+    #: A connection that is silent for longer counts as broken.
     database_timeout: float = 30.0
     max_messages: int | None = None
     max_runtime: float | None = None

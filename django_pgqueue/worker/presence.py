@@ -1,4 +1,4 @@
-"""The presence loop: writes this process's heartbeat and its history, and reaps the rows of dead
+"""The presence loop: writes this process's heartbeat and history, and rescues the leases of dead
 processes."""
 
 from __future__ import annotations
@@ -10,91 +10,75 @@ from django.db import connections
 from django_pgqueue import __version__, signals
 from django_pgqueue.history.note import Recorder
 from django_pgqueue.models import Process
-from django_pgqueue.worker.failures import Failures
-from django_pgqueue.worker.loop import Loop
+from django_pgqueue.worker.loop import Loop, for_each
 from django_pgqueue.worker.subscription import Subscription
-
-__all__ = ["Presence"]
 
 #: The most messages of each queue that are named in ``working_on``.
 _NAMED = 20
 
 
 class Presence(Loop):
-    """One row in each database, with a heartbeat."""
+    """Keeps a row of :class:`Process` for this process in each database."""
 
     def __init__(
-        self,
-        subscriptions: list[Subscription],
-        *,
-        heartbeat: float,
-        dead_after: float,
+        self, subscriptions: list[Subscription], *, heartbeat: float, dead_after: float
     ) -> None:
         super().__init__("presence", limited=True)
-        self._subscriptions = subscriptions
+        self._subscriptions: dict[str, list[Subscription]] = {}
+        for subscription in subscriptions:
+            self._subscriptions.setdefault(subscription.queue.alias, []).append(subscription)
         self._heartbeat = heartbeat
         self._dead_after = dt.timedelta(seconds=dead_after)
         self._processes: dict[str, Process] = {}
         self._recorders: dict[str, Recorder] = {}
+        #: The process is stopping, which its row says too.
         self.leaving = False
 
     def register(self) -> None:
-        """Make the rows, before anything is fetched."""
-        for alias in {s.queue.alias for s in self._subscriptions}:
-            self._recorders[alias] = Recorder(alias, self._register(alias))
+        """Insert the rows, before anything is fetched."""
+        for alias, subscriptions in self._subscriptions.items():
+            self._recorders[alias] = Recorder(alias, subscriptions)
+            self._register(alias)
 
-    def _register(self, alias: str) -> list[Subscription]:
-        """Make the row in one database; returns the subscriptions there, which get its id."""
-        mine = [s for s in self._subscriptions if s.queue.alias == alias]
+    def _register(self, alias: str) -> None:
+        """Insert the row in one database, and pass its id to the subscriptions there."""
+        subscriptions = self._subscriptions[alias]
         self._processes[alias] = process = Process.objects.register(
-            [s.name for s in mine], version=__version__, using=alias
+            [s.name for s in subscriptions], version=__version__, using=alias
         )
-        for subscription in mine:
+        for subscription in subscriptions:
             subscription.process_id = process.pk
-        return mine
-
-    def worker(self, alias: str) -> int | None:
-        """The id of this process's row, which marks its leases in that database."""
-        process = self._processes.get(alias)
-        return process.pk if process is not None else None
 
     def tick(self) -> float:
-        failures = Failures()
-        for alias in list(self._processes):
-            with failures.of(alias):
-                self._beat(alias)
-                self._recorders[alias].write(self._processes[alias].pk)
-        failures.end()
+        for_each(list(self._processes), self._beat)
         return self._heartbeat
 
     def _beat(self, alias: str) -> None:
-        process = self._processes[alias]
-        mine = [s for s in self._subscriptions if s.queue.alias == alias]
-        quiet = Process.objects.beat(process, _working_on(mine), self.leaving)
+        process, subscriptions = self._processes[alias], self._subscriptions[alias]
+        working_on = {
+            s.name: [m.id for run in list(s.running.values()) for m in run.messages][:_NAMED]
+            for s in subscriptions
+            if s.running
+        }
+        quiet = Process.objects.beat(process, working_on, self.leaving)
         if quiet is None:
-            # Its row was reaped after too long a silence, and its leases were given back. What
-            # runs is fenced by its receipts.
-            for subscription in self._register(alias):
-                subscription.give_back(subscription.buffer.take_back())
-        for subscription in mine:
+            # This process was silent for so long that another one rescued its leases. Its running
+            # handlers cannot settle any more: their receipts are old.
+            self._register(alias)
+            for subscription in subscriptions:
+                subscription.release(subscription.buffer.take_all())
+        for subscription in subscriptions:
             subscription.quiet = bool(quiet)
         for worker, count in Process.objects.reap(self._dead_after, using=alias).items():
             signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
+        self._recorders[alias].write(self._processes[alias].pk)
 
     def leave(self) -> None:
-        """Remove the rows once this process holds no message."""
-        failures = Failures()
-        for alias, process in self._processes.items():
-            with failures.of(alias):
-                self._recorders[alias].write(process.pk, now=True)
-                Process.objects.using(alias).filter(pk=process.pk).delete()
-        failures.end()
+        """Delete the rows, once this process holds no message."""
+        for_each(self._processes, self._leave)
         connections.close_all()
 
-
-def _working_on(subscriptions: list[Subscription]) -> dict[str, list[int]]:
-    return {
-        s.name: [m.id for running in list(s.running.values()) for m in running.messages][:_NAMED]
-        for s in subscriptions
-        if s.running
-    }
+    def _leave(self, alias: str) -> None:
+        process = self._processes[alias]
+        self._recorders[alias].write(process.pk, now=True)
+        Process.objects.using(alias).filter(pk=process.pk).delete()

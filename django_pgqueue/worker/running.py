@@ -1,6 +1,6 @@
 """One run of a handler: its stage, and the interrupt after its timeout.
 
-The interrupt hits the handler, and nothing before or after it.
+The interrupt hits the handler, and no code before or after it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,34 @@ from django_pgqueue.errors import HandlerTimeout
 from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt
 
-__all__ = ["Clock", "Result", "Running", "Stage", "canceller", "guarded", "interrupt"]
-
 
 class Stage(Enum):
-    """The stage of a run: BEGUN, RUNNING, ENDED, CONCLUDED, in that order.
+    """The stage of a run. Only the run's own thread writes it.
 
-    Written by the thread of the run alone. A run in a transaction that is tried again goes back
-    to BEGUN.
+    The stages follow in this order. A transactional run that is tried again returns to CREATED.
     """
 
-    BEGUN = auto()  # the handler has not started
+    CREATED = auto()  # the handler has not started
     RUNNING = auto()  # inside the handler: an interrupt may hit it
     ENDED = auto()  # the handler has returned or raised
-    CONCLUDED = auto()  # its outcomes are handed on
+    CONCLUDED = auto()  # its outcomes were passed on
 
 
 class Clock(Enum):
-    """The state of a run's timeout: IN_TIME, OVERDUE, INTERRUPTED, ABANDONED, in that order.
+    """The state of a run's timeout. Only the lease loop writes it.
 
-    Written by the lease loop alone.
+    The states follow in this order.
     """
 
     IN_TIME = auto()
-    OVERDUE = auto()  # an interrupt is about to be sent, or a cancellation was
+    OVERDUE = auto()  # the interrupt is about to be sent, or an async handler was cancelled
     INTERRUPTED = auto()  # the interrupt was sent
-    ABANDONED = auto()  # given up: whatever the handler still does comes too late
+    ABANDONED = auto()  # what the handler still does has no effect on its messages
 
 
 @dataclass(frozen=True)
 class Result:
-    """A run's return value or error, and the fate of its transaction if it had one."""
+    """What a handler returned or raised, and what became of its transaction, if it had one."""
 
     returned: Any = None
     error: BaseException | None = None
@@ -57,7 +54,7 @@ class Result:
     ran: bool = True
     #: The outcomes are committed already, with the handler's work.
     settled: bool = False
-    #: Receipts that were lost when the run was to be settled in its own transaction.
+    #: The receipts whose leases were lost, so that the transaction was rolled back.
     lost: Sequence[Receipt | int] = ()
 
 
@@ -65,26 +62,27 @@ class Result:
 class Running:
     """A run of a handler on one message, or on a batch.
 
-    ``stage`` and ``clock`` have one writer each, so that neither needs a lock; which of
-    :meth:`conclude` and :meth:`abandon` comes first is decided under one.
+    ``stage`` and ``clock`` have one writer each, so they need no lock. A lock decides whether
+    :meth:`conclude` or :meth:`abandon` comes first.
     """
 
     messages: list[Message]
     thread: int | None = None
-    #: What the handler, or the middleware around it, is called with.
+    #: The arguments of the handler, or of the middleware around it.
     arguments: tuple[Any, ...] = ()
     started: float = field(default_factory=time.monotonic)
-    #: The outcomes the handler set by message.ack() and the like, by message id.
-    said: dict[int, Outcome] = field(default_factory=dict)
-    on_said: Callable[[Running, Message, Outcome], None] | None = None
-    #: Cancels its task, on an event loop.
+    #: The outcomes that the handler set with message.ack() and the like, by message id.
+    explicit: dict[int, Outcome] = field(default_factory=dict)
+    #: Writes such an outcome at once. None: it is written in the handler's transaction.
+    on_explicit: Callable[[Running, Message, Outcome], None] | None = None
+    #: Cancels the task of an async handler.
     cancel: Callable[[], None] | None = None
-    #: The connections of its thread, if its time is limited.
+    #: The connections of its thread, if the handler may have a timeout.
     connections: Sequence[Any] = ()
-    stage: Stage = Stage.BEGUN
+    stage: Stage = Stage.CREATED
     clock: Clock = Clock.IN_TIME
     result: Result = Result()
-    #: All of its messages were cancelled. Written by the lease loop alone.
+    #: All of its messages were cancelled. Only the lease loop writes it.
     cancelled: bool = False
     _ending: threading.Lock = field(default_factory=threading.Lock)
 
@@ -95,26 +93,26 @@ class Running:
 
     @property
     def unsettled(self) -> list[Message]:
-        """The messages without an outcome of the handler that is written at once."""
-        said = self.said if self.on_said is not None else {}
-        return [message for message in self.messages if message.id not in said]
+        """The messages that the handler has not settled itself."""
+        settled = self.explicit if self.on_explicit is not None else {}
+        return [message for message in self.messages if message.id not in settled]
 
     @property
     def overdue(self) -> bool:
-        """Whether its time is over."""
+        """Whether the timeout has expired."""
         return self.clock is not Clock.IN_TIME
 
     @property
     def abandoned(self) -> bool:
-        """Whether it was given up, and another thread has taken its place."""
+        """Whether the consumer does not wait for this run any more."""
         return self.clock is Clock.ABANDONED
 
-    def say(self, message: Message, outcome: Outcome) -> None:
-        """Record the outcome that the handler set for a message. Only the first one counts."""
-        if message.id not in self.said:
-            self.said[message.id] = outcome
-            if self.on_said is not None:
-                self.on_said(self, message, outcome)
+    def set_outcome(self, message: Message, outcome: Outcome) -> None:
+        """Record the outcome that the handler set for a message. Later ones are ignored."""
+        if message.id not in self.explicit:
+            self.explicit[message.id] = outcome
+            if self.on_explicit is not None:
+                self.on_explicit(self, message, outcome)
 
     def conclude(self, result: Result) -> bool:
         """Record the result. Returns False if the run was abandoned before."""
@@ -134,10 +132,11 @@ class Running:
 
 
 def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseException | None]:
-    """Run a handler; returns what it returned and what it raised.
+    """Run a handler. Returns its return value and its exception.
 
-    SystemExit and MemoryError too: a handler ends its message, not its consumer. An interrupt may
-    come at any step, here as well, so an error is assumed until there is none.
+    Catches SystemExit and MemoryError too: a handler ends its message, not its consumer. An
+    interrupt may come at any step, even here, so ``error`` is a HandlerTimeout until the call
+    returns.
     """
     returned: Any = None
     error: BaseException | None = HandlerTimeout()
@@ -157,7 +156,7 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
 
 
 def canceller() -> Callable[[], None]:
-    """Returns a function that cancels the present task from another thread."""
+    """Returns a function that cancels the current task from another thread."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:
@@ -168,9 +167,9 @@ def canceller() -> Callable[[], None]:
 
 
 def interrupt(running: Running) -> None:
-    """Have HandlerTimeout raised in the thread of a run, at its next step in Python.
+    """Raise HandlerTimeout in the thread of a run, at its next step in Python.
 
-    Only the handler is interrupted, not the code before it starts or after it ends.
+    Only inside the handler, not before its start or after its end.
     """
     running.clock = Clock.OVERDUE
     if running.stage is Stage.RUNNING:
@@ -179,10 +178,11 @@ def interrupt(running: Running) -> None:
 
 
 def _disarm(running: Running) -> None:
-    """End the handler: no interrupt hits this thread any more, one that is on its way included.
+    """End the handler's stage, and discard an interrupt that has not hit it yet.
 
-    Stage and clock are written and read crosswise, here and in :func:`interrupt`: either this
-    thread sees that the run is overdue, or the other one sees that the handler has ended.
+    This function writes the stage and then reads the clock; :func:`interrupt` writes the clock and
+    then reads the stage. So either this thread sees that the run is overdue, or the lease loop sees
+    that the handler has ended.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The settle loop: gathers outcomes for some milliseconds and writes them together."""
+"""The settle loop: collects outcomes for some milliseconds, and writes them together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import DataError, IntegrityError
 
@@ -14,19 +15,10 @@ from django_pgqueue.acks import Nack
 from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
-from django_pgqueue.types import Settled
-from django_pgqueue.worker.endings import (
-    Cancelled,
-    Ending,
-    Lost,
-    Release,
-    announce,
-    why_gone,
-)
+from django_pgqueue.types import Receipt, Settled
+from django_pgqueue.worker.endings import Ending, Lost, Release, announce, why_gone
 from django_pgqueue.worker.loop import Loop
 from django_pgqueue.worker.subscription import Subscription
-
-__all__ = ["Settler"]
 
 #: The most outcomes in one statement.
 _MOST = 1000
@@ -34,7 +26,7 @@ _MOST = 1000
 
 @dataclass(eq=False)
 class Settlement:
-    """The outcome of one message."""
+    """The outcome of one message. ``ran``: a handler ran, which counts an attempt."""
 
     subscription: Subscription
     message: Message
@@ -42,13 +34,12 @@ class Settlement:
     ran: bool
 
 
-#: Settlements that one statement can write.
+#: Settlements by kind. One statement writes all of one kind.
 Together = dict[tuple[Subscription, bool, type[Ending]], list[Settlement]]
 
 
 class Settler(Loop):
-    """Takes outcomes from any thread. None is dropped while the process lives: after an error it
-    is written again."""
+    """Takes outcomes from any thread. An outcome that could not be written is written again."""
 
     def __init__(self, flush_interval: float) -> None:
         super().__init__("settle", limited=True)
@@ -56,24 +47,24 @@ class Settler(Loop):
         self._pending: deque[Settlement] = deque()
         self._under_way = 0
         self._one_at_a_time = threading.Lock()
-        #: The workers may have nothing to do before a message of a FIFO group is settled.
-        self._hurry = False
+        #: Write at once: the workers may be waiting for a message behind one that is pending.
+        self._at_once = False
 
     def put(
         self, subscription: Subscription, message: Message, outcome: Ending, *, ran: bool = True
     ) -> None:
-        """Have an outcome written soon; ``ran``: a handler ran, which counts an attempt."""
+        """Have an outcome written soon. ``ran``: a handler ran, which counts an attempt."""
         if message.group_key is not None:
             self.keep_order(subscription, message, outcome)
-            self._hurry = self._hurry or not subscription.buffer.messages
+            self._at_once = self._at_once or not subscription.buffer.messages
         self._pending.append(Settlement(subscription, message, outcome, ran))
         if not self._awake.is_set():
             self._awake.set()
 
     def keep_order(self, subscription: Subscription, message: Message, outcome: Ending) -> None:
-        """Give back the messages behind one of a FIFO group that is not done.
+        """Release the followers of a message that is not done.
 
-        Before its outcome is written: once it is delivered again, their leases are lost.
+        First, because their leases are lost once the message is delivered again.
         """
         if isinstance(outcome, (Nack, Release)):
             for follower in subscription.buffer.groups.take_followers(message):
@@ -81,13 +72,13 @@ class Settler(Loop):
 
     @property
     def pending(self) -> int:
-        """The number of outcomes not written yet, those under way included."""
+        """The number of outcomes that are not written yet."""
         return len(self._pending) + self._under_way
 
     def tick(self) -> float:
-        if self._pending and len(self._pending) < _MOST and not self._hurry:
+        if self._pending and len(self._pending) < _MOST and not self._at_once:
             self.stopping.wait(self._interval)
-        self._hurry = False
+        self._at_once = False
         self.flush()
         # put() wakes the loop.
         return 1.0
@@ -96,7 +87,7 @@ class Settler(Loop):
         """Write everything that is pending now.
 
         Raises DatabaseError. Outcomes that could not be written stay pending; those for other
-        databases are written all the same.
+        databases are written.
         """
         failed: dict[str, Exception] = {}
         unwritten: list[Settlement] = []
@@ -105,13 +96,12 @@ class Settler(Loop):
                 while self._pending:
                     together = self._gather(len(unwritten))
                     try:
-                        for key in list(together):
-                            subscription, ran, _kind = key
+                        for (subscription, ran, _kind), settlements in together.items():
                             alias = subscription.queue.alias
                             if alias not in failed:
                                 try:
-                                    self._write(subscription, together[key], ran)
-                                    del together[key]
+                                    self._write(subscription, settlements, ran)
+                                    settlements.clear()
                                 except Exception as error:
                                     failed[alias] = error
                     finally:
@@ -124,8 +114,7 @@ class Settler(Loop):
             raise raised
 
     def _gather(self, unwritten: int) -> Together:
-        """Take the next outcomes, kind by kind: when one statement fails, what the others wrote
-        is not written again."""
+        """Take the next outcomes, by kind. After a failed statement only its kind is repeated."""
         together: Together = {}
         number = min(len(self._pending), _MOST)
         self._under_way = unwritten + number
@@ -136,12 +125,12 @@ class Settler(Loop):
         return together
 
     def _write(self, subscription: Subscription, settlements: list[Settlement], ran: bool) -> None:
-        """Write settlements of one kind."""
+        """Write settlements of one kind, and announce them."""
         outcomes = [(each.message, each.outcome) for each in settlements]
         try:
             settled = self._settle(subscription, outcomes, ran)
         except QueueNotFound:
-            # Dropped meanwhile: there is nothing left to settle.
+            # The queue was dropped: there is nothing left to settle.
             settled = Settled(lost=[message.receipt for message, _ in outcomes])
         except (DataError, IntegrityError, TypeError, ValueError) as error:
             if len(settlements) == 1:
@@ -151,6 +140,7 @@ class Settler(Loop):
                 )
                 announce(subscription, [(settlements[0].message, Lost())])
                 return
+            # One at a time, so that the others are written.
             while settlements:
                 self._write(subscription, settlements[:1], ran)
                 del settlements[0]
@@ -164,16 +154,12 @@ class Settler(Loop):
     def _settle(
         subscription: Subscription, outcomes: Sequence[tuple[Message, Ending]], ran: bool
     ) -> Settled:
-        if isinstance(outcomes[0][1], Lost):
-            return Settled(lost=[message.receipt for message, _ in outcomes])
-        if isinstance(outcomes[0][1], Release):
-            released = bound_to(subscription.queue).release(
-                [message.receipt for message, _ in outcomes]
-            )
-            # A lease that was lost meanwhile needs no giving back.
-            return Settled(released)
-        # A Nack carries the reason of its attempt, for the row that waits for the next one.
-        given = {m.receipt: o for m, o in outcomes if not isinstance(o, (Lost, Cancelled, Release))}
-        return bound_to(subscription.queue).settle(
-            given, ran=ran, process_id=subscription.process_id
-        )
+        queue, kind = bound_to(subscription.queue), outcomes[0][1]
+        if isinstance(kind, (Lost, Release)):
+            receipts = [message.receipt for message, _ in outcomes]
+            if isinstance(kind, Lost):
+                return Settled(lost=receipts)
+            # A lease that was lost meanwhile needs no release: it is not reported as lost.
+            return Settled(queue.release(receipts))
+        given: dict[Receipt, Any] = {message.receipt: outcome for message, outcome in outcomes}
+        return queue.settle(given, ran=ran, process_id=subscription.process_id)

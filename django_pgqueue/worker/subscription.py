@@ -17,16 +17,15 @@ from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.models.queue import reopened
+from django_pgqueue.types import Receipt
 from django_pgqueue.worker.buffer import AsyncBuffer, Buffer, FetchPlan
 from django_pgqueue.worker.counts import Counts
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.running import Running
 
-__all__ = ["Subscription"]
-
 
 class Subscription:
-    """Whose queue it is: the loops and the workers share it.
+    """One handler's queue. The loops and the workers share it.
 
     ``awake`` wakes the fetch loop, when the buffer is low.
     """
@@ -45,11 +44,11 @@ class Subscription:
         self.max_deliveries = handler.max_deliveries or queue.max_deliveries
         self.workers = options.workers or handler.workers
         self.fetch_batch_size = options.batch or handler.fetch_batch_size
-        # A queue may have a timeout of zero; a consumer needs a moment to work in.
+        # A queue's timeout may be zero, but a handler needs time to work.
         self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)
-        #: The id of this process's row in the queue's database; the presence loop writes it.
+        #: The id of this process's row in the queue's database. The presence loop sets it.
         self.process_id: int | None = None
-        #: Whether this process is asked to fetch nothing; the presence loop writes it.
+        #: Whether this process is asked to fetch nothing. The presence loop sets it.
         self.quiet = False
         capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
         most = handler.batch_size if handler.batch else 10
@@ -71,18 +70,27 @@ class Subscription:
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is to be fetched for now."""
+        """Whether it fetches nothing: the queue is paused, or the process is quiet."""
         return self.quiet or bool(self.queue.paused)
 
-    def lease(self, qty: int, *, behind: Sequence[Message] = (), **options: Any) -> list[Message]:
-        """Lease up to ``qty`` messages; ``options`` are those of :func:`reading.lease`.
+    def lease(
+        self, qty: int, *, behind: Sequence[Message] = (), batched: bool = True
+    ) -> list[Message]:
+        """Lease up to ``qty`` messages; ``batched`` as for :func:`reading.lease`.
 
-        ``behind`` are heads of FIFO groups that were just leased: leases their followers only.
+        ``behind``: the heads of FIFO groups that were just leased; only their followers are leased.
         """
-        act: Callable[..., Deliveries] = reading.lease
+        act: Callable[..., Deliveries]
         if behind:
             act = partial(grouped.follow, heads=[head.receipt for head in behind])
-        options |= {"qty": qty, "vt": self.vt, "max_deliveries": self.max_deliveries}
+        else:
+            act = partial(reading.lease, batched=batched)
+        options = {
+            "qty": qty,
+            "vt": self.vt,
+            "max_deliveries": self.max_deliveries,
+            "process_id": self.process_id,
+        }
         started = time.monotonic()
         opened = self.queue.opened
         try:
@@ -91,14 +99,24 @@ class Subscription:
             opened = reopened(opened, error)
             found = act(opened, **options)
         messages = Message.from_deliveries(opened, found)
-        # Counted from before the read: no lease is believed to last longer than it does.
+        # Counted from before the read, so that no lease ends before the process expects it.
         for message in messages:
             message.lease_until = started + self.vt
         self.counts.add(leased=len(messages), exhausted=len(found.exhausted))
         return messages
 
+    def extend(self, messages: Sequence[Message], seconds: float) -> set[Receipt | int]:
+        """Extend leases to ``seconds`` from now. Returns the receipts of those that are lost."""
+        now = time.monotonic()
+        receipts = [message.receipt for message in messages]
+        lost = set(Message.objects.set_vt(self.queue, receipts, seconds).lost)
+        for message in messages:
+            if message.receipt not in lost:
+                message.lease_until = now + seconds
+        return lost
+
     def end(self, running: Running) -> float:
-        """Note that a handler has ended; returns its time in seconds."""
+        """Record that a handler has ended. Returns its run time in seconds."""
         self.running.pop(id(running), None)
         seconds = time.monotonic() - running.started
         self.buffer.adapt(seconds / len(running.messages))
@@ -106,14 +124,14 @@ class Subscription:
             self.counts.ended.append((running, seconds))
         return seconds
 
-    def give_back(self, messages: Sequence[Message]) -> None:
-        """Give back what no handler has started on: due at once, the delivery uncounted.
+    def release(self, messages: Sequence[Message]) -> None:
+        """Release messages that no handler has started on: due at once, the delivery uncounted.
 
-        After an error it is unknown whether that was written, so none of them may be started
-        any more; their leases run out.
+        After a database error they may have been released or not. So none of them may be started
+        any more, and their leases run out.
         """
         groups = self.buffer.groups
-        # Behind one that goes back none may start.
+        # No follower may start before its head is delivered again.
         messages = [*messages, *(each for m in messages for each in groups.take_followers(m))]
         if not messages:
             return
@@ -142,7 +160,7 @@ class Subscription:
 
     @property
     def busy(self) -> bool:
-        """Whether this process holds a message that is not settled, or is about to."""
+        """Whether this process holds unsettled messages, or is fetching."""
         buffer, counts = self.buffer, self.counts
         return bool(
             buffer.plan.fetching

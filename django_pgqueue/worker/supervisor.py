@@ -1,4 +1,4 @@
-"""Several consumer processes under one parent that replaces those that die."""
+"""Runs several consumer processes, and replaces those that die."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ import sys
 import time
 from types import FrameType
 
-__all__ = ["Supervisor", "is_orphaned", "number"]
-
 logger = logging.getLogger("django_pgqueue.consumer")
 
-#: Names the supervisor to its children: one that loses its parent stops by itself.
+#: The supervisor's pid, for its children: a child without its parent stops by itself.
 PARENT_VARIABLE = "PGQUEUE_SUPERVISOR_PID"
 #: The number of a child, counted from zero.
 NUMBER_VARIABLE = "PGQUEUE_PROCESS_NUMBER"
 
 _LONGEST_WAIT = 30.0
-#: A child that lived for this many seconds died of something new: its waits start anew.
+#: After so many seconds of uptime a crash resets the restart back-off.
 _HEALTHY = 60.0
 
 
 def is_orphaned() -> bool:
-    """Whether this process is the child of a supervisor that is gone."""
+    """Whether this process is the child of a supervisor that has ended."""
     parent = os.environ.get(PARENT_VARIABLE)
     return parent is not None and int(parent) != os.getppid()
 
@@ -37,10 +35,10 @@ def number() -> int | None:
 
 
 class Supervisor:
-    """Runs the same command line in several child processes.
+    """Runs this process's command line in several child processes.
 
-    A child that dies is started again: at once the first time, after a longer wait each time. One
-    that ends by itself with success (at a limit) is started again too, except after ``--drain``.
+    A child that dies is restarted: at once after its first crash, later after growing waits. One
+    that ends with success, as at a limit, is restarted too, except with ``--drain``.
     """
 
     def __init__(self, processes: int, graceful_timeout: float, *, drain: bool = False) -> None:
@@ -68,23 +66,21 @@ class Supervisor:
         self._signals += 1
 
     def _stop(self, slots: list[_Slot]) -> None:
-        for slot in slots:
-            slot.send(signal.SIGTERM)
+        """Pass each signal on to the children, and kill those that do not stop in time."""
         deadline = time.monotonic() + self._graceful_timeout + 10
-        passed_on = 1
+        passed_on = 0
         while any(slot.alive for slot in slots):
-            if self._signals > passed_on:
-                passed_on = self._signals
+            wanted = max(self._signals, 1)
+            number = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
+            if number is signal.SIGKILL or wanted > passed_on:
+                passed_on = wanted
                 for slot in slots:
-                    slot.send(signal.SIGTERM)
-            if time.monotonic() > deadline:
-                for slot in slots:
-                    slot.send(signal.SIGKILL)
+                    slot.send(number)
             time.sleep(0.05)
 
 
 class _Slot:
-    """One child and its restarts."""
+    """The present child with one number, and its restarts."""
 
     def __init__(self, number: int, drain: bool) -> None:
         self._number = number
@@ -100,11 +96,11 @@ class _Slot:
         return self._child is not None and self._child.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(number)
+        if self._child is not None:
+            self._child.send_signal(number)  # does nothing after the child's end
 
     def look_after(self) -> None:
-        """Start the child, or start it again."""
+        """Start the child, or restart it once its wait is over."""
         if self.done or self.alive or time.monotonic() < self._not_before:
             return
         if self._child is not None:

@@ -1,10 +1,8 @@
-"""The waits of an idle consumer between two reads: each is longer than the last."""
+"""The waits of an idle consumer between two reads, which grow."""
 
 from __future__ import annotations
 
 from django_pgqueue.wake import THROTTLE
-
-__all__ = ["NOW", "longer"]
 
 #: A message whose due time is at most this many seconds away counts as due now.
 NOW = 0.001
@@ -15,10 +13,10 @@ _GROWTH_POLLING = 1.5
 
 
 def longer(wait: float, longest: float, *, listening: bool = True) -> float:
-    """The next wait after one of ``wait`` seconds (0: none before), up to ``longest``.
+    """The seconds to wait after a wait of ``wait`` seconds (0: the first), up to ``longest``.
 
     The first waits are short: while notifications are throttled, only a read finds new messages.
-    Later waits grow faster in a process that listens.
+    Later waits grow faster in a process that listens to notifications.
 
     >>> [longer(wait, 1.0) for wait in (0.0, 0.008, 0.5)]
     [0.008, 0.012, 1.0]

@@ -12,30 +12,31 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
 
-from django_pgqueue import signals
+from django_pgqueue.acks import Outcome
+from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.worker.buffer import AsyncBuffer
-from django_pgqueue.worker.connections import close_old, give_back_pooled, limited, uses_pools
+from django_pgqueue.worker.connections import close_old, limited, return_pooled, uses_pools
 from django_pgqueue.worker.endings import announce
 from django_pgqueue.worker.execution import Execution
-from django_pgqueue.worker.loop import after_failures
+from django_pgqueue.worker.loop import Loop, after_failures
 from django_pgqueue.worker.running import Running
 from django_pgqueue.worker.subscription import Subscription
 from django_pgqueue.worker.waits import NOW, longer
 
-__all__ = ["AsyncWorkers", "LockedWorker", "Worker"]
-
-#: How often a busy thread closes its old connections, in seconds.
+#: Seconds after which a busy thread closes its old connections.
 _HOUSEKEEPING = 1.0
-#: The longest wait of a worker that cannot connect, in seconds.
+#: The longest wait of a worker that gets no connection, in seconds.
 _LONGEST_PAUSE = 1.0
 
 
 class Worker(threading.Thread):
     """Takes messages of one subscription and runs its handler on them."""
 
+    kind = "work"
+
     def __init__(self, subscription: Subscription, execution: Execution) -> None:
-        super().__init__(name=f"pgqueue-work-{subscription.name}", daemon=True)
+        super().__init__(name=f"pgqueue-{self.kind}-{subscription.name}", daemon=True)
         self._subscription = subscription
         self._execution = execution
         self._housekept = time.monotonic()
@@ -46,58 +47,54 @@ class Worker(threading.Thread):
     def run(self) -> None:
         buffer, size = self._subscription.buffer, self._subscription.handler.run_size
         thread = threading.get_ident()
-        # The thread's connections, which stay the same for its life.
+        # The thread's connections: the same objects for its whole life.
         self._connections = connections.all()
         try:
             while True:
                 messages = buffer.take(size)
                 if not messages:
-                    # Idle: Django does the same at the end of a request.
+                    # Idle. Django does the same at the end of a request.
                     close_old()
                     messages = buffer.take(size, wait=True)
                 if not messages:
                     return
                 running = self._execution.run(messages, thread)
                 if running is not None and running.abandoned:
-                    # Another thread has taken its place.
-                    return
+                    return  # another worker was started in its place
                 self._look_after_connections(running)
                 if running is not None:
-                    self._pause_if_it_never_ran(running)
+                    # Without a connection the next message would fail to run, too.
+                    self._failures = 0 if running.result.ran else self._failures + 1
+                    if self._failures:
+                        time.sleep(min(after_failures(self._failures), _LONGEST_PAUSE))
         finally:
             connections.close_all()
-
-    def _pause_if_it_never_ran(self, running: Running) -> None:
-        """Wait if there was no connection: the next message would fail to run, too."""
-        self._failures = 0 if running.result.ran else self._failures + 1
-        if self._failures:
-            time.sleep(min(after_failures(self._failures), _LONGEST_PAUSE))
 
     def _look_after_connections(self, running: Running | None) -> None:
         """Return pooled connections after each handler, and close old or broken ones.
 
-        CONN_MAX_AGE=0 means a connection for each request; a busy worker's request lasts a
-        second, since connecting for each message would cost more than handling it.
+        CONN_MAX_AGE=0 means a new connection for each request. For a busy worker a request lasts a
+        second: connecting for each message would take longer than handling it.
         """
         for connection in self._connections:
             if connection.connection is not None and (
                 connection.in_atomic_block
                 or connection.autocommit is not connection.settings_dict["AUTOCOMMIT"]
             ):
-                self._forget_transactions()
+                self._close_with_transactions()
                 break
         if self._pooled:
-            give_back_pooled()
+            return_pooled()
         if running is not None and running.overdue:
-            # The interrupt may have come in the middle of a query.
+            # The interrupt may have hit the middle of a query.
             connections.close_all()
         now = time.monotonic()
         if running is None or running.failed or now - self._housekept > _HOUSEKEEPING:
             self._housekept = now
             close_old()
 
-    def _forget_transactions(self) -> None:
-        """Close connections after a handler left a transaction open: the next must not join it."""
+    def _close_with_transactions(self) -> None:
+        """Close all connections, with the transaction that a handler left open on one of them."""
         for connection in self._connections:
             if connection.connection is not None:
                 connection.connection.close()
@@ -105,12 +102,12 @@ class Worker(threading.Thread):
         self._connections = connections.all()
 
 
-class LockedWorker(threading.Thread):
-    """Reads, handles and settles each message in one transaction, its row locked meanwhile.
+class LockedWorker(Loop):
+    """Reads, handles and settles each message in one transaction, which locks its row.
 
-    No lease can run out, and a crash gives the message back at once. The price: a transaction as
-    long as the handler, one connection a worker, no batches, and deliveries that end in a crash
-    are not counted.
+    No lease can expire, and after a crash the message is readable at once. The price: a transaction
+    as long as the handler, one connection for each worker, no batches, and no count of deliveries
+    that end in a crash.
     """
 
     def __init__(
@@ -119,36 +116,29 @@ class LockedWorker(threading.Thread):
         execution: Execution,
         reserve: Callable[[Subscription], bool],
     ) -> None:
-        super().__init__(name=f"pgqueue-locked-{subscription.name}", daemon=True)
+        super().__init__(f"locked-{subscription.name}")
+        self.operation = "locked"
         self._subscription = subscription
         self._execution = execution
         self._reserve = reserve
+        self._wait = 0.0
+        subscription.buffer.readers.append(self._awake)
 
-    def run(self) -> None:
-        buffer = self._subscription.buffer
-        wait, heard = 0.0, buffer.notices
+    def tick(self) -> float:
+        if self._subscription.buffer.stopping:
+            self.stop()
+            return 0.0
+        if self._woken:
+            # Notifications are throttled, so more messages may follow: short waits again.
+            self._wait = 0.0
         try:
-            while not buffer.stopping:
-                seen = buffer.notices
-                if seen != heard:
-                    # More may follow while notifications are throttled: restart with short waits.
-                    wait, heard = 0.0, seen
-                try:
-                    found = self._handle_one()
-                    longest = self._subscription.handler.max_fetch_interval
-                    wait = 0.0 if found else longer(wait, longest)
-                    due = wait if found else self._next_due()
-                except Exception as error:
-                    found, wait, due = False, 1.0, 1.0
-                    signals.database_failed.send_robust(
-                        self.name, operation="locked", error=error, wait=wait
-                    )
-                    connections.close_all()
-                close_old()
-                if not found:
-                    buffer.wait_for_notice(seen, min(wait, due))
+            if self._handle_one():
+                self._wait = 0.0
+                return 0.0
+            self._wait = longer(self._wait, self._subscription.handler.max_fetch_interval)
+            return min(self._wait, self._next_due())
         finally:
-            connections.close_all()
+            close_old()
 
     def _handle_one(self) -> bool:
         subscription = self._subscription
@@ -156,18 +146,17 @@ class LockedWorker(threading.Thread):
             queue = subscription.refresh()
         if subscription.is_held or not self._reserve(subscription):
             return False
+        found: list[tuple[Message, Outcome]] | None = None
         outcomes = None
         try:
             with limited() as limit, transaction.atomic(using=queue.alias):
-                messages = subscription.lease(1)
-                for message in messages:
+                for message in subscription.lease(1):
                     message.lease_until = float("inf")
                     found = self._execution.run_locked(message, threading.get_ident(), limit)
                     bound_to(queue).settle(
-                        {m.receipt: o for m, o in found},
-                        process_id=subscription.process_id,
+                        {m.receipt: o for m, o in found}, process_id=subscription.process_id
                     )
-            outcomes = found if messages else None
+            outcomes = found
         finally:
             if outcomes is None:
                 subscription.counts.add(fetched=-1)
@@ -178,36 +167,27 @@ class LockedWorker(threading.Thread):
     def _next_due(self) -> float:
         with limited():
             due = bound_to(self._subscription.queue).next_due()
-        # Overdue but not read: another transaction has locked the row.
+        # Due but not read: another transaction has locked the row.
         return due if due > NOW else float("inf")
 
 
-class AsyncWorkers(threading.Thread):
+class AsyncWorkers(Worker):
     """An event loop on which the async handlers of one subscription run, many at once."""
 
-    def __init__(self, subscription: Subscription, execution: Execution) -> None:
-        super().__init__(name=f"pgqueue-async-{subscription.name}", daemon=True)
-        self._subscription = subscription
-        self._execution = execution
+    kind = "async"
 
     def run(self) -> None:
         asyncio.run(self._work_together())
 
     async def _work_together(self) -> None:
         theirs = await sync_to_async(connections.all)()
-        housekeeping = asyncio.create_task(self._look_after_connections())
+        housekeeping = asyncio.create_task(_close_old_connections())
         try:
             await asyncio.gather(*(self._work(theirs) for _ in range(self._subscription.workers)))
         finally:
             housekeeping.cancel()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(sync_to_async(connections.close_all)(), 1.0)
-
-    async def _look_after_connections(self) -> None:
-        """Close old connections, in the thread where the queries of async code run."""
-        while True:
-            await asyncio.sleep(_HOUSEKEEPING)
-            await sync_to_async(close_old_connections)()
 
     async def _work(self, theirs: Sequence[Any]) -> None:
         buffer, size = self._subscription.buffer, self._subscription.handler.run_size
@@ -217,11 +197,18 @@ class AsyncWorkers(threading.Thread):
             if not messages:
                 await buffer.ready()
                 continue
-            # A task of its own, so that a timeout ends the handler and not this worker.
+            # In a task of its own: a timeout cancels the handler, and not this worker.
             run = asyncio.create_task(self._execution.arun(messages))
             await asyncio.wait([run])
             if (running := run.result()) is not None and running.failed:
-                # So that the next one does not find a broken connection. After a timeout the
-                # thread of all async queries may wait for an answer that never comes.
+                # For the next run: this one's connection may be broken. After a timeout the thread
+                # that runs async code's queries may be waiting for an answer that never comes.
                 with limited(*(theirs if running.overdue else [None])):
                     await sync_to_async(close_old_connections)()
+
+
+async def _close_old_connections() -> None:
+    """Close old connections repeatedly, in the thread that runs async code's queries."""
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING)
+        await sync_to_async(close_old_connections)()

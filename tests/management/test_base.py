@@ -13,9 +13,9 @@ from django.core.management import CommandError, load_command_class
 from django.core.management.base import OutputWrapper
 from django.db import OperationalError, connections
 
-from django_pgqueue.management import base, progress
+from django_pgqueue.management import base, progress_bar
 from django_pgqueue.management.jobs import url_of
-from django_pgqueue.management.progress import Progress
+from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message
 from tests.management.calling import Terminal, call, call_json
 
@@ -123,7 +123,7 @@ def test_a_table_lets_no_message_steer_the_terminal():
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
     out = Terminal()
 
-    with Progress(OutputWrapper(out), "sent", total=40) as bar:
+    with ProgressBar(OutputWrapper(out), "sent", total=40) as bar:
         bar.show(10)
 
     drawn, wiped = out.getvalue().split("\r\x1b[K")[1:]
@@ -133,10 +133,10 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
 
 def test_elsewhere_a_line_is_written_now_and_then(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now)
     out = io.StringIO()
 
-    with Progress(OutputWrapper(out), "sent") as plain:
+    with ProgressBar(OutputWrapper(out), "sent") as plain:
         for done in range(0, 3100, 100):  # a tick per second
             plain.show(done)
             now += 1

@@ -117,12 +117,14 @@ def test_dead_rows_of_a_hot_table(orders, monkeypatch, sql):
     rows = [{"name": "pgqueue_ready", "dead": 500_000, "live": 3, "vacuumed": None}]
     monkeypatch.setattr(diagnosis, "_rows", lambda *args: rows)
 
-    [found] = list(diagnosis._dead_rows("default", Limits()))
+    [found] = diagnosis._run("dead rows", diagnosis._dead_rows, "default", Limits())
 
     assert found.text.startswith("pgqueue_ready has 500,000 dead rows beside 3 live ones")
     assert "last vacuumed never" in found.text
     assert found.action.endswith("VACUUM pgqueue_ready")
-    [found] = diagnosis._dead_rows("default", Limits(dead_rows=500_000))
+    [found] = diagnosis._run(
+        "dead rows", diagnosis._dead_rows, "default", Limits(dead_rows=500_000)
+    )
     assert not found.is_problem
 
 
@@ -153,13 +155,13 @@ def test_leases_of_a_dead_process(orders, sql):
 
 
 @pytest.mark.parametrize(("hours", "word"), [(-1, "behind"), (1, "ahead of")])
-def test_a_clock_that_is_off(monkeypatch, hours, word):
+def test_a_clock_that_is_off(db, monkeypatch, hours, word):
     def server(alias: str) -> dt.datetime:
         return dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=hours)
 
     monkeypatch.setattr(diagnosis, "_now", server)
 
-    [found] = diagnosis._clock("default", Limits())
+    [found] = findings("clock")
 
     assert f"s {word} this host's" in found.text
     assert "NTP" in found.action
@@ -224,9 +226,9 @@ def test_a_database_without_tables_is_one_line(sql):
 
 
 def test_a_connection_that_breaks_ends_the_doctor_with_one_line(orders, monkeypatch):
-    def end(alias: str, limits: Limits) -> Any:
+    def end(alias: str, limits: Limits, report: Any) -> str:
         diagnosis._rows(alias, "SELECT pg_terminate_backend(pg_backend_pid())")
-        yield Finding("clock", "never")
+        return "never"
 
     monkeypatch.setitem(diagnosis.CHECKS, "clock", end)
 
@@ -235,9 +237,9 @@ def test_a_connection_that_breaks_ends_the_doctor_with_one_line(orders, monkeypa
 
 
 def test_a_check_that_fails_keeps_no_other_from_it(orders, monkeypatch):
-    def slow(alias: str, limits: Limits) -> Any:
+    def slow(alias: str, limits: Limits, report: Any) -> str:
         diagnosis._rows(alias, "SELECT pg_sleep(60)")
-        yield Finding("clock", "never")
+        return "never"
 
     monkeypatch.setitem(diagnosis.CHECKS, "clock", slow)
 

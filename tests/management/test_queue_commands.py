@@ -13,7 +13,7 @@ import pytest
 from django.core.management import CommandError
 from django.db import OperationalError, connections
 
-from django_pgqueue.management.progress import Progress
+from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.manager import MessageManager
 from tests.management.calling import call, call_json, type_in
@@ -271,12 +271,12 @@ def test_purge_shows_how_far_it_is_and_after_ctrl_c_what_is_done(orders, monkeyp
     monkeypatch.setattr("django_pgqueue.engine.settle.settling.PURGE_BATCH", 2)
     orders.send_batch([1, 2, 3, 4, 5])
 
-    def interrupt(progress: Progress, done: int) -> None:
+    def interrupt(progress: ProgressBar, done: int) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Progress, "show", interrupt)
+        patch.setattr(ProgressBar, "show", interrupt)
         with pytest.raises(CommandError, match="4 messages deleted; run it again for the rest"):
             call("pgqueue_purge", "orders", "--no-input")
     said = call("pgqueue_purge", "orders", "--no-input", terminal=True)

@@ -85,7 +85,7 @@ def test_a_method_of_a_queue_is_found_in_the_source_with_its_signature_and_a_bod
     source = inspect.getsource(method)
 
     assert f"def {name}(" in source
-    assert "return self._" in source
+    assert "return self." in source
     assert all(f"{each}:" in source for each in list(inspect.signature(method).parameters)[1:])
 
 

@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard
 from django_pgqueue.models import Message, Queue, Schedule
-from django_pgqueue.prometheus import apps, process, queues, views
+from django_pgqueue.prometheus import apps, counters, views
 from django_pgqueue.retries import Constant
 from tests.waiting import until
 
-FILES = Path(process.__file__).parent
+FILES = Path(counters.__file__).parent
 
 
 def samples(text: bytes, **labels: str) -> dict[str, float]:
@@ -91,7 +91,7 @@ def test_the_view_has_metrics_of_queues(orders):
     assert answer["Content-Type"].startswith("text/plain")
     by_state = {
         state: samples(text, queue="orders", state=state)["pgqueue_messages"]
-        for state in queues.STATES
+        for state in views.PLACES
     }
     assert by_state == {"ready": 1, "in_flight": 1, "delayed": 1, "waiting": 0}
     found = samples(text, queue="orders")
@@ -128,7 +128,7 @@ def test_a_database_that_takes_too_long_is_reported_as_down(orders, monkeypatch)
 
     monkeypatch.setattr(Message.objects, "metrics_all", slow)
 
-    [found] = list(queues.QueueCollector(seconds=0.05).collect())
+    [found] = list(views.QueueCollector(seconds=0.05).collect())
 
     assert (found.name, found.samples[0].value) == ("pgqueue_up", 0)
     assert orders.send(1) > 0
@@ -137,7 +137,7 @@ def test_a_database_that_takes_too_long_is_reported_as_down(orders, monkeypatch)
 def test_the_time_limit_ends_with_the_scrape(orders, sql):
     before = sql("SHOW statement_timeout")
 
-    queues.page()
+    views.metrics(RequestFactory().get("/metrics/queues"))
 
     assert sql("SHOW statement_timeout") == before
 

@@ -40,7 +40,7 @@ class Running:
 
     def look(self) -> None:
         schedules._declared = self._declared
-        self._ticker._tidied.clear()
+        self._ticker._declared_at.clear()
         self._ticker._look("default")
 
     def stop(self) -> None:

@@ -259,8 +259,8 @@ def test_a_declared_schedule_becomes_a_row(orders, declarations):
         consumer("orders")(report)
     )
 
-    assert schedules.synchronize(["default"]) == 1
-    assert schedules.synchronize(["default"]) == 0
+    assert schedules.synchronize("default") == 1
+    assert schedules.synchronize("default") == 0
 
     found = Schedule.objects.get()
     assert found.name == "tests.schedules.test_schedules.report"
@@ -272,7 +272,7 @@ def test_a_declared_schedule_becomes_a_row(orders, declarations):
 def test_the_decorators_stand_in_any_order(orders, declarations):
     consumer("orders")(schedule(every=60)(report))
 
-    schedules.synchronize(["default"])
+    schedules.synchronize("default")
 
     found = Schedule.objects.get()
     assert found.interval == dt.timedelta(minutes=1)
@@ -282,18 +282,18 @@ def test_the_decorators_stand_in_any_order(orders, declarations):
 def test_changes_in_the_admin_stay_until_the_code_changes(orders, declarations):
     body = {"on": dt.date(2026, 1, 1)}
     consumer("orders")(schedule(every=60, body=body)(report))
-    schedules.synchronize(["default"])
+    schedules.synchronize("default")
     found = Schedule.objects.get()
     found.interval, found.paused = DAY, True
     found.save()
 
-    assert schedules.synchronize(["default"]) == 0
+    assert schedules.synchronize("default") == 0
     found.refresh_from_db()
     assert found.interval == DAY
 
     declarations.clear()
     schedule(every=30, body=body)(report)
-    assert schedules.synchronize(["default"]) == 1
+    assert schedules.synchronize("default") == 1
     found.refresh_from_db()
     assert (found.interval, found.paused) == (dt.timedelta(seconds=30), True)
 
@@ -311,7 +311,7 @@ def test_two_schedules_of_one_function_need_names(declarations):
 def test_a_schedule_needs_a_queue(db, declarations, caplog):
     schedule(every=60)(report)
 
-    assert schedules.synchronize(["default"]) == 0
+    assert schedules.synchronize("default") == 0
     assert "put @consumer or @task on it too" in caplog.text
 
 
@@ -319,14 +319,14 @@ def test_a_missing_queue_is_logged_and_keeps_no_other_from_it(orders, declaratio
     consumer("missing")(schedule(every=60)(report))
     consumer("orders")(schedule(every=60)(report_again))
 
-    assert schedules.synchronize(["default"]) == 1
+    assert schedules.synchronize("default") == 1
     assert "There is no queue 'missing'" in caplog.text
 
 
 def test_only_schedules_in_the_databases_of_the_process_are_declared(orders, declarations):
     consumer("orders")(schedule(every=60)(report))
 
-    assert schedules.synchronize(["other"]) == 0
+    assert schedules.synchronize("other") == 0
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ class TestTasks:
 
         queue("default").create()
         schedule("0 4 * * *", args=[1], kwargs={"two": 2})(add)
-        schedules.synchronize(["default"])
+        schedules.synchronize("default")
         found = Schedule.objects.get()
 
         assert Schedule.objects.send_due(using="default", now=found.next_run_at) == 1
@@ -381,7 +381,7 @@ class TestTasks:
 
         schedule(every=5, args=[1])(add)
 
-        assert schedules.synchronize(["default"]) == 0
+        assert schedules.synchronize("default") == 0
         assert not Schedule.objects.exists()
 
 

@@ -31,7 +31,7 @@ from django.test import TransactionTestCase
 
 from django_pgqueue import handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
-from django_pgqueue.tasks import DummyBackend, ImmediateBackend, PgQueueBackend, running
+from django_pgqueue.tasks import DummyBackend, ImmediateBackend, PgQueueBackend, consuming
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,7 +85,7 @@ class Worked(Stored):
 
     def work(self, queue: str) -> None:
         with mock.patch.dict(handlers._handlers, clear=True):
-            running.register()
+            consuming.register()
             call_command("runconsumer", queue, drain=True, no_progress=True, stdout=io.StringIO())
 
 

@@ -18,7 +18,7 @@ from django_pgqueue import handlers, queue
 from django_pgqueue.checks import check_queues_exist
 from django_pgqueue.errors import InvalidMessage, QueueNotFound
 from django_pgqueue.models import LiveMessage, Message, Queue
-from django_pgqueue.tasks import PgQueueBackend, running
+from django_pgqueue.tasks import PgQueueBackend, consuming
 from django_pgqueue.worker.consumer import Consumer
 from django_pgqueue.worker.options import Options
 from tests.engine.plans.plans import planned_queues
@@ -221,7 +221,7 @@ def test_the_command_names_another_database(configure):
 
 def test_a_consumer_without_its_queue_names_the_command_that_creates_it(db, configure):
     configure()
-    running.register()
+    consuming.register()
 
     with pytest.raises(QueueNotFound, match=r"Run manage\.py migrate, which makes it"):
         Consumer(handlers.handlers(["emails"]), Options())

@@ -11,8 +11,8 @@ from django.dispatch import receiver
 from django_pgqueue import consumer, handlers, queue, signals
 from django_pgqueue.acks import Reject
 from django_pgqueue.models import Message
-from django_pgqueue.prometheus import process
-from django_pgqueue.tasks import running
+from django_pgqueue.prometheus import counters
+from django_pgqueue.tasks import consuming
 from tests.tasks import sample
 
 PATH = "tests.tasks.sample"
@@ -28,7 +28,7 @@ def told(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord:
 def runs(task: str, outcome: str) -> float | None:
     """The number of a task's runs with an outcome."""
     labels = {"queue": "emails", "task": f"{PATH}.{task}", "outcome": outcome}
-    return process.registry.get_sample_value("pgqueue_task_runs_total", labels)
+    return counters.registry.get_sample_value("pgqueue_task_runs_total", labels)
 
 
 def test_log_lines_name_the_task(committed_backend, work, caplog):
@@ -86,15 +86,15 @@ def test_metrics_count_the_runs_of_each_task(committed_backend, work, connected)
     assert runs("second_time_lucky", "retried") == 1
     assert runs("second_time_lucky", "completed") == 1
     labels = {"queue": "emails", "task": f"{PATH}.add"}
-    assert process.registry.get_sample_value("pgqueue_task_run_seconds_count", labels) == 2
+    assert counters.registry.get_sample_value("pgqueue_task_run_seconds_count", labels) == 2
 
 
 def test_a_task_that_does_not_exist_is_no_name(backend):
     queue("default").send({"task": "no.such.task", "args": [], "kwargs": {}})
     [message] = queue("default").read(in_transaction=True)
-    running.register()
+    consuming.register()
     [handler] = handlers.handlers(["default"])
 
-    handler.name([message])
+    handler.set_tasks([message])
 
     assert message.task is None

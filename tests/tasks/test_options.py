@@ -17,8 +17,8 @@ from django_pgqueue import queue
 from django_pgqueue.errors import HandlerTimeout, InvalidArgument
 from django_pgqueue.models import LiveMessage, Queue
 from django_pgqueue.retries import Constant, NoRetry
-from django_pgqueue.tasks import PgQueueBackend, PgQueueTask, running, task
-from django_pgqueue.tasks.running import create_queues
+from django_pgqueue.tasks import PgQueueBackend, PgQueueTask, consuming, task
+from django_pgqueue.tasks.consuming import create_queues
 from tests.tasks import sample, sample_options
 from tests.tasks.framework import NAME, InvalidTask, TaskResultStatus, default_task_backend
 from tests.tasks.framework import task as task_of_django
@@ -167,13 +167,13 @@ def test_an_option_that_djangos_decorator_refuses_names_ours(db, own_handlers, m
         options: Any = {option: None, "backend": "plain"}
         task_of_django(**options)(sample.add.func)
 
-    monkeypatch.setattr(running, "autodiscover_modules", discover)
+    monkeypatch.setattr(consuming, "autodiscover_modules", discover)
 
     with (
         override_settings(TASKS=tasks),
         pytest.raises(InvalidArgument, match=rf"'{option}'.*import task, which") as raised,
     ):
-        running.register()
+        consuming.register()
     assert "discover" in [frame.name for frame in raised.traceback]
 
 
@@ -181,10 +181,10 @@ def test_another_mistake_in_a_tasks_module_stays(backend, monkeypatch):
     def discover(module: str) -> None:
         raise TypeError("task() got an unexpected keyword argument 'retries'")
 
-    monkeypatch.setattr(running, "autodiscover_modules", discover)
+    monkeypatch.setattr(consuming, "autodiscover_modules", discover)
 
     with pytest.raises(TypeError, match="retries"):
-        running.register()
+        consuming.register()
 
 
 @pytest.mark.parametrize(

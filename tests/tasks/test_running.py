@@ -20,7 +20,7 @@ from django_pgqueue.errors import InvalidArgument, MessageCancelled, PgQueueErro
 from django_pgqueue.models import ArchivedMessage, BoundQueue, Message, Process
 from django_pgqueue.retries import Constant
 from django_pgqueue.tasks import PgQueueBackend
-from django_pgqueue.tasks.running import TaskHandler, register
+from django_pgqueue.tasks.consuming import TaskHandler, register
 from django_pgqueue.testing import drain
 from tests.actors import Actor, manage
 from tests.tasks import sample

@@ -188,13 +188,13 @@ urlpatterns = [path("orders", place_order)]
 def test_one_trace_goes_from_a_web_request_by_a_task_to_a_handler(
     committed, settings, own_handlers, provider, exported
 ):
-    from django_pgqueue.tasks import running
+    from django_pgqueue.tasks import consuming
 
     settings.TASKS = {"default": {"BACKEND": "django_pgqueue.tasks.PgQueueBackend"}}
     settings.ROOT_URLCONF = __name__
     queue("default").create()
     queue("orders").create()
-    running.register()
+    consuming.register()
     handled: list[Any] = []
 
     @consumer("orders")

@@ -133,9 +133,9 @@ def test_a_consumer_that_stops_releases_messages_where_it_can(down):
     down(BoundQueue, "release")
     down(Message.objects, "set_vt")
 
-    for give_back in (consumer._give_back_buffers, consumer._give_back_running):
+    for release in (consumer._release_buffered, consumer._release_running):
         with pytest.raises(OperationalError):
-            give_back()
+            release()
 
     held = [Message.objects.metrics(each.queue).in_flight for each in consumer.subscriptions]
     assert held == [10, 0]

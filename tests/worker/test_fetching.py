@@ -18,7 +18,7 @@ from django_pgqueue.handlers import Handler
 from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
 from django_pgqueue.worker import Consumer as Worker
 from django_pgqueue.worker import Options
-from django_pgqueue.worker.buffer import Buffer, FetchPlan
+from django_pgqueue.worker.buffer import FetchPlan
 from django_pgqueue.worker.fetcher import Fetcher
 from django_pgqueue.worker.quarantine import Quarantine
 from django_pgqueue.worker.running import Running
@@ -94,7 +94,7 @@ def test_a_message_taken_while_the_fetcher_finds_the_buffer_full_lets_it_fetch(o
         return 1000
 
     fetcher, subscription = a_fetcher(take)
-    while subscription.buffer.room(1):
+    while subscription.buffer.free(1):
         fetcher._fetch(subscription)
 
     wait = fetcher.tick()
@@ -428,17 +428,17 @@ def test_a_locked_worker_looks_again_soon_after_a_notification(
     """A message sent right after a notification causes none itself."""
     begun, finish = threading.Semaphore(0), threading.Event()
     waits: list[float] = []
-    wait_for = Buffer.wait_for_notice
+    tick = LockedWorker.tick
 
-    def note_wait(buffer: Buffer, seen: int, seconds: float) -> None:
-        waits.append(seconds)
-        wait_for(buffer, seen, seconds)
+    def note_wait(worker: LockedWorker) -> float:
+        waits.append(tick(worker))
+        return waits[-1]
 
     def work(message: Message) -> None:
         begun.release()
         finish.wait(30)
 
-    monkeypatch.setattr(Buffer, "wait_for_notice", note_wait)
+    monkeypatch.setattr(LockedWorker, "tick", note_wait)
     consume(work, locked=True, max_workers=2, max_fetch_interval=30)
     until(lambda: len(waits) > 2 and min(waits[-2:]) > 5)
     looked = len(waits)

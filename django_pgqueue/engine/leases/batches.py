@@ -79,6 +79,6 @@ def rescue(queue: OpenQueue, process_id: int) -> int:
 
     ``process_id`` is the id of its row.
     """
-    holder = arguments.whole(process_id, "process_id")
+    holder = arguments.count(process_id, "process_id")
     [(count,)] = queue.run("leases/rescue", {"process_id": holder})
     return int(count)

@@ -97,9 +97,9 @@ def terms(
     if max_deliveries is None:
         max_deliveries = queue.max_deliveries
     else:
-        max_deliveries = arguments.whole(max_deliveries, "max_deliveries")
+        max_deliveries = arguments.count(max_deliveries, "max_deliveries")
     return {
-        "vt": arguments.timeout(queue.visibility_timeout if vt is None else vt),
+        "vt": arguments.duration(queue.visibility_timeout if vt is None else vt, least=0),
         "qty": arguments.quantity(qty),
         "conditional": arguments.condition(conditional),
         "process_id": arguments.process(process_id),

@@ -1,7 +1,13 @@
-"""``manage.py pgqueue_create``: make a queue."""
+"""Make a queue.
+
+An existing queue is not changed; differing settings are reported. Make queues that code relies on
+in a migration, with CreateQueue.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -9,81 +15,35 @@ from django.core.management.base import CommandParser
 from django_pgqueue.management.base import QueueCommand, duration, positive, whole_seconds
 from django_pgqueue.models import Message, Queue
 
-SETTINGS = (
-    "visibility_timeout",
-    "max_deliveries",
-    "dead_letter_queue",
-    "retention",
-    "partition_interval",
-    "dedup_window",
-    "age_limit",
-    "unlogged",
-    "notify",
-)
+#: The options that take a value: setting, metavar and type.
+VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "visibility_timeout": ("TIME", whole_seconds),
+    "max_deliveries": ("N", positive),
+    "dead_letter_queue": ("QUEUE", str),
+    "retention": ("TIME", duration),
+    "partition_interval": ("TIME", duration),
+    "dedup_window": ("TIME", duration),
+    "age_limit": ("TIME", duration),
+}
+SETTINGS = (*VALUES, "unlogged", "notify")
 
 
 class Command(QueueCommand):
-    help = (
-        "Make a queue. An existing queue is not changed; differing settings are reported. "
-        "Make queues that code relies on in a migration, with CreateQueue."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue", help="its name")
+        for name, (metavar, kind) in VALUES.items():
+            field: Any = Queue._meta.get_field(name)
+            default = f" (default: {field.default})" if field.has_default() else ""
+            option, help = f"--{name.replace('_', '-')}", f"{field.help_text}{default}"
+            parser.add_argument(option, metavar=metavar, type=kind, help=help)
+        unlogged = "faster, and empty after a crash of the server"
+        parser.add_argument("--unlogged", action="store_true", default=None, help=unlogged)
+        silent = "a send does not wake waiting consumers"
         parser.add_argument(
-            "--visibility-timeout",
-            type=whole_seconds,
-            metavar="TIME",
-            help="how long a message stays hidden once it is read, as 1m (default: 30s)",
-        )
-        parser.add_argument(
-            "--max-deliveries",
-            type=positive,
-            metavar="N",
-            help="deliveries of a message before it is dead-lettered (default: 20)",
-        )
-        parser.add_argument(
-            "--dead-letter-queue",
-            metavar="QUEUE",
-            help="queue for messages that fail for good (default: the archive, as FAILED)",
-        )
-        parser.add_argument(
-            "--retention",
-            type=duration,
-            metavar="TIME",
-            help="how long archived messages are kept, as 30d (default: for ever)",
-        )
-        parser.add_argument(
-            "--partition-interval",
-            type=duration,
-            metavar="TIME",
-            help="length of a partition, as 1d: old messages are removed by dropping a partition",
-        )
-        parser.add_argument(
-            "--dedup-window",
-            type=duration,
-            metavar="TIME",
-            help="how long a dedup key counts (default: 5m)",
-        )
-        parser.add_argument(
-            "--age-limit",
-            type=duration,
-            metavar="TIME",
-            help="how long a message may be readable before the admin warns (default: 5m)",
-        )
-        parser.add_argument(
-            "--unlogged",
-            action="store_true",
-            default=None,
-            help="faster, and empty after a crash of the server",
-        )
-        parser.add_argument(
-            "--no-notify",
-            action="store_false",
-            default=None,
-            dest="notify",
-            help="a send does not wake waiting consumers",
+            "--no-notify", action="store_false", default=None, dest="notify", help=silent
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
@@ -91,29 +51,17 @@ class Command(QueueCommand):
         asked = {key: options[key] for key in SETTINGS if options[key] is not None}
         existed = Queue.objects.using(alias).named(name).exists()
         queue = Message.objects.using(alias).create_queue(name, **asked)
-        differs = {
-            key: found
-            for key, value in asked.items()
-            if not _same(found := getattr(queue, key), value)
-        }
-        lines = [
-            f"Queue {queue.name!r} exists already." if existed else f"Made queue {queue.name!r}."
+        found = {key: getattr(queue, key) for key in SETTINGS}
+        differs = [key for key, value in asked.items() if not _same(found[key], value)]
+        made = f"Queue {queue.name!r} exists already." if existed else f"Made queue {queue.name!r}."
+        kept = [
+            f"{key} stays {'none' if found[key] is None else found[key]}, not {asked[key]}: "
+            f"change it in the admin, or by saving the Queue."
+            for key in differs
         ]
-        for key, found in differs.items():
-            lines.append(
-                f"{key} stays {_plain(found)}, not {_plain(asked[key])}: "
-                f"change it in the admin, or by saving the Queue."
-            )
-        self.answer(
-            options,
-            {
-                "queue": queue.name,
-                "created": not existed,
-                **{key: _json(getattr(queue, key)) for key in SETTINGS},
-                "differs": sorted(differs),
-            },
-            lines,
-        )
+        values = {key: _json(value) for key, value in found.items()}
+        result = {"queue": queue.name, "created": not existed, **values, "differs": sorted(differs)}
+        self.answer(options, result, [made, *kept])
 
 
 def _same(found: Any, asked: Any) -> bool:
@@ -122,11 +70,7 @@ def _same(found: Any, asked: Any) -> bool:
     return bool(found == asked)
 
 
-def _plain(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
 def _json(value: Any) -> Any:
     if isinstance(value, Queue):
         return value.name
-    return value.total_seconds() if hasattr(value, "total_seconds") else value
+    return value.total_seconds() if isinstance(value, timedelta) else value

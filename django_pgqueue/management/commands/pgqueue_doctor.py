@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_doctor``: finds problems, and prints remedies."""
+"""Find what slows queues down or keeps messages unread, and say what to do.
+
+Exits with 1 when there is a problem. Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,17 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand, seconds
-from django_pgqueue.management.diagnosis import Finding, Limits, examine
+from django_pgqueue.management.base import QueueCommand, add_time
+from django_pgqueue.management.diagnosis import Limits, examine
 
 
 class Command(QueueCommand):
-    help = (
-        "Find what slows queues down or keeps messages unread, and say what to do. Exits with "
-        "1 when there is a problem. Changes nothing."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument(
-            "--old-snapshot",
-            type=seconds,
-            default=Limits.snapshot,
-            metavar="TIME",
-            help="a transaction open for longer is a problem (default: %(default)gs)",
+        add_time(
+            parser, "--old-snapshot", Limits.snapshot, "a transaction open for longer is a problem"
         )
         parser.add_argument(
             "--dead-rows",
@@ -36,26 +32,13 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         limits = Limits(snapshot=options["old_snapshot"], dead_rows=options["dead_rows"])
-        findings = list(examine(alias, limits))
-        healthy = not any(finding.is_problem for finding in findings)
-        result = {
-            "healthy": healthy,
-            "findings": [
-                {
-                    "check": finding.check,
-                    "problem": finding.is_problem,
-                    "text": finding.text,
-                    "action": finding.action,
-                    "values": finding.values,
-                }
-                for finding in findings
-            ],
-        }
-        self.answer(options, result, [line for each in findings for line in _lines(each)])
+        findings, lines, healthy = [], [], True
+        for found in examine(alias, limits):
+            healthy = healthy and not found.is_problem
+            findings.append({**vars(found), "problem": found.is_problem})
+            lines.append(f"{'FAIL' if found.is_problem else 'ok  '} {found.check}: {found.text}")
+            if found.is_problem:
+                lines.append(f"     {found.action}")
+        self.answer(options, {"healthy": healthy, "findings": findings}, lines)
         if not healthy:
             sys.exit(1)
-
-
-def _lines(finding: Finding) -> list[str]:
-    lines = [f"{'FAIL' if finding.is_problem else 'ok  '} {finding.check}: {finding.text}"]
-    return [*lines, f"     {finding.action}"] if finding.action else lines

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_drop``: drop a queue with its messages and archive."""
+"""Drop a queue with its messages and its archive. Asks to type its name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from django_pgqueue.errors import QueueInUse
 from django_pgqueue.management.base import QueueCommand, counted
 from django_pgqueue.models import Message, Queue
 
 
 class Command(QueueCommand):
-    help = "Drop a queue with its messages and its archive. Asks to type its name."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -25,25 +26,17 @@ class Command(QueueCommand):
                 f"There is no queue {options['queue']!r} in database {alias!r}: nothing to drop. "
                 f"manage.py pgqueue_queues lists the queues."
             )
-        sources = list(queue.sources.values_list("name", flat=True))
-        if sources:
-            raise CommandError(
-                f"Queue {queue.name!r} takes the dead letters of {', '.join(sources)}: give "
-                f"these another dead_letter_queue first, or none."
-            )
-        held = Message.objects.metrics(queue)
+        if sources := ", ".join(queue.sources.values_list("name", flat=True)):
+            raise QueueInUse(queue.name, sources)
         if options["interactive"]:
-            answer = self.ask(
+            held = Message.objects.metrics(queue)
+            question = (
                 f"Queue {queue.name!r} in database {alias!r} has "
                 f"{counted(held.length, exact=held.exact)}, and in its archive "
                 f"{counted(held.archived, exact=held.exact)}. All of them are deleted for good.\n"
                 f"Type the name of the queue to drop it:"
             )
-            if answer != queue.name:
-                raise CommandError("Nothing was dropped.")
+            self.confirm(question, queue.name, "Nothing was dropped.")
         Message.objects.drop_queue(queue)
-        self.answer(
-            options,
-            {"queue": queue.name, "dropped": True},
-            [f"Dropped queue {queue.name!r}."],
-        )
+        result = {"queue": queue.name, "dropped": True}
+        self.answer(options, result, [f"Dropped queue {queue.name!r}."])

@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_grants``: the rights of a database role on queues, as SQL or applied."""
+"""Print the GRANTs that a database role needs to send, consume, operate or analyse.
+
+--apply runs them, as a role that owns the tables.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,7 @@ from django_pgqueue.models import Message
 
 
 class Command(QueueCommand):
-    help = (
-        "Print the GRANTs that a database role needs to send, consume, operate or analyse. "
-        "--apply runs them, as a role that owns the tables."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -37,32 +37,29 @@ class Command(QueueCommand):
         )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
-        queues = options["queues"] and [
-            Message.objects.resolve(name, alias) for name in options["queues"]
-        ]
-        targets = [queue.dead_letter_queue_id for queue in queues or ()]
+        role, kind, names = options["role"], options["kind"], options["queues"]
+        queues = names and [Message.objects.resolve(name, alias) for name in names]
+        targets = {queue.dead_letter_queue_id for queue in queues or ()} - {None}
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-            if not grants.role_exists(cursor, options["role"]):
+            if not grants.role_exists(cursor, role):
                 raise CommandError(
-                    f"The server of DATABASES[{alias!r}] has no role {options['role']!r}. Make it "
-                    f"first: CREATE ROLE {options['role']} LOGIN PASSWORD '...'"
+                    f"The server of DATABASES[{alias!r}] has no role {role!r}. Make it first: "
+                    f"CREATE ROLE {role} LOGIN PASSWORD '...'"
                 )
             statements = grants.statements(
                 cursor,
-                options["role"],
-                options["kind"],
+                role,
+                kind,
                 queues and [queue.pk for queue in queues],
-                [target for target in targets if target is not None]
-                if options["kind"] in ("consumer", "operator")
-                else [],
+                sorted(targets) if kind in ("consumer", "operator") else [],
                 revoke=options["revoke"],
             )
             if options["apply"]:
                 for statement in statements:
                     cursor.execute(statement)
-        done = {"role": options["role"], "for": options["kind"], "applied": options["apply"]}
         lines = statements
         if options["apply"]:
             verb = "Revoked" if options["revoke"] else "Granted"
-            lines = [f"{verb} {len(statements)} rights of role {options['role']!r}."]
-        self.answer(options, {**done, "statements": statements}, lines)
+            lines = [f"{verb} {len(statements)} rights of role {role!r}."]
+        done = {"role": role, "for": kind, "applied": options["apply"], "statements": statements}
+        self.answer(options, done, lines)

@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_maintain``: one round of the maintenance that consumers also run."""
+"""Remove archived messages whose retention is over, and make partitions ahead.
+
+Also continues bulk actions of the admin. A message that is not archived is never removed.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,31 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, counted, seconds, table
+from django_pgqueue.management.base import QueueCommand, add_time, table
 from django_pgqueue.models import BulkAction, Message
 from django_pgqueue.types import Maintained
 
+COLUMNS = {
+    "queue": "<",
+    "removed": ">",
+    "partitions dropped": ">",
+    "partitions made": ">",
+    "note": "<",
+}
+
 
 class Command(QueueCommand):
-    help = (
-        "Remove archived messages whose retention is over, make partitions ahead, and continue "
-        "bulk actions of the admin. Retention never removes a message that is not archived."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queues", nargs="*", metavar="queue", help="(default: all)")
-        parser.add_argument(
-            "--patience",
-            type=seconds,
-            default=5.0,
-            metavar="TIME",
-            help="how long to try for a lock (default: %(default)gs)",
-        )
-        parser.add_argument(
-            "--stall",
-            type=seconds,
-            default=0.1,
-            metavar="TIME",
-            help="how long other sessions may wait for one lock of it (default: %(default)gs)",
-        )
+        add_time(parser, "--patience", 5.0, "how long to try for a lock")
+        add_time(parser, "--stall", 0.1, "how long other sessions may wait for one lock of it")
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
-        with self.progress("messages removed") as progress:
-
-            def show(removed: int) -> None:
-                self.so_far = f"{counted(removed)} removed; run it again for the rest."
-                progress.show(removed)
-
+        so_far = "{} removed; run it again for the rest."
+        with self.counting("messages removed", None, so_far) as show:
             done = Message.objects.using(alias).maintain_all(
                 options["queues"] or None,
                 patience=options["patience"],
@@ -51,32 +43,13 @@ class Command(QueueCommand):
             )
         while (wait := BulkAction.objects.drive(using=alias)) is not None:
             time.sleep(wait)
-        self.answer(options, [each.as_dict() for each in done], [*_lines(done), *_advice(done)])
-        failed = [each for each in done if each.error]
-        if failed:
-            raise CommandError("\n".join(f"{each.queue_name}: {each.error}" for each in failed))
+        lines = [*table(COLUMNS, [_row(each) for each in done]), *_advice(done)]
+        self.answer(options, [each.as_dict() for each in done], lines)
+        if failed := [f"{each.queue_name}: {each.error}" for each in done if each.error]:
+            raise CommandError("\n".join(failed))
 
 
-def _lines(done: list[Maintained]) -> list[str]:
-    columns = ["queue", "removed", "partitions dropped", "partitions made", "note"]
-    sides = ["<", ">", ">", ">", "<"]
-    return table(
-        dict(zip(columns, sides, strict=True)),
-        [
-            [
-                each.queue_name,
-                f"{each.removed:,}",
-                f"{each.partitions_dropped}",
-                f"{each.partitions_made}",
-                _note(each),
-            ]
-            for each in done
-        ],
-    )
-
-
-def _note(each: Maintained) -> str:
-    """The steps that were not done, with reasons, as text."""
+def _row(each: Maintained) -> list[str]:
     notes = {
         "failed": each.error,
         "refused by a listener": each.refused,
@@ -88,11 +61,17 @@ def _note(each: Maintained) -> str:
             each.stay_in_default
         ),
     }
-    return ", ".join(note for note, applies in notes.items() if applies)
+    return [
+        each.queue_name,
+        f"{each.removed:,}",
+        f"{each.partitions_dropped}",
+        f"{each.partitions_made}",
+        ", ".join(note for note, applies in notes.items() if applies),
+    ]
 
 
 def _advice(done: list[Maintained]) -> list[str]:
-    """What to do about lakes from another server, which hold retention."""
+    """What to do about lakes from another server, which stop retention."""
     lakes = sorted({path for each in done for path in each.foreign_lakes})
     if not lakes:
         return []

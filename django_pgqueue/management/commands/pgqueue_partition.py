@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_partition``: partition a queue by time, or change its interval, in use."""
+"""Partition a queue by time, or change the interval, while messages are sent and read."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand, duration
+from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message, Queue
 from django_pgqueue.models.bound import bound_to
 
 
 class Command(QueueCommand):
-    help = (
-        "Partition a queue by time, or change the interval of its partitions, while messages are "
-        "sent and read."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -30,25 +28,24 @@ class Command(QueueCommand):
         found = Message.objects.resolve(options["queue"], alias)
         queue = Queue.objects.using(alias).get(pk=found.pk)
         was, interval = queue.partition_interval, options["interval"]
-        with self.progress("rows checked") as progress:
+        with ProgressBar(self.stderr, "rows checked") as bar:
 
-            def show(step: str, done: int, total: int) -> None:
+            def show(done: int, total: int) -> None:
                 self.so_far = (
                     "The queue works as before. Run the same command again to continue, or with "
                     "--cancel to undo what it did so far."
                 )
-                progress.say("rows checked", total)
-                progress.show(done)
+                bar.total = total
+                bar.show(done)
 
             changed = bound_to(queue).repartition(interval, progress=show)
         now = "no partitions by time" if interval is None else f"partitions of {interval}"
+        result = {
+            "queue": queue.name,
+            "changed": changed,
+            "was": was and was.total_seconds(),
+            "partition_interval": interval and interval.total_seconds(),
+        }
         self.answer(
-            options,
-            {
-                "queue": queue.name,
-                "changed": changed,
-                "was": was and was.total_seconds(),
-                "partition_interval": interval and interval.total_seconds(),
-            },
-            [f"Queue {queue.name!r} {'now has' if changed else 'has'} {now}."],
+            options, result, [f"Queue {queue.name!r} {'now has' if changed else 'has'} {now}."]
         )

@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_peek``: show the messages that a read would find."""
+"""Show the messages that a read would find, without leasing them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from django_pgqueue.management.base import QueueCommand, json_value, positive, table
+from django_pgqueue.management.base import QueueCommand, add_conditional, positive, table
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.wording import age
 
 COLUMNS = {
-    "id": ">",
-    "age": ">",
-    "read": ">",
-    "priority": ">",
-    "group": "<",
-    "headers": "<",
-    "body": "<",
+    **dict.fromkeys(("id", "age", "read", "priority"), ">"),
+    **dict.fromkeys(("group", "headers", "body"), "<"),
 }
 
 
 class Command(QueueCommand):
-    help = "Show the messages that a read would find, without leasing them."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -34,12 +29,7 @@ class Command(QueueCommand):
         parser.add_argument(
             "--qty", type=positive, default=10, metavar="N", help="(default: %(default)s)"
         )
-        parser.add_argument(
-            "--conditional",
-            type=json_value,
-            metavar="JSON",
-            help='only messages whose body contains it, as {"customer": 7}',
-        )
+        add_conditional(parser)
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         queue = Message.objects.resolve(options["queue"], alias)
@@ -60,23 +50,12 @@ def _row(message: Message) -> list[str]:
         str(message.read_ct),
         str(message.priority),
         message.group_key or "",
-        "" if message.headers is None else _text(message.headers),
-        _text(message.body),
+        "" if message.headers is None else json.dumps(message.headers, ensure_ascii=False),
+        json.dumps(message.body, ensure_ascii=False),
     ]
 
 
 def _facts(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id,
-        "enqueued_at": message.enqueued_at.isoformat(),
-        "read_ct": message.read_ct,
-        "attempts": message.attempts,
-        "priority": message.priority,
-        "group": message.group_key,
-        "headers": message.headers,
-        "body": message.body,
-    }
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    names = ("id", "read_ct", "attempts", "priority", "group", "headers", "body")
+    facts = {name: getattr(message, name) for name in names}
+    return {**facts, "enqueued_at": message.enqueued_at.isoformat()}

@@ -1,17 +1,17 @@
-"""``manage.py pgqueue_purge``: empty a queue."""
+"""Delete every message in a queue, ready, delayed or in flight. The archive stays."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from django_pgqueue.management.base import QueueCommand, counted
 from django_pgqueue.models import Message
 
 
 class Command(QueueCommand):
-    help = "Delete every message in a queue, ready, delayed or in flight. The archive stays."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -22,21 +22,13 @@ class Command(QueueCommand):
         queue = Message.objects.resolve(options["queue"], alias)
         held = Message.objects.metrics(queue)
         if options["interactive"]:
-            answer = self.ask(
+            question = (
                 f"Delete {counted(held.length, exact=held.exact)} of queue {queue.name!r} in "
                 f"database {alias!r} for good? Type yes:"
             )
-            if answer != "yes":
-                raise CommandError("Nothing was purged.")
-        with self.progress("deleted", held.length) as progress:
-
-            def show(done: int) -> None:
-                self.so_far = f"{counted(done)} deleted; run it again for the rest."
-                progress.show(done)
-
+            self.confirm(question, "yes", "Nothing was purged.")
+        so_far = "{} deleted; run it again for the rest."
+        with self.counting("deleted", held.length, so_far) as show:
             purged = Message.objects.purge(queue, progress=show)
-        self.answer(
-            options,
-            {"queue": queue.name, "purged": purged},
-            [f"Deleted {counted(purged)} of queue {queue.name!r}."],
-        )
+        result = {"queue": queue.name, "purged": purged}
+        self.answer(options, result, [f"Deleted {counted(purged)} of queue {queue.name!r}."])

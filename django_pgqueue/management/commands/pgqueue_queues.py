@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_queues``: a table of the queues and their message counts."""
+"""Show every queue with its counts and ages. A ~ marks an estimate."""
 
 from __future__ import annotations
 
@@ -16,26 +16,15 @@ from django_pgqueue.models import Message, Queue
 from django_pgqueue.types import Metrics
 from django_pgqueue.wording import age
 
-COLUMNS = {
-    "queue": "<",
-    "length": ">",
-    "ready": ">",
-    "in flight": ">",
-    "delayed": ">",
-    "waiting": ">",
-    "visible": ">",
-    "oldest": ">",
-    "newest": ">",
-    "archived": ">",
-    "sent": ">",
-    "": "<",
-}
+COUNTS = ("length", "ready", "in_flight", "delayed", "waiting", "visible")
+HEADINGS = (*(name.replace("_", " ") for name in COUNTS), "oldest", "newest", "archived", "sent")
+COLUMNS = {"queue": "<", **dict.fromkeys(HEADINGS, ">"), "": "<"}
 
 HOME, CLEAR, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
 
 
 class Command(QueueCommand):
-    help = "Show every queue with its counts and ages. A ~ marks an estimate."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -51,9 +40,7 @@ class Command(QueueCommand):
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         if options["watch"] is None:
-            result, lines = self._look(alias, options["queues"])
-            self.answer(options, result, lines)
-            return
+            return self.answer(options, *_table(alias, options["queues"]))
         try:
             self._watch(alias, options)
         except KeyboardInterrupt:
@@ -67,76 +54,71 @@ class Command(QueueCommand):
             self.stdout.write(CLEAR, ending="")
         while True:
             try:
-                result, lines = self._look(alias, options["queues"])
+                result, lines = _table(alias, options["queues"])
             except OperationalError as error:
                 # Keep watching: the server may be restarting.
                 connections[alias].close()
                 reason = str(error).strip().splitlines()[0]
                 result, lines = {"error": reason}, [f"No answer from the database: {reason}"]
-            moment = f"{datetime.now():%H:%M:%S}"
+            lines = [f"{datetime.now():%H:%M:%S}", *lines]
             if live:
-                self._draw([moment, *lines])
+                self._draw(lines)
             else:
-                self.answer(options, result, [moment, *lines, ""])
-                self.stdout.flush()
+                self.answer(options, result, [*lines, ""])
+            self.stdout.flush()
             time.sleep(options["watch"])
 
     def _draw(self, lines: list[str]) -> None:
         size = shutil.get_terminal_size()
-        room = size.lines - 1
-        if len(lines) > room:
-            lines = [*lines[: room - 1], f"... and {len(lines) - room + 1:,} more"]
+        height = size.lines - 1
+        if len(lines) > height:
+            lines = [*lines[: height - 1], f"... and {len(lines) - height + 1:,} more"]
         text = "".join(f"{line[: size.columns - 1]}{CLEAR_LINE}\n" for line in lines)
         self.stdout.write(f"{HOME}{text}{CLEAR_BELOW}", ending="")
-        self.stdout.flush()
-
-    def _look(self, alias: str, names: list[str]) -> tuple[Any, list[str]]:
-        queues = Queue.objects.using(alias).select_related("dead_letter_queue")
-        known = {queue.name: queue for queue in queues}
-        if names:
-            chosen = [Message.objects.resolve(name, alias) for name in names]
-            found = [Message.objects.metrics(queue) for queue in chosen]
-            # A queue in ``names`` may have been made after ``queues`` was read.
-            known = {**{queue.name: queue for queue in chosen}, **known}
-        else:
-            # A queue that was made meanwhile appears at the next refresh.
-            every = Message.objects.using(alias).metrics_all()
-            found = [metrics for metrics in every if metrics.queue_name in known]
-        result = [_facts(metrics, known[metrics.queue_name]) for metrics in found]
-        if not found:
-            return result, ["There are no queues. Make one: manage.py pgqueue_create NAME"]
-        return result, table(COLUMNS, [_row(m, known[m.queue_name]) for m in found])
 
 
-def _facts(metrics: Metrics, queue: Queue) -> dict[str, Any]:
+def _table(alias: str, names: list[str]) -> tuple[Any, list[str]]:
+    """The table: as JSON values, and as lines of text."""
+    chosen = [Message.objects.resolve(name, alias) for name in names]
+    queues = Queue.objects.using(alias).select_related("dead_letter_queue")
+    known = {queue.name: queue for queue in queues}
+    metrics = (
+        [Message.objects.metrics(queue) for queue in chosen]
+        if names
+        else Message.objects.using(alias).metrics_all()
+    )
+    # Without those that were made or dropped between the queries.
+    found = [(each, known[each.queue_name]) for each in metrics if each.queue_name in known]
+    result = [
+        {**each.as_dict(), "paused": queue.paused, "dead_letter_queue": _target(queue)}
+        for each, queue in found
+    ]
+    if not found:
+        return result, ["There are no queues. Make one: manage.py pgqueue_create NAME"]
+    return result, table(COLUMNS, [_row(each, queue) for each, queue in found])
+
+
+def _target(queue: Queue) -> str | None:
     target = queue.dead_letter_queue
-    return {
-        **metrics.as_dict(),
-        "paused": queue.paused,
-        "dead_letter_queue": target and target.name,
-    }
+    return None if target is None else target.name
 
 
 def _row(metrics: Metrics, queue: Queue) -> list[str]:
     about = "" if metrics.exact else "~"
-    remarks = ["paused"] if queue.paused else []
-    if queue.unlogged:
-        remarks.append("unlogged")
-    if queue.dead_letter_queue is not None:
-        remarks.append(f"dead letters to {queue.dead_letter_queue.name}")
+    target = _target(queue)
+    remarks = {
+        "paused": queue.paused,
+        "unlogged": queue.unlogged,
+        f"dead letters to {target}": target,
+    }
     return [
         metrics.queue_name,
-        f"{about}{metrics.length:,}",
-        f"{about}{metrics.ready:,}",
-        f"{about}{metrics.in_flight:,}",
-        f"{about}{metrics.delayed:,}",
-        f"{about}{metrics.waiting:,}",
-        f"{about}{metrics.visible:,}",
+        *(f"{about}{getattr(metrics, name):,}" for name in COUNTS),
         age(metrics.oldest_age),
         age(metrics.newest_age),
         f"{about}{metrics.archived:,}",
         f"{metrics.total:,}",
-        ", ".join(remarks),
+        ", ".join(remark for remark, applies in remarks.items() if applies),
     ]
 
 

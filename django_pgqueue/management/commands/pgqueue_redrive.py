@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_redrive``: send dead letters back to their queues."""
+"""Send the messages of a dead-letter queue back to the queues they came from."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_pgqueue.management.base import QueueCommand, counted, json_value
+from django_pgqueue.management.base import QueueCommand, add_conditional, counted
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 
 
 class Command(QueueCommand):
-    help = "Send the messages of a dead-letter queue back to the queues they came from."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("queue", help="the dead-letter queue")
         parser.add_argument("--to", metavar="QUEUE", help="send all of them to this queue instead")
         parser.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
-        parser.add_argument(
-            "--conditional",
-            type=json_value,
-            metavar="JSON",
-            help='only messages whose body contains it, as {"customer": 7}',
-        )
+        add_conditional(parser)
         parser.add_argument(
             "--rate", type=float, metavar="N", help="messages a second (default: no limit)"
         )
@@ -34,12 +29,8 @@ class Command(QueueCommand):
         chosen = {key: options[key] for key in ("ids", "conditional")}
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).length
-        with self.progress("sent back", total) as progress:
-
-            def show(done: int) -> None:
-                self.so_far = f"{counted(done)} redriven; run it again for the rest."
-                progress.show(done)
-
+        so_far = "{} redriven; run it again for the rest."
+        with self.counting("sent back", total, so_far) as show:
             went = bound_to(queue).redrive(
                 to=options["to"], rate=options["rate"], progress=show, **chosen
             )

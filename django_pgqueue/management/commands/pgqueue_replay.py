@@ -1,4 +1,4 @@
-"""``manage.py pgqueue_replay``: send messages again, from the archive or from a lake."""
+"""Send messages of a queue again, from its archive, or with --lake from an export (by Spark)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_pgqueue.management.base import QueueCommand, counted, json_value
-from django_pgqueue.management.jobs import add_arguments, run_job
+from django_pgqueue.management.base import QueueCommand, add_conditional, counted
+from django_pgqueue.management.jobs import add_job_arguments, run_job
 from django_pgqueue.models import Message
 from django_pgqueue.models.bound import bound_to
 from django_pgqueue.types import State
 
 
 class Command(QueueCommand):
-    help = (
-        "Send messages of a queue again, as new ones: from its archive in the database, or with "
-        "--lake from an export, on a local Spark session."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -29,21 +26,20 @@ class Command(QueueCommand):
             help="only these",
         )
         archive.add_argument("--ids", type=int, nargs="+", metavar="ID", help="only these messages")
-        archive.add_argument(
-            "--conditional",
-            type=json_value,
-            metavar="JSON",
-            help='only messages whose body contains it, as {"customer": 7}',
-        )
+        add_conditional(archive)
         lake = parser.add_argument_group("from a lake (--to and --rate from the archive too)")
-        add_arguments("replay", _Optional(lake))
+        add_job_arguments("replay", _Optional(lake))
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
         options["queue"] = options["source"] or options["queue"]
-        if options["path"] is not None:
-            self._from_lake(alias, options)
-        else:
-            self._from_archive(alias, options)
+        if options["path"] is None:
+            return self._from_archive(alias, options)
+        for key in ("state", "ids", "conditional"):
+            if options[key] is not None:
+                raise CommandError(f"--{key} selects from the archive; with --lake use --where.")
+        if options["json"]:
+            raise CommandError("--json does not work with --lake: leave it out.")
+        run_job("replay", alias, options, self)
 
     def _from_archive(self, alias: str, options: dict[str, Any]) -> None:
         if options["queue"] is None:
@@ -57,15 +53,11 @@ class Command(QueueCommand):
         chosen = {key: options[key] for key in ("ids", "state", "conditional")}
         some = any(value is not None for value in chosen.values())
         total = None if some else Message.objects.metrics(queue).archived
-        with self.progress("sent again", total) as progress:
-
-            def show(done: int) -> None:
-                self.so_far = (
-                    f"Sent at least {counted(done)} again, in the order of their ids; another call "
-                    f"would send these once more."
-                )
-                progress.show(done)
-
+        so_far = (
+            "Sent at least {} again, in the order of their ids; another call would send these "
+            "once more."
+        )
+        with self.counting("sent again", total, so_far) as show:
             sent = bound_to(queue).replay(
                 to=options["to"], rate=options["rate"], progress=show, **chosen
             )
@@ -76,17 +68,9 @@ class Command(QueueCommand):
             [f"Sent {counted(sent)} of queue {queue.name!r} again, to queue {to!r}."],
         )
 
-    def _from_lake(self, alias: str, options: dict[str, Any]) -> None:
-        for key in ("state", "ids", "conditional"):
-            if options[key] is not None:
-                raise CommandError(f"--{key} selects from the archive; with --lake use --where.")
-        if options["json"]:
-            raise CommandError("--json does not work with --lake: leave it out.")
-        run_job("replay", alias, options, self)
-
 
 class _Optional:
-    """Adds a lake's arguments to the parser as optional, since a replay may use the archive."""
+    """An argparse group whose arguments are all optional: a replay may use the archive instead."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -1,4 +1,7 @@
-"""``manage.py pgqueue_send``: send one message, or one per line of JSON from stdin."""
+"""Send a message, or without a body each line of stdin, a JSON value, as a message.
+
+Lines are sent in batches; a batch is sent completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from django_pgqueue.management.base import (
     loads,
     positive,
 )
+from django_pgqueue.management.progress_bar import ProgressBar
 from django_pgqueue.models import Message, Queue
 
 #: How many bad lines of a batch are printed; further ones are only counted.
@@ -32,10 +36,7 @@ Line = tuple[int, bytes]
 
 
 class Command(QueueCommand):
-    help = (
-        "Send a message. Without a body, send each line of stdin, a JSON value, as a message. "
-        "Lines are sent in batches; a batch is sent completely or not at all."
-    )
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -72,55 +73,46 @@ class Command(QueueCommand):
                 f"as '\"hello\"'."
             ) from error
         pk = Message.objects.send(queue, body, **_envelope(options))
-        self.answer(
-            options,
-            {"queue": queue.name, "id": pk},
-            [f"Sent message {pk} to queue {queue.name!r}."],
-        )
+        result = {"queue": queue.name, "id": pk}
+        self.answer(options, result, [f"Sent message {pk} to queue {queue.name!r}."])
 
     def _send_lines(self, queue: Queue, options: dict[str, Any]) -> None:
         stream = sys.stdin.buffer
         if stream.isatty():
             self.note("Type one JSON body per line; end with Ctrl-D.")
         size = _size(stream)
-        sent, read, last = 0, 0, 0
-        bad: list[tuple[int, str]] = []
-        with self.progress("sent") as progress:
+        sent, read, first = 0, 0, 1
+        bad: list[dict[str, Any]] = []
+        with ProgressBar(self.stderr, "sent") as bar:
             for batch in _batches(enumerate(stream, 1), options["batch"]):
                 bodies, wrong = _sort(batch)
                 bad += wrong
                 if wrong and not options["skip_bad"]:
                     break
-                # Ctrl-C waits, so that the number of sent lines is known.
+                # Ctrl-C waits for the batch, so that the number of sent lines is known.
                 with interrupts_held():
                     if bodies:
                         sent += self._send_batch(queue, bodies, batch, options)
-                    last = batch[-1][0]
+                    first = batch[-1][0] + 1
                     self.so_far = (
-                        f"Sent {counted(sent)}, of the lines up to {last}; "
-                        f"continue from line {last + 1} (tail -n +{last + 1})."
+                        f"Sent {counted(sent)}, of the lines up to {first - 1}; "
+                        f"continue from line {first} (tail -n +{first})."
                     )
                 read += sum(len(line) for _, line in batch)
-                progress.show(sent, share=read / size if size else None)
-        for number, reason in bad[:MOST_SHOWN]:
-            self.note(f"line {number}: {reason}")
+                bar.show(sent, share=read / size if size else None)
+        for each in bad[:MOST_SHOWN]:
+            self.note(f"line {each['line']}: {each['error']}")
         if len(bad) > MOST_SHOWN:
             self.note(f"... and {len(bad) - MOST_SHOWN:,} more bad lines")
-        failed = bool(bad) and not options["skip_bad"]
-        result = {
-            "queue": queue.name,
-            "sent": sent,
-            "bad": [{"line": number, "error": reason} for number, reason in bad],
-        }
         lines = [f"Sent {counted(sent)} to queue {queue.name!r}."]
-        if bad and not failed:
+        if bad and options["skip_bad"]:
             lines.append(f"Skipped bad lines: {len(bad):,}.")
-        self.answer(options, result, lines)
-        if failed:
+        self.answer(options, {"queue": queue.name, "sent": sent, "bad": bad}, lines)
+        if bad and not options["skip_bad"]:
             raise CommandError(
-                f"Bad lines from {batch[0][0]} to {batch[-1][0]}: {len(bad):,}. None of that "
-                f"batch was sent. Correct them and continue from line {last + 1} "
-                f"(tail -n +{last + 1}), or use --skip-bad."
+                f"Bad lines from {first} to {batch[-1][0]}: {len(bad):,}. None of that batch was "
+                f"sent. Correct them and continue from line {first} (tail -n +{first}), or use "
+                f"--skip-bad."
             )
 
     def _send_batch(
@@ -154,18 +146,17 @@ def _batches(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _sort(batch: list[Line]) -> tuple[list[Any], list[tuple[int, str]]]:
-    """The parsed bodies of a batch, and (line number, error) of bad lines. Skips empty lines."""
-    bodies, wrong = [], []
+def _sort(batch: list[Line]) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The parsed bodies of a batch, and the errors of its bad lines. Skips empty lines."""
+    bodies: list[Any] = []
+    wrong: list[dict[str, Any]] = []
     for number, line in batch:
         try:
-            text = line.decode("utf-8-sig").strip()
-            if text:
+            if text := line.decode("utf-8-sig").strip():
                 body = loads(text)
                 arguments.json_text(body)
                 bodies.append(body)
-        except InvalidMessage as error:
-            wrong.append((number, str(error)))
         except ValueError as error:
-            wrong.append((number, f"not JSON: {error}"))
+            kind = "" if isinstance(error, InvalidMessage) else "not JSON: "
+            wrong.append({"line": number, "error": f"{kind}{error}"})
     return bodies, wrong

@@ -1,10 +1,11 @@
-"""``manage.py runconsumer``: parse options and run consumers."""
+"""Run the @consumer functions of the installed apps on their queues."""
 
 from __future__ import annotations
 
 import atexit
 import signal
 import threading
+from dataclasses import fields
 from types import FrameType
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.utils import autoreload
 
 from django_pgqueue.errors import PgQueueError
 from django_pgqueue.handlers import autodiscover, handlers
-from django_pgqueue.management.base import advice, seconds
+from django_pgqueue.management.base import add_time, advice, positive, seconds
 from django_pgqueue.models import Queue
 from django_pgqueue.observability import logs
 from django_pgqueue.worker import Consumer, Options, supervisor
@@ -23,59 +24,50 @@ from django_pgqueue.worker.console import Console
 
 
 class Command(BaseCommand):
-    help = "Run the @consumer functions of the installed apps on their queues."
+    help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("queues", nargs="*", help="only these queues (default: all)")
-        parser.add_argument("--workers", type=_positive, help="handlers at once for each queue")
-        parser.add_argument("--batch", type=_positive, help="messages read at once")
-        parser.add_argument("--processes", type=_positive, default=1, help="(default: 1)")
-        parser.add_argument("--drain", action="store_true", help="exit when the queues are empty")
-        parser.add_argument(
+        add = parser.add_argument
+        add("queues", nargs="*", help="only these queues (default: all)")
+        add("--workers", type=positive, help="handlers at once for each queue")
+        add("--batch", type=positive, help="messages read at once")
+        add("--processes", type=positive, default=1, help="(default: 1)")
+        add("--drain", action="store_true", help="exit when the queues are empty")
+        add(
             "--no-listen",
-            action="store_true",
+            action="store_false",
+            dest="listen",
             help="poll only, as behind a transaction pooler",
         )
-        parser.add_argument(
+        add_time(
+            parser,
             "--graceful-timeout",
-            type=seconds,
-            default=Options.graceful_timeout,
-            metavar="TIME",
-            help="how long handlers may take to finish when asked to stop (default: %(default)gs)",
+            Options.graceful_timeout,
+            "how long handlers may take to finish when asked to stop",
         )
-        parser.add_argument(
-            "--max-messages", type=_positive, metavar="N", help="exit after N messages"
-        )
-        parser.add_argument(
-            "--max-runtime", type=seconds, metavar="TIME", help="exit after this time"
-        )
-        parser.add_argument(
-            "--max-memory", type=_size, metavar="SIZE", help="exit when it uses more, such as 512M"
-        )
-        parser.add_argument(
+        add("--max-messages", type=positive, metavar="N", help="exit after N messages")
+        add("--max-runtime", type=seconds, metavar="TIME", help="exit after this time")
+        add("--max-memory", type=_size, metavar="SIZE", help="exit when it uses more, such as 512M")
+        add(
             "--health-port",
             type=int,
             metavar="PORT",
             help="/healthz and /readyz; each of several processes takes the next port",
         )
-        parser.add_argument(
+        add(
             "--health-host",
             default=Options.health_host,
             metavar="HOST",
             help="the address of that port; 0.0.0.0 for all (default: %(default)s)",
         )
-        parser.add_argument(
+        add_time(
+            parser,
             "--database-timeout",
-            type=seconds,
-            default=Options.database_timeout,
-            metavar="TIME",
-            help="how long the server may be silent before a connection is closed "
-            "(default: %(default)gs)",
+            Options.database_timeout,
+            "how long the server may be silent before a connection is closed",
         )
-        parser.add_argument("--autoreload", action="store_true", help="restart when code changes")
-        parser.add_argument(
-            "--no-progress", action="store_true", help="log lines on a terminal too"
-        )
+        add("--autoreload", action="store_true", help="restart when code changes")
+        add("--no-progress", action="store_true", help="log lines on a terminal too")
 
     def handle(self, *args: Any, **options: Any) -> None:
         _refuse_transaction()
@@ -92,9 +84,7 @@ class Command(BaseCommand):
     def _run(self, options: dict[str, Any]) -> None:
         try:
             self._consume(options)
-        except PgQueueError as error:
-            raise CommandError(str(error)) from error
-        except Error as error:
+        except (PgQueueError, Error) as error:
             raise CommandError(advice(error, Queue.objects.database())) from error
 
     def _consume(self, options: dict[str, Any]) -> None:
@@ -104,22 +94,9 @@ class Command(BaseCommand):
             raise CommandError("There is no @consumer in any consumers.py of the installed apps.")
         names = ",".join(sorted({handler.queue for handler in found}))
         configure(options["database_timeout"], f"runconsumer {names}")
-        consumer = Consumer(
-            found,
-            Options(
-                workers=options["workers"],
-                batch=options["batch"],
-                drain=options["drain"],
-                listen=not options["no_listen"],
-                graceful_timeout=options["graceful_timeout"],
-                max_messages=options["max_messages"],
-                max_runtime=options["max_runtime"],
-                max_memory=options["max_memory"],
-                health_port=_port(options["health_port"]),
-                health_host=options["health_host"],
-                database_timeout=options["database_timeout"],
-            ),
-        )
+        given = {f.name: options[f.name] for f in fields(Options) if f.name in options}
+        given["health_port"] = _port(options["health_port"])
+        consumer = Consumer(found, Options(**given))
         _stop_on_signals(consumer)
         console = Console(consumer, self.stdout, live=not options["no_progress"])
         console.begin()
@@ -169,14 +146,7 @@ def _port(first: int | None) -> int | None:
     return first + (supervisor.number() or 0) if first else first
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
 def _size(text: str) -> int:
     """Parse a size in bytes, with an optional suffix K, M or G."""
     factor = {"K": 1024, "M": 1024**2, "G": 1024**3}.get(text[-1:].upper())
-    return int(float(text[:-1]) * factor) if factor else _positive(text)
+    return int(float(text[:-1]) * factor) if factor else positive(text)

@@ -13,7 +13,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue.engine.read import claims
-from django_pgqueue.models import ArchivedMessage, BoundQueue, Deferred, LiveMessage, Message, Queue
+from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
 from tests.actors import Actor, begin, call, commit
@@ -126,7 +126,7 @@ def test_one_message_of_a_batch_is_one_by_itself(backlog: BoundQueue, batch: lis
     assert backlog.archive(batch[5]) == [batch[5].id]
 
     assert leases() == []
-    others = Deferred.objects.filter(id__in=ids(batch))
+    others = LiveMessage.objects.filter(id__in=ids(batch))
     assert {(d.read_ct, d.state, d.vt) for d in others} == {(1, "PROCESSING", batch[0].vt)}
     assert others.count() == QTY - 1
     rest = [m for m in batch if m is not batch[5]]
@@ -466,7 +466,8 @@ def test_who_settles_in_transactions_of_their_own_has_a_lease_for_each(
 ) -> None:
     messages = lease(the_queue(), qty=QTY, batched=False)
 
-    assert Deferred.objects.filter(id__in=ids(messages)).count() == QTY
+    assert leases() == []
+    assert LiveMessage.objects.filter(id__in=ids(messages), state="PROCESSING").count() == QTY
 
 
 def test_each_priority_is_a_batch(backlog: BoundQueue) -> None:
@@ -489,7 +490,7 @@ def test_heads_of_groups_are_leased_one_by_one(committed_orders: BoundQueue, nev
     seen: list[int] = []
     while messages := committed_orders.read(qty=QTY):
         heads = [m.id for m in messages if m.group is not None]
-        assert Deferred.objects.filter(id__in=heads).count() == len(heads)
+        assert not {*heads} & {pk for lease in leases() for pk in lease}
         seen += ids(messages)
         assert committed_orders.archive(messages) == ids(messages)
 

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django_pgqueue.engine.read import claims
 from django_pgqueue.engine.rows import deliveries
 from django_pgqueue.engine.statements import Part
-from django_pgqueue.models import BoundQueue, Deferred, Message, Queue
+from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
 from tests.actors import Actor, begin, call, commit, execute
 from tests.engine.plans.plans import watched
 
@@ -72,7 +72,7 @@ def test_batches_from_a_backlog_come_in_order_and_complete(
 def test_a_message_read_behind_a_claim_tells_what_any_other_does(claimed: BoundQueue) -> None:
     [message] = claimed.read(qty=1, vt=60)
 
-    row = Deferred.objects.get(pk=message.id)
+    row = LiveMessage.objects.get(pk=message.id)
     assert (message.read_ct, message.attempts, message.group) == (1, 0, None)
     assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
     assert (message.vt - message.first_read_at).total_seconds() == 60
@@ -87,7 +87,7 @@ def test_without_time_zones_its_dates_are_as_django_reads_them(
 
     [message] = claimed.read(qty=1)
 
-    row = Deferred.objects.get(pk=message.id)
+    row = LiveMessage.objects.get(pk=message.id)
     assert message.vt.tzinfo is None
     assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
 

@@ -17,7 +17,7 @@ from django_pgqueue.errors import (
     QueueNotFound,
     TransactionRefused,
 )
-from django_pgqueue.models import BoundQueue, Deferred, LiveMessage, Message, Ready
+from django_pgqueue.models import BoundQueue, LiveMessage, Message
 from django_pgqueue.types import Receipt
 from tests.actors import Actor, call
 from tests.conftest import run_sql, send_untold
@@ -125,7 +125,7 @@ def test_each_delivery_is_counted_and_the_first_one_remembered(orders: BoundQueu
 
     assert (first.read_ct, second.read_ct) == (1, 2)
     assert second.first_read_at == first.first_read_at
-    assert Deferred.objects.get().last_read_at > first.first_read_at
+    assert LiveMessage.objects.get().last_read_at > first.first_read_at
 
 
 def test_a_visibility_timeout_counts_from_the_statement_and_not_from_the_transaction(
@@ -531,7 +531,7 @@ def test_pop_of_none_takes_all(orders: BoundQueue) -> None:
     sent = orders.send_batch(range(7))
 
     assert ids(orders.pop(None)) == sent
-    assert (Ready.objects.count(), Message.objects.count()) == (0, 0)
+    assert (LiveMessage.objects.count(), Message.objects.count()) == (0, 0)
 
 
 # Bad input

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
-from typing import ClassVar
 
 from django.db import models
 
-from django_pgqueue.models.clock import NOW
+from django_pgqueue.models import columns
 
 __all__ = ["MaintenanceLease"]
 
@@ -20,16 +18,14 @@ class MaintenanceLease(models.Model):
     :mod:`django_pgqueue.maintenance.lease`.
     """
 
-    id: models.SmallIntegerField[int, int] = models.SmallIntegerField(primary_key=True, default=1)
+    id: columns.SmallInteger = models.SmallIntegerField(primary_key=True, default=1)
     token: models.UUIDField[uuid.UUID, uuid.UUID] = models.UUIDField()
-    process: models.TextField[str, str] = models.TextField()
-    since: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField(db_default=NOW)
-    until: models.DateTimeField[dt.datetime, dt.datetime] = models.DateTimeField()
+    process: columns.Text = models.TextField()
+    since: columns.Time = models.DateTimeField(db_default=columns.NOW)
+    until: columns.Time = models.DateTimeField()
 
-    class Meta:
+    class Meta(columns.Meta):
         db_table = "pgqueue_maintenance"
-        default_permissions: ClassVar[tuple[str, ...]] = ()
-        required_db_vendor = "postgresql"
 
     def __str__(self) -> str:
         return self.process

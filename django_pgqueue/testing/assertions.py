@@ -1,6 +1,6 @@
 """Test helpers that assert which messages were sent.
 
-They query the database inside the test's transaction, so they also find messages that were sent in
+They query the database in the test's transaction, so they also find messages that were sent in
 bulk, by COPY or by plain SQL.
 """
 
@@ -15,8 +15,6 @@ from django.db import connections
 from django_pgqueue.handlers import autodiscover, handlers
 from django_pgqueue.models import LiveMessage, Message, Queue
 from django_pgqueue.testing.draining import drain
-
-__all__ = ["assert_enqueued", "assert_not_enqueued", "captured_messages"]
 
 _ANY: Any = object()
 #: How many messages a failed assertion shows.
@@ -36,35 +34,36 @@ def assert_enqueued(
     count: int | None = None,
     using: str | None = None,
 ) -> list[Message]:
-    """Return the matching messages of a queue; AssertionError if none match, or not ``count``.
+    """Return the messages of a queue that match. Raises AssertionError if there are not ``count``
+    of them; without a count, if there is none.
 
-    Ready, delayed and leased messages count, archived ones do not. ``body`` must be equal.
+    Counts ready, delayed and leased messages, not archived ones. ``body`` must be equal.
     ``contains`` and ``headers`` must be contained, as by PostgreSQL's ``@>``: ``{"order": 7}``
-    matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass a task, with
-    the ``args`` and ``kwargs`` of its run.
+    matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass a task, with the
+    ``args`` and ``kwargs`` of its run.
 
     >>> [message] = assert_enqueued("orders", contains={"order": 7}, count=1)
     >>> assert_enqueued(email_user, args=[7])
     """
     alias, name, task = _place(queue, using)
+    if task is None and (args is not None or kwargs is not None):
+        raise TypeError("args and kwargs need a task: pass the task in place of the queue's name")
+    given = {
+        "body__task": task,
+        "body__args": args,
+        "body__kwargs": kwargs,
+        "headers__contains": headers,
+        "priority": priority,
+        "group_key": group,
+    }
+    lookups: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if contains is not _ANY:
+        lookups["body__contains"] = contains
     messages = Message.objects.using(alias).filter(
         queue=Queue.objects.resolve(name, alias),
         pk__in=LiveMessage.objects.using(alias).filter(queue__name__iexact=name).values("pk"),
+        **lookups,
     )
-    if task is not None:
-        messages = messages.filter(body__task=task)
-        messages = messages if args is None else messages.filter(body__args=args)
-        messages = messages if kwargs is None else messages.filter(body__kwargs=kwargs)
-    elif args is not None or kwargs is not None:
-        raise TypeError("args and kwargs need a task: pass the task in place of the queue's name")
-    if contains is not _ANY:
-        messages = messages.filter(body__contains=contains)
-    if headers is not None:
-        messages = messages.filter(headers__contains=headers)
-    if priority is not None:
-        messages = messages.filter(priority=priority)
-    if group is not None:
-        messages = messages.filter(group_key=group)
     found = [m for m in messages.order_by("pk") if body is _ANY or m.body == body]
     if len(found) != count if count is not None else not found:
         wanted = "a message that fits" if count is None else f"{count} that fit"
@@ -86,10 +85,11 @@ def assert_not_enqueued(queue: Any, **which: Any) -> None:
 def captured_messages(
     queue: str | None = None, *, handle: bool = False, using: str | None = None
 ) -> Iterator[list[Message]]:
-    """Collect the messages that a block sends, to one queue or to all. Fills the list at its end.
+    """Collect the messages that a block sends to one queue, or to all, in a list.
 
-    With ``handle=True`` the messages are then handled, and so are the messages that handlers send,
-    until none is left. Compare Django's ``captureOnCommitCallbacks(execute=True)``.
+    The list is filled at the end of the block. With ``handle=True`` the messages are then handled,
+    and so are those that handlers send, until none is left: compare Django's
+    ``captureOnCommitCallbacks(execute=True)``.
 
     >>> with captured_messages("orders") as sent:
     ...     place_order(7)
@@ -119,7 +119,7 @@ def _handle_all(queue: str | None, alias: str) -> None:
 
 
 def _place(queue: Any, using: str | None) -> tuple[str, str, str | None]:
-    """The database, the queue's name, and the path of a task."""
+    """The alias, the queue's name and the task's path, for a queue's name or a task."""
     if isinstance(queue, str):
         return Queue.objects.database(using), queue, None
     backend = getattr(queue.get_backend(), "database", None)

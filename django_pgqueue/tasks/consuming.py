@@ -1,4 +1,4 @@
-"""Runs tasks in consumers: each queue of a task backend gets a handler."""
+"""How consumers run tasks: each queue of a task backend has a handler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
 from django_pgqueue import handlers, signals
-from django_pgqueue.acks import Outcome, Reject
+from django_pgqueue.acks import Reject
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Attempt, Message, Queue
@@ -35,18 +35,17 @@ from django_pgqueue.tasks.framework import (
 from django_pgqueue.tasks.results import (
     is_task,
     new_result,
+    set_return_value,
     task_errors,
     task_of,
     worker_ids,
 )
 from django_pgqueue.types import Receipt
 
-__all__ = ["TaskHandler", "connect", "create_queues", "register"]
-
 #: Retries of unknown tasks: during a deployment this process may not have the new code yet.
 _UNKNOWN_TASK = Exponential(first=5, longest=60, max_attempts=10)
 
-#: The error of Django's @task for our options: always in 6.0, later only with Django's backends.
+#: The error of Django's @task for our options: in 6.0 always, later with Django's own backends.
 _REFUSED_OPTION = re.compile(
     r"(\btask|Task\.__init__)\(\) got an unexpected keyword argument "
     r"'(retry|timeout|group|dedup_key)'"
@@ -55,7 +54,7 @@ _REFUSED_OPTION = re.compile(
 
 @dataclass(frozen=True)
 class TaskHandler(Handler):
-    """The handler of one queue of a task backend. A task's options override the handler's."""
+    """The handler of one queue of a task backend. A task's own options take precedence."""
 
     backend: str = ""
 
@@ -84,8 +83,8 @@ class TaskHandler(Handler):
         own: RetryStrategy | None = getattr(task, "retry", None)
         return self.retry if own is None else own
 
-    def name(self, messages: Sequence[Message]) -> None:
-        # Only names of existing tasks, which are few, become labels of metrics.
+    def set_tasks(self, messages: Sequence[Message]) -> None:
+        # Only names of existing tasks: they become labels of metrics, and must be few.
         for message in messages:
             task = self._task(message)
             message.task = None if task is None else task.module_path
@@ -94,12 +93,12 @@ class TaskHandler(Handler):
         try:
             return _task(message, self.backend)
         except Exception:
-            # Ignore any import error here: the run raises it again.
+            # The run raises this error again.
             return None
 
 
 def register() -> None:
-    """Register a handler for each queue of each backend, and import all ``tasks.py``.
+    """Import all ``tasks.py``, and register a handler for each queue of each backend.
 
     Raises InvalidArgument if a queue already has a handler.
     """
@@ -109,12 +108,12 @@ def register() -> None:
     for backend in backends:
         asynchronous = set(backend.options.get("async_queues", ()))
         for name in backend.consumed:
-            run = _arunner(backend.alias) if name in asynchronous else _runner(backend.alias)
+            runner = _async_runner if name in asynchronous else _runner
             options = {"retry": NoRetry(), **backend.handler_options}
             handlers.register(
                 TaskHandler(
                     name,
-                    run,
+                    runner(backend.alias),
                     using=backend.options.get("database"),
                     keep_result=True,
                     backend=backend.alias,
@@ -124,7 +123,7 @@ def register() -> None:
 
 
 def _discover() -> None:
-    """Import all ``tasks.py``. Raises InvalidArgument for options that Django's @task refuses."""
+    """Import all ``tasks.py``. Raises InvalidArgument for our options in Django's own @task."""
     try:
         autodiscover_modules("tasks")
     except TypeError as error:
@@ -137,7 +136,7 @@ def _discover() -> None:
 
 
 def connect() -> None:
-    """Send Django's ``task_finished`` whenever an outcome is written."""
+    """Send Django's ``task_finished`` whenever a task's outcome is written."""
     signals.messages_completed.connect(_succeeded, dispatch_uid="django_pgqueue.tasks")
     signals.messages_failed.connect(_failed, dispatch_uid="django_pgqueue.tasks")
     signals.messages_exhausted.connect(_exhausted, dispatch_uid="django_pgqueue.tasks")
@@ -146,7 +145,7 @@ def connect() -> None:
 def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
     """Receiver of ``post_migrate``: make the missing queues of the task backends.
 
-    Does nothing after a flush (no ``plan``), since the queues' own tables still exist then.
+    Not after a flush, which has no ``plan``: the tables of the queues still exist then.
     """
     if plan is None:
         return
@@ -157,7 +156,7 @@ def create_queues(using: str, plan: Any = None, **kwargs: Any) -> None:
                     with transaction.atomic(using=using):
                         Queue.create(name, using)
                 except DatabaseError:
-                    # After a migration to an earlier state the tables are missing.
+                    # The tables are missing after a migration to an earlier state.
                     return
 
 
@@ -167,25 +166,17 @@ def _backends() -> list[PgQueueBackend]:
 
 def _runner(alias: str) -> Callable[[Message, Any], Any]:
     def run(message: Message, context: Any) -> Any:
-        task, result, args = _begin(message, alias, _worker_id(context))
-        try:
-            return _end(result, task.call(*args, **result.kwargs))
-        except BaseException as error:
-            vars(message)["task_error"] = error
-            raise
+        task, result, args = _start(message, alias, _worker_id(context))
+        return _returned(result, task.call(*args, **result.kwargs))
 
     return run
 
 
-def _arunner(alias: str) -> Callable[[Message, Any], Any]:
+def _async_runner(alias: str) -> Callable[[Message, Any], Any]:
     async def run(message: Message, context: Any) -> Any:
-        begin = sync_to_async(_begin)
-        task, result, args = await begin(message, alias, _worker_id(context))
-        try:
-            return _end(result, await task.acall(*args, **result.kwargs))
-        except BaseException as error:
-            vars(message)["task_error"] = error
-            raise
+        start = sync_to_async(_start)
+        task, result, args = await start(message, alias, _worker_id(context))
+        return _returned(result, await task.acall(*args, **result.kwargs))
 
     return run
 
@@ -196,7 +187,7 @@ def _worker_id(context: Any) -> str:
     return f"{socket.gethostname()}:{os.getpid()}" if process_id is None else str(process_id)
 
 
-def _begin(
+def _start(
     message: Message, alias: str, worker_id: str
 ) -> tuple[Task[..., Any], TaskResult[..., Any], list[Any]]:
     """The task, its result so far, and its positional arguments. Sends ``task_started``."""
@@ -229,10 +220,10 @@ def _begin(
     return task, result, result.args
 
 
-def _end(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
+def _returned(result: TaskResult[..., Any], value: Any) -> dict[str, Any]:
     """The result to archive. Raises TypeError for a return value that is not JSON."""
     plain = normalize_json(value)
-    object.__setattr__(result, "_return_value", plain)
+    set_return_value(result, plain)
     return {"return_value": plain, "worker_id": result.worker_ids[-1]}
 
 
@@ -251,27 +242,23 @@ def _succeeded(messages: Sequence[Message], **kwargs: Any) -> None:
             _finish(result, TaskResultStatus.SUCCESSFUL)
 
 
-def _failed(messages: Sequence[Message], outcomes: Sequence[Outcome], **kwargs: Any) -> None:
+def _failed(messages: Sequence[Message], outcomes: Sequence[Reject], **kwargs: Any) -> None:
     for message, outcome in zip(messages, outcomes, strict=True):
         result: TaskResult[..., Any] | None = vars(message).get("task_result")
         if result is None:
             continue
-        failure = outcome.failure if isinstance(outcome, Reject) else None
-        if failure is not None:
+        if (failure := outcome.failure) is not None:
             error = TaskError(exception_class_path=failure.error_class, traceback=failure.traceback)
             result.errors.append(error)
         try:
-            if (raised := vars(message).pop("task_error", None)) is not None:
-                raise raised
+            raise outcome.__cause__ or outcome
         except BaseException:
             # Called inside ``except``: Django's log function uses the current exception.
-            _finish(result, TaskResultStatus.FAILED)
-        else:
             _finish(result, TaskResultStatus.FAILED)
 
 
 def _exhausted(sender: str, receipts: Sequence[Receipt], **kwargs: Any) -> None:
-    """Send ``task_finished`` for tasks without deliveries left, which probably crashed workers."""
+    """Send ``task_finished`` for tasks whose deliveries ran out: most likely they kill workers."""
     for handler in handlers.handlers():
         if isinstance(handler, TaskHandler) and handler.queue.lower() == str(sender).lower():
             backend = task_backends[handler.backend]

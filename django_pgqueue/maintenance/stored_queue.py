@@ -1,4 +1,4 @@
-"""A queue as maintenance sees it. It imports no model: the models offer this."""
+"""The protocol of a queue, since maintenance imports no model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["StoredQueue"]
 
 
 class StoredQueue(Protocol):
-    """A queue in a database, as the model ``Queue`` is one."""
+    """What maintenance needs of the model ``Queue``."""
 
     partition_interval: Any
 
@@ -30,4 +30,7 @@ class StoredQueue(Protocol):
     def tables(self) -> Mapping[str, Any]: ...
 
     def reread(self) -> StoredQueue:
-        """The queue as it is now. Raises QueueNotFound, and RuntimeError in a transaction."""
+        """The queue with its current settings.
+
+        Raises QueueNotFound, and RuntimeError inside a transaction.
+        """

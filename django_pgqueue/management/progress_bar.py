@@ -1,58 +1,48 @@
-"""Progress of long work: a bar on a terminal, otherwise a line from time to time."""
+"""Progress of long work: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from types import TracebackType
 
 from django.core.management.base import OutputWrapper
 
-__all__ = ["Progress"]
+__all__ = ["ProgressBar"]
 
 _DRAW_EVERY = 0.1
 _SAY_EVERY = 10.0
 _WIDTH = 24
 
 
-class Progress:
+class ProgressBar:
     """A context manager that shows progress, and removes the bar at the end.
 
-    Without ``total``, and without a share at each step, it shows a count only.
+    Without a ``total``, and without a ``share`` in :meth:`show`, it shows the count only.
     """
 
     def __init__(self, out: OutputWrapper, verb: str, total: int | None = None) -> None:
         self._out = out
         self._verb = verb
-        self._total = total
+        self.total = total
         self._live = out.isatty()
         self._started = time.monotonic()
         self._next = self._started + (0.0 if self._live else _SAY_EVERY)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live:
             self._write("\r\x1b[K", ending="")
 
-    def say(self, verb: str, total: int | None = None) -> None:
-        """Start a new count, with or without a known total."""
-        self._verb, self._total = verb, total
-
     def show(self, done: int, share: float | None = None) -> None:
-        """Show the count of finished items, and their share of the total."""
+        """Show the number of finished items, and the finished share of the work, from 0 to 1."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + (_DRAW_EVERY if self._live else _SAY_EVERY)
-        if share is None and self._total:
-            share = done / self._total
+        if share is None and self.total:
+            share = done / self.total
         line = self._line(done, share, now - self._started)
         if self._live:
             width = shutil.get_terminal_size().columns - 1
@@ -61,7 +51,7 @@ class Progress:
             self._write(line)
 
     def _line(self, done: int, share: float | None, seconds: float) -> str:
-        of = f" of {self._total:,}" if self._total else ""
+        of = f" of {self.total:,}" if self.total else ""
         line = f"{done:,}{of} {self._verb}, {done / max(seconds, 1e-6):,.0f}/s"
         if share is None:
             return line

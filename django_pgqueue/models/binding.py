@@ -1,0 +1,99 @@
+"""Topic bindings: which queues get a copy of the messages published with a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from django.db import connections, models, transaction
+
+from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.errors import InvalidArgument
+from django_pgqueue.models import columns
+from django_pgqueue.models.queue import Queue
+from django_pgqueue.runner import database_key
+from django_pgqueue.topics import Router, routing_key
+from django_pgqueue.validators import validate_topic_pattern
+
+__all__ = ["ROUTING_KEY", "Binding", "route", "send_to_each", "with_key"]
+
+#: The header with the key that a message was published with.
+ROUTING_KEY = "x-routing-key"
+
+R = TypeVar("R")
+
+
+class Binding(models.Model):
+    """A topic pattern bound to a queue, which gets the messages published with a matching key."""
+
+    id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
+    pattern: columns.Char = models.CharField(
+        max_length=255,
+        validators=[validate_topic_pattern],
+        help_text="Words joined by dots; * stands for one word, # for any number of them.",
+    )
+    queue: models.ForeignKey[Queue, Queue] = models.ForeignKey(
+        Queue, models.CASCADE, related_name="bindings"
+    )
+    bound_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
+
+    class Meta(columns.Meta):
+        db_table = "pgqueue_binding"
+        ordering: ClassVar[tuple[str, ...]] = ("pattern", "queue")
+        constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
+            models.UniqueConstraint(fields=("pattern", "queue"), name="pgqueue_binding_unique"),
+        )
+
+    def __str__(self) -> str:
+        return self.pattern
+
+
+# A cache of bindings by database: their fingerprint, the router, and the queues by pattern.
+_routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
+
+
+def send_to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
+    """Call ``send`` for each queue bound to the key, all or none. Returns results by name."""
+    queues = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
+    if not queues:
+        return {}
+    with transaction.atomic(using=queues[0].alias):
+        return {queue.name: send(queue.opened) for queue in queues}
+
+
+def route(alias: str, key: str) -> list[tuple[Queue, list[str]]]:
+    """The queues bound to a key, by name, each with the matching patterns."""
+    key = routing_key(key)
+    place = database_key(alias)
+    bindings = Binding.objects.using(alias)
+    # The fingerprint. Ids are never reused, so number, last id and sum change with the bindings.
+    now = bindings.aggregate(
+        number=models.Count("pk"), last=models.Max("pk"), total=models.Sum("pk")
+    )
+    known = _routes.get(place)
+    if known is None or known[0] != now:
+        queues: dict[str, list[Queue]] = {}
+        for binding in bindings.select_related("queue").order_by("queue__name"):
+            queues.setdefault(binding.pattern, []).append(binding.queue)
+        known = now, Router(queues), queues
+        if not connections[alias].in_atomic_block:
+            _routes[place] = known
+    _, router, queues = known
+    routed: dict[str, tuple[Queue, list[str]]] = {}
+    for pattern in router.match(key):
+        for queue in queues[pattern]:
+            routed.setdefault(queue.name, (queue, []))[1].append(pattern)
+    return [routed[name] for name in sorted(routed)]
+
+
+def _as_it_is_now(queue: Queue) -> Queue:
+    """The queue with its current settings: bindings are cached longer than settings."""
+    found = Queue.objects.resolve(queue.name, queue.alias)
+    # The name may be cached for a dropped queue, which had another id.
+    return found if found.pk == queue.pk else queue
+
+
+def with_key(headers: Any, key: str) -> dict[str, Any]:
+    if headers is not None and not isinstance(headers, dict):
+        raise InvalidArgument(f"headers must be a dict or None, not {headers!r}")
+    return {ROUTING_KEY: key, **(headers or {})}

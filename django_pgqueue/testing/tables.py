@@ -1,0 +1,92 @@
+"""Test helpers that make tables and queues without running the project's migrations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.core.management import call_command
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+from django.test import override_settings
+
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.operations import operations_in
+
+
+def make_tables(using: str | None = None) -> None:
+    """Make the queues and their partitioned tables in a test database without migrations.
+
+    With ``pytest --no-migrations`` or ``TEST["MIGRATE"] = False`` Django makes plain tables from
+    the models. This function replaces them by partitioned ones, and calls :func:`make_queues`.
+    Tables made by migrations stay as they are. The pytest plugin calls it; with Django's own test
+    runner, call it in ``setup_databases``.
+    """
+    alias = Queue.objects.database(using)
+    if _kind_of_table(alias) == "p":
+        return
+    models = [m for m in apps.get_app_config("django_pgqueue").get_models() if m._meta.managed]
+    tables = ", ".join(connections[alias].ops.quote_name(m._meta.db_table) for m in models)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"DROP TABLE IF EXISTS {tables} CASCADE")
+    with override_settings(MIGRATION_MODULES=_migration_modules()):
+        call_command("migrate", "django_pgqueue", database=alias, verbosity=0)
+    make_queues(alias)
+
+
+def make_queues(using: str | None = None) -> None:
+    """Make the queues and bindings that the project's migrations make with ``CreateQueue`` etc.
+
+    For test databases without migrations (:func:`make_tables` calls it), and for a
+    TransactionTestCase, which deletes all rows after each test, those of queues too::
+
+        class Shipping(TransactionTestCase):
+            def setUp(self):
+                make_queues()
+
+    Existing queues and bindings are not changed. Queues that a migration makes in another way, such
+    as with RunPython, are not made.
+    """
+    alias = Queue.objects.database(using)
+    with override_settings(MIGRATION_MODULES=_migration_modules()):
+        operations = list(operations_in(MigrationLoader(None).graph))
+    state = ProjectState.from_apps(apps)
+    with connections[alias].schema_editor(atomic=False) as editor:
+        for (app_label, _), operation in operations:
+            operation.database_forwards(app_label, editor, state, state)
+    Queue.objects.forget_all()
+
+
+def replace_plain_tables() -> None:
+    """Call :func:`make_tables` for each test database in which Django made plain tables."""
+    for connection in connections.all():
+        creation: Any = connection.creation
+        if (
+            connection.vendor == "postgresql"
+            # Skip databases that no test uses: their connections still go to the real database.
+            and connection.settings_dict["NAME"] == creation._get_test_db_name()
+            and _kind_of_table(connection.alias) == "r"
+        ):
+            make_tables(connection.alias)
+
+
+def _kind_of_table(alias: str) -> str | None:
+    """The kind of the message table: ``p`` partitioned, as by migrations; ``r`` plain; or None."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)",
+            [Message._meta.db_table],
+        )
+        row = cursor.fetchone()
+    return None if row is None else str(row[0])
+
+
+def _migration_modules() -> dict[str, str]:
+    """MIGRATION_MODULES without the entries that switch migrations off."""
+    modules: Any = django_settings.MIGRATION_MODULES
+    if not isinstance(modules, dict):
+        # With --no-migrations pytest-django sets an object that switches all migrations off.
+        return {}
+    return {label: module for label, module in modules.items() if module is not None}
