@@ -82,7 +82,7 @@ def test_the_page_says_behind_which_message_of_its_group_one_waits(
     unread = shown(operator, pks[2]).why
     lease("orders", process_id=process.pk)
 
-    assert unread == "Number 3 in group customer 7, which is ready to be read"
+    assert unread == "Number 3 in group customer 7, whose first message is ready"
     assert re.fullmatch(
         rf"Number 12 in group customer 7, behind {pks[0]} \(in flight for \d s\)",
         shown(operator, pks[11]).why,
