@@ -18,7 +18,7 @@ WHERE headers ? 'x-dead-letter' AND queue_id = {of_dead}
   -- The list of queues leaves the planner their partitions only.
   AND NOT EXISTS (SELECT FROM pgqueue_archive a
                   WHERE a.queue_id = {of_dead} AND a.queue_id = m.queue_id
-                    AND a.id = m.id AND a.enqueued_at = m.enqueued_at OFFSET 0)
+                    AND a.id = m.id AND a.enqueued_at = m.enqueued_at)
 
 -- {failures/groups}: the largest groups, with their counts by span of time, and an example
 WITH counted AS MATERIALIZED (
