@@ -40,6 +40,7 @@ def main() -> None:
     import django
     from django.conf import settings
 
+    settings.USE_I18N, settings.LANGUAGE_CODE = True, options.language
     for database in settings.DATABASES.values():
         database["TEST"]["NAME"] += "_screenshots"
     django.setup()
@@ -90,9 +91,7 @@ def _take(options: argparse.Namespace) -> None:
         stack.callback(browser.close)
         for width in WIDTHS:
             context = browser.new_context(
-                viewport={"width": width, "height": 900},
-                color_scheme=scheme,
-                locale=options.language,
+                viewport={"width": width, "height": 900}, color_scheme=scheme
             )
             page = context.new_page()
             browsing.sign_in(page, url)

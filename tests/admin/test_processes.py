@@ -79,7 +79,8 @@ def test_a_consumer_that_was_killed_is_shown_for_a_day_with_what_it_held(
     assert "</span> gone <time" in row
     assert "held 2 messages, now released" in row
     assert (
-        "● Consumer gone web-1:7 ended without deregistering; it held 2 messages, now released" in overview
+        "● Consumer gone web-1:7 ended without deregistering; it held 2 messages, now released"
+        in overview
     )
     Process.every.update(gone_at=now() - dt.timedelta(hours=2))
     assert "web-1:7" in page(admin_client, "process")
