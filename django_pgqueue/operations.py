@@ -104,7 +104,7 @@ class CreateQueue(QueueOperation):
         paused: bool = _UNSET,
         notify: bool = _UNSET,
     ) -> None:
-        self.settings = _given(locals())
+        self.settings: dict[str, Any] = _given(locals())
         self.name: str = arguments.queue_name(name)
         self._checked = _checked(self.settings, f"{type(self).__name__}({name!r})")
 
@@ -155,18 +155,18 @@ class AlterQueue(QueueOperation):
         paused: bool = _UNSET,
         notify: bool = _UNSET,
     ) -> None:
-        self.settings = settings = _given(locals())
+        self.settings: dict[str, Any] = _given(locals())
         self.name: str = arguments.queue_name(name)
         self.before = before
         label = f"AlterQueue({name!r})"
-        if not settings:
+        if not self.settings:
             raise InvalidArgument(f"{label} changes nothing: name a setting, as max_deliveries=20")
-        if before is not None and before.keys() != settings.keys():
+        if before is not None and before.keys() != self.settings.keys():
             raise InvalidArgument(
                 f"{label}: before must name the same settings as are changed "
-                f"({', '.join(sorted(settings))}), not {', '.join(sorted(before)) or 'none'}"
+                f"({', '.join(sorted(self.settings))}), not {', '.join(sorted(before)) or 'none'}"
             )
-        self._checked = _checked(settings, label)
+        self._checked = _checked(self.settings, label)
         self._checked_before = _checked(before or {}, f"{label} before")
         self.reversible: bool = before is not None  # type: ignore[misc]
 
@@ -204,10 +204,15 @@ class DropQueue(CreateQueue):
     """
 
     fragment = "drop_queue"
-    forwards, backwards = CreateQueue.backwards, CreateQueue.forwards
 
     def describe(self) -> str:
         return f"Drop queue {self.name}"
+
+    def forwards(self, database: _Database) -> None:
+        super().backwards(database)
+
+    def backwards(self, database: _Database) -> None:
+        super().forwards(database)
 
 
 class BindTopic(QueueOperation):
@@ -254,10 +259,15 @@ class UnbindTopic(BindTopic):
     """
 
     fragment = "unbind"
-    forwards, backwards = BindTopic.backwards, BindTopic.forwards
 
     def describe(self) -> str:
         return f"Unbind topic {self.pattern} from queue {self.name}"
+
+    def forwards(self, database: _Database) -> None:
+        super().backwards(database)
+
+    def backwards(self, database: _Database) -> None:
+        super().forwards(database)
 
 
 class _Database:
