@@ -12,8 +12,8 @@ redrive   dead letters and archived messages, back to work
 metrics   how much a queue holds
 ========  ==============================================================================
 
-``places.sql`` defines where a message stands, ``errors.sql`` which errors are of one kind, in parts
-that other statements include.
+``places.sql`` defines where a message stands, and ``errors.sql`` which errors are alike. Other
+statements include their parts.
 
 An operation is a function whose first argument is an open queue
 (:class:`django_pgqueue.engine.queue.OpenQueue`): it runs one statement, or a few, and returns

@@ -1,5 +1,5 @@
--- What an error's text e.text says, in parts that other statements include: of failures alone, since
--- each takes microseconds.
+-- Parts of other statements, about an error's text e.text. Each takes microseconds, so only messages that
+-- failed for good have them computed.
 
 -- {errors/line}: the line that names the error: the first one, of a bare traceback the last
 left(CASE WHEN starts_with(e.text, 'Traceback (most recent call last)')

@@ -15,7 +15,7 @@ from django_pgqueue.history.histograms import quantile
 
 __all__ = ["LATELY", "SLOTS", "Counts", "Recent", "Times", "recent", "times"]
 
-#: The slots of an hour: one of the present minute, the others of two minutes.
+#: The slots of an hour: one of the current minute, the others of two minutes.
 SLOTS = 31
 #: Seconds over which wait and run times are measured, and the slots of about that time.
 LATELY, LATELY_SLOTS = 600, 6
@@ -70,7 +70,7 @@ class Recent:
 
     @classmethod
     def sum(cls, every: Iterable[Recent]) -> Recent:
-        """What happened in several queues together."""
+        """The counts of several queues, added up."""
         slots = [total(slots) for slots in zip(*(each.slots for each in every), strict=True)]
         return cls(slots) if slots else cls()
 
@@ -107,7 +107,7 @@ class Recent:
     def per_minute(self, second: int) -> tuple[float, float]:
         """Messages sent and ended per minute, averaged over the last six minutes.
 
-        Messages sent are sampled once a minute, so those of the present minute are not complete.
+        Messages sent are sampled once a minute, so the count of the current minute is not complete.
 
         Arguments:
             second: how many seconds ago the current minute began.

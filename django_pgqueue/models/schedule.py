@@ -382,7 +382,7 @@ class Schedule(models.Model):
         return len(ticks)
 
     def run(self) -> int:
-        """Send a message now, beside the ticks. Returns its id.
+        """Send a message now. The ticks stay as they are. Returns its id.
 
         >>> Schedule.objects.get(name="nightly").run()
         4711

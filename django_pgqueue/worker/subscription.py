@@ -68,11 +68,6 @@ class Subscription:
         self.max_deliveries = self.handler.max_deliveries or self.queue.max_deliveries
         return self.queue
 
-    @property
-    def is_held(self) -> bool:
-        """Whether it fetches nothing: the queue is paused, or the process is quiet."""
-        return self.quiet or bool(self.queue.paused)
-
     def lease(
         self, qty: int, *, behind: Sequence[Message] = (), batched: bool = True
     ) -> list[Message]:

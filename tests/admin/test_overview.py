@@ -51,7 +51,7 @@ def test_each_queue_has_a_row_whose_numbers_add_up(operator: Client, orders: Bou
         "Backlog": "8",
         "In": "",
         "Out": "",
-        "Failed": "",
+        "Failures": "",
         "Wait p95": "",
         "Run p95": "",
         "Consumers": "0",
@@ -249,7 +249,7 @@ def test_a_number_of_failures_leads_to_them(operator: Client, orders: BoundQueue
 
     found, text = overview(operator), page(operator, "queue")
 
-    assert (found["orders"]["Failed"], found["mails"]["Failed"], found["dead"]["Failed"]) == (
+    assert (found["orders"]["Failures"], found["mails"]["Failures"], found["dead"]["Failures"]) == (
         *("4", "4", ""),
     )
     for name in ("orders", "mails"):

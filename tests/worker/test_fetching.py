@@ -344,7 +344,7 @@ def test_a_quiet_process_ends_what_it_holds_and_fetches_nothing_until_it_is_woke
     held.until_begun()
 
     Process.objects.update(quiet=True)
-    until(lambda: run.subscription.is_held)
+    until(lambda: run.subscription.quiet)
     committed_orders.send(2)
     held.let_go()
     until(lambda: run.subscription.counts.completed == 1)

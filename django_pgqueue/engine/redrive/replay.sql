@@ -29,7 +29,7 @@ sent AS (
     FROM picked ORDER BY id
     RETURNING 1
 ),
--- A failure that was sent again is none that needs attention.
+-- A failure that was sent again needs no attention.
 closed AS (
     UPDATE {archive} SET failure = NULL
     WHERE id = ANY(ARRAY(SELECT id FROM picked)) AND failure IS NOT NULL
