@@ -11,13 +11,16 @@ options, columns    the options of a reader or writer, and the columns there are
 planning            asks the database how to cut a read into tasks
 bodies              bodies as structs in place of JSON text
 arrow               carries rows, as Arrow batches through ADBC
-source, stream      the data source ``pgqueue``: batch and streaming reads
+source              the data source ``pgqueue``, which Spark asks for one of the following
+reading, stream     batch reads, and the archive as a stream
 taking, consume     a queue as a stream, by the engine of django_pgqueue
-sink                batch and streaming writes, each row once
+serving, refusals   a batch that fails is served in part; messages that a sink refuses
+sink, staging       batch and streaming writes, each row once
 stores              where a lake is, and how files appear there
-lake                files of a lake: their places, and what is in them
+lake, body_columns  files of a lake: their paths, and what is in them
 lake_source         a lake as a DataFrame
 iceberg             a lake as an Iceberg table
+runs                the database's rows about lakes and exports
 export, rollup,     the jobs
 replay, verify
 cli                 the jobs' arguments, for ``manage.py`` and ``python -m pyspark_pgqueue``
@@ -30,11 +33,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "Refused", "each_batch"]
+
+# Imported late: the command line reads the jobs' arguments where PySpark is not installed.
+_MODULES = {
+    "DefaultSource": ("source", "PgQueueDataSource"),
+    "Refused": ("errors", "Refused"),
+    "each_batch": ("refusals", "each_batch"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late: the command line reads the jobs' arguments where PySpark is not installed.
-    if name != "DefaultSource":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("pyspark_pgqueue.source").PgQueueDataSource
+    module, attribute = _MODULES[name]
+    return getattr(import_module(f"pyspark_pgqueue.{module}"), attribute)

@@ -4,7 +4,8 @@
     spark-submit --py-files pgqueue.zip …/pyspark_pgqueue/__main__.py export …
 
 The address may be in ``PGQUEUE_URL`` instead. Exit codes: 0 done, 1 failed or refused, 2 wrong
-arguments, 3 lake and database differ, 130 interrupted.
+arguments, 3 lake and database differ, 130 interrupted. An error is one line; --traceback shows
+where it was raised, and Spark's own log.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
-from pyspark_pgqueue.cli import FAILED, JOBS, arguments, run
+from pyspark_pgqueue.cli import JOBS, arguments, run
 from pyspark_pgqueue.errors import PipelineError
 
 
@@ -25,6 +27,7 @@ def main(given: list[str] | None = None) -> int:
     for name in JOBS:
         job = jobs.add_parser(name)
         job.add_argument("--url", default=os.environ.get("PGQUEUE_URL"))
+        job.add_argument("--traceback", action="store_true", help="show where an error was raised")
         arguments(name, job)
     options: dict[str, Any] = vars(parser.parse_args(given))
     if not options["url"]:
@@ -33,8 +36,10 @@ def main(given: list[str] | None = None) -> int:
     try:
         return run(options.pop("job"), options.pop("url"), options, print)
     except PipelineError as error:
+        if options["traceback"]:
+            traceback.print_exc()
         print(error, file=sys.stderr)
-        return FAILED
+        return error.exit_code
 
 
 if __name__ == "__main__":

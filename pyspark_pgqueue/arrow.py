@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from pyspark_pgqueue import bodies, planning
-from pyspark_pgqueue.columns import JSON
+from pyspark_pgqueue.columns import CORRUPT, JSON
 from pyspark_pgqueue.errors import ReplicaLags, TableRewritten
 from pyspark_pgqueue.planning import Task
 
@@ -53,6 +53,8 @@ def batches(url: str, task: Task, replica_timeout: float = 60.0) -> Iterator[pa.
         for statement in SETUP:
             cursor.execute(statement)
         _wait_for_replica(cursor, task.reach, replica_timeout)
+        if task.first:
+            cursor.execute(task.first)
         # One snapshot for rows and guard: the guard sees every removal that the task's rows lack.
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if task.guard is not None:
@@ -123,14 +125,14 @@ def _fit(batch: pa.RecordBatch, schema: StructType, wanted: pa.Schema) -> pa.Rec
         return batch
     arrays = []
     for field, target in zip(schema.fields, wanted, strict=True):
-        if field.name == bodies.CORRUPT:
+        if field.name == CORRUPT:
             arrays.append(pa.nulls(batch.num_rows, target.type))
             continue
         column = batch.column(field.name)
         if field.name in JSON and not isinstance(field.dataType, StringType):
             column = bodies.parsed(column, field.dataType, target.type)
         arrays.append(column if column.type == target.type else column.cast(target.type))
-    if bodies.CORRUPT in schema.names:
+    if CORRUPT in schema.names:
         body = arrays[schema.names.index("body")]
-        arrays[schema.names.index(bodies.CORRUPT)] = bodies.corrupt(batch.column("body"), body)
+        arrays[schema.names.index(CORRUPT)] = bodies.corrupt(batch.column("body"), body)
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -27,14 +27,23 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
+from pyspark_pgqueue import planning
 from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.options import Options
 
-__all__ = ["CORRUPT", "INFER", "as_ddl", "corrupt", "ddl", "infer", "parsed"]
+__all__ = ["INFER", "as_ddl", "corrupt", "ddl", "infer", "parsed", "type_of"]
 
-CORRUPT = "_corrupt_record"
 INFER = "infer"
 
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+
+def type_of(options: Options) -> str:
+    """The type that the option bodySchema asks for, as DDL. Raises InvalidOption."""
+    if options.body_schema != INFER:
+        return as_ddl(str(options.body_schema))
+    with planning.connect(options.url) as connection:
+        return ddl(infer(planning.sample(connection, options)))
 
 
 def as_ddl(given: str) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import re
+import inspect
 import sys
 import uuid
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import psycopg
-
-from pyspark_pgqueue.errors import PipelineError
+from django_pgqueue.wording import length_of
+from pyspark_pgqueue.errors import Interrupted, PipelineError, in_one_line
+from pyspark_pgqueue.planning import database_url
 from pyspark_pgqueue.progress import Bar
 from pyspark_pgqueue.session import local_session
 
-__all__ = ["DIFFERS", "FAILED", "HELP", "INTERRUPTED", "JOBS", "arguments", "run"]
+__all__ = ["DIFFERS", "HELP", "JOBS", "arguments", "run"]
 
 HELP = {
     "export": "Export what was archived since the last time to a lake of Parquet files.",
@@ -27,10 +27,18 @@ HELP = {
     "verify": "Compare a lake with the database, by counts and checksums.",
 }
 JOBS = tuple(HELP)
+_MODULES = {"load": "replay"}
 
-#: Exit codes besides 0 and argparse's 2: the job failed or was refused; lake and database differ;
-#: Ctrl-C or SIGTERM.
-FAILED, DIFFERS, INTERRUPTED = 1, 3, 130
+#: The exit code besides 0, argparse's 2 and those of errors: lake and database differ.
+DIFFERS = 3
+
+_AFTER = {
+    "export": "The lake is as it was, or published whole; the next call goes on from there.",
+    "rollup": "No roll-up was changed.",
+    "replay": "Messages that were sent stay sent; --id {replay_id} continues after them.",
+    "load": "Messages that were sent stay sent; --id {load_id} continues after them.",
+    "verify": "Runs that agreed stay verified.",
+}
 
 
 def arguments(job: str, parser: Any) -> None:
@@ -49,29 +57,21 @@ def run(
 ) -> int:
     """Run a job, pass a one-line summary to ``tell``, and return the process's exit code.
 
-    Notices and progress are written to ``errors``, or to stderr if it is None. Raises
-    PipelineError.
+    Notices and progress are written to ``errors``, or to stderr if it is None. Every error is
+    raised as a PipelineError of one line, with its exit code.
     """
     bar = Bar(errors or sys.stderr)
     if job in {"replay", "load"}:
         # Generated here, so that the message after an interruption can name it.
         options[f"{job}_id"] = options.get(f"{job}_id") or f"{job}-{uuid.uuid4().hex[:12]}"
     try:
-        return _run(job, url, options, tell, bar)
-    except KeyboardInterrupt:
-        bar.clear()
-        bar.say(f"Interrupted. {_AFTER[job].format(**options)}")
-        return INTERRUPTED
+        return _run(job, database_url(url), options, tell, bar)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"Interrupted. {_AFTER[job].format(**options)}") from error
     except PipelineError:
         raise
-    except psycopg.Error as error:
-        raise PipelineError(f"Database error: {str(error).strip()}") from error
     except Exception as error:
-        # Spark wraps an error of a task or worker in the text of a Java error.
-        told = _RAISED.search(str(error))
-        if told is None:
-            raise
-        raise PipelineError(told[1].strip()) from error
+        raise PipelineError(in_one_line(error)) from error
     finally:
         bar.clear()
 
@@ -80,14 +80,17 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
     # The session is created first: it checks for the packages that the jobs' modules import.
     spark = local_session(
         f"pgqueue {job}",
-        cores=options.pop("cores", None),
-        memory=options.pop("memory", "1g"),
+        cores=options.get("cores"),
+        memory=options.get("memory") or "1g",
+        is_quiet=not options.get("traceback"),
     )
     import_module("pyspark_pgqueue.executors").check(spark)
     function = getattr(import_module(f"pyspark_pgqueue.{_MODULES.get(job, job)}"), job)
-    if job in {"export", "rollup"}:
-        options["tell"] = bar.say
-    result = function(spark, url, **_chosen(job, options), progress=bar)
+    given = {**options, "tell": bar.say, "progress": bar}
+    taken = inspect.signature(function).parameters
+    result = function(
+        spark, url, **{k: v for k, v in given.items() if k in taken and v is not None}
+    )
     bar.clear()
     if job == "verify":
         for finding in result:
@@ -97,28 +100,6 @@ def _run(job: str, url: str, options: dict[str, Any], tell: Callable[[str], None
         return 0 if all(finding.agrees for finding in result) else DIFFERS
     tell(str(result))
     return 0
-
-
-# The class and the text of an error raised by a task or by the driver's Python worker.
-_RAISED = re.compile(
-    r"(?:pyspark_pgqueue\.errors\.\w+|psycopg\.\w+|adbc_driver_manager\.\w+): (.*)"
-)
-
-_AFTER = {
-    "export": "The lake is as it was, or published whole; the next call goes on from there.",
-    "rollup": "No roll-up was changed.",
-    "replay": "Messages that were sent stay sent; --id {replay_id} continues after them.",
-    "load": "Messages that were sent stay sent; --id {load_id} continues after them.",
-    "verify": "Runs that agreed stay verified.",
-}
-
-
-_MODULES = {"load": "replay"}
-
-
-def _chosen(job: str, options: dict[str, Any]) -> dict[str, Any]:
-    names = _NAMES[job]
-    return {name: options[name] for name in names if options.get(name) is not None}
 
 
 def _export(parser: Any) -> None:
@@ -146,6 +127,19 @@ def _export(parser: Any) -> None:
     )
     parser.add_argument(
         "--table", metavar="NAMESPACE.TABLE", help="turn the lake into this Iceberg table"
+    )
+    parser.add_argument(
+        "--expire-snapshots",
+        type=_length,
+        metavar="TIME",
+        help="the table's snapshots older than this expire, as 7d (default: none)",
+    )
+    parser.add_argument(
+        "--body-schema",
+        action=_Schemas,
+        dest="body_schemas",
+        metavar="QUEUE=SCHEMA",
+        help="columns for fields of the queue's bodies: DDL, infer or evolve; repeatable",
     )
 
 
@@ -190,14 +184,23 @@ _ARGUMENTS: dict[str, Callable[[Any], None]] = {
     "load": _load,
     "verify": _verify,
 }
-_SEND = ("path", "to", "where", "rate", "dry_run")
-_NAMES = {
-    "export": ("path", "queues", "holds_retention", "max_files", "anew", "table", "tell"),
-    "rollup": ("seconds", "from_at", "to_at", "every", "lake", "tell"),
-    "replay": (*_SEND, "queue", "replay_id"),
-    "load": (*_SEND, "format", "load_id"),
-    "verify": ("path", "every"),
-}
+
+
+class _Schemas(argparse.Action):
+    """Collects QUEUE=SCHEMA in a dictionary."""
+
+    def __call__(self, parser: Any, given: Any, value: Any, option: Any = None) -> None:
+        queue, equals, schema = value.partition("=")
+        if not (queue and equals and schema):
+            parser.error(f"{option} is QUEUE=SCHEMA, as in orders='id bigint', not {value!r}")
+        setattr(given, self.dest, {**(getattr(given, self.dest) or {}), queue: schema})
+
+
+def _length(text: str) -> dt.timedelta:
+    length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
+    if length is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: write 30m, 12h or 7d")
+    return length
 
 
 def _moment(text: str) -> dt.datetime:

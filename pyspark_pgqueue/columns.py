@@ -13,9 +13,12 @@ from pyspark_pgqueue.errors import InvalidOption
 __all__ = [
     "ARCHIVE",
     "CONSUMED",
+    "CORRUPT",
     "COUNTS",
     "JSON",
+    "LAKE",
     "LIVE",
+    "SENT",
     "Column",
     "ddl",
     "needs_message",
@@ -87,6 +90,21 @@ COUNTS = {
     "newest": Column("timestamp", "max(a.enqueued_at)"),
 }
 
+#: Columns of rows to send, and the message's column that each one is for.
+SENT = {
+    "body": "body",
+    "queue": "queue_id",
+    "headers": "headers",
+    "delay": "delay",
+    "priority": "priority",
+    "group": "group_key",
+    "group_key": "group_key",
+    "dedup_key": "dedup_key",
+}
+
+#: The column with the text of a body that does not fit its type, as in Spark's own JSON reader.
+CORRUPT = "_corrupt_record"
+
 #: Columns that hold JSON: read as text, or as the type that a schema gives them.
 JSON = {"body", "headers", "result"}
 
@@ -108,7 +126,7 @@ def found(columns: dict[str, Column], name: str) -> Column:
 
 def stored(names: Iterable[str]) -> list[str]:
     """The columns of a schema that the database stores."""
-    return [name for name in names if name != "_corrupt_record"]
+    return [name for name in names if name != CORRUPT]
 
 
 def needs_message(columns: dict[str, Column], names: Iterable[str]) -> bool:
@@ -121,3 +139,7 @@ def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
     return ", ".join(
         f"{found(columns, name).sql.replace('{queue}', queue)} AS {name}" for name in names
     )
+
+
+#: The schema of a lake; queue and day are in the files' paths.
+LAKE = f"{ddl(ARCHIVE, [name for name in ARCHIVE if name != 'queue'])}, queue string, date string"

@@ -4,7 +4,8 @@ Spark has committed it.
 An offset names the deliveries in its batch. Spark writes the offset down before it runs the batch.
 A killed driver therefore delivers the same messages again when it restarts from its checkpoint: at
 least once, and exactly once into a sink that recognises a batch by its number. If the driver never
-comes back, no message is lost: its leases expire, and other consumers get the messages.
+comes back, no message is lost: its leases expire, and other consumers get the messages. A batch
+that fails again and again is served in part (:mod:`.serving`).
 """
 
 from __future__ import annotations
@@ -12,30 +13,32 @@ from __future__ import annotations
 import datetime as dt
 import math
 import threading
+import uuid
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from django_pgqueue.bare import BareRunner, open_queues
+from django_pgqueue.bare import open_queues
 from django_pgqueue.engine.metrics.measuring import metrics
 from django_pgqueue.engine.queue import OpenQueue
-from django_pgqueue.engine.settle.outcomes import complete
-from django_pgqueue.engine.settle.settling import set_vt
+from django_pgqueue.engine.settle.outcomes import complete, fail, retry
+from django_pgqueue.engine.settle.settling import by_receipts, hold
 from django_pgqueue.types import Receipt
-from pyspark_pgqueue import arrow, columns, planning, taking
-from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
-from pyspark_pgqueue.executors import Landing
+from pyspark_pgqueue import columns, planning, refusals, serving, taking
+from pyspark_pgqueue.errors import DataLost, InvalidOption
 from pyspark_pgqueue.filters import literal
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.planning import Task
+from pyspark_pgqueue.serving import Serving
+from pyspark_pgqueue.stream import Stream, runner
 from pyspark_pgqueue.taking import Taken
 
 __all__ = ["Batch", "QueueStream"]
@@ -48,9 +51,8 @@ PER_TASK = 2_500
 EXTENSIONS = 3
 #: Seconds between two reads of an empty queue; Spark asks every 10 ms.
 IDLE = 0.1
-#: Seconds between two counts of the backlog, and the number at which counting stops.
+#: Seconds between two counts of the backlog for the query's progress.
 COUNT_EVERY = 5.0
-COUNT_TO = 100_000
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Batch:
     number: int = 0
     deliveries: tuple[Taken, ...] = ()
     system: str = ""
+    stream: str = ""
+    #: Messages that come first in the queue, one of which made an earlier batch fail.
+    suspects: int = 0
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Batch:
@@ -73,28 +78,43 @@ class Batch:
             Taken(int(each["queue"]), tuple(each["leases"]), bool(each["groups"]))
             for each in value["taken"]
         )
-        return cls(int(value["n"]), deliveries, str(value["sys"]))
+        stream, suspects = str(value.get("stream", "")), int(value.get("suspects", 0))
+        return cls(int(value["n"]), deliveries, str(value["sys"]), stream, suspects)
 
     def as_dict(self) -> dict[str, Any]:
         taken = [
             {"queue": each.queue_id, "groups": each.grouped, "leases": list(each.parts)}
             for each in self.deliveries
         ]
-        return {"n": self.number, "taken": taken, "sys": self.system}
+        offset = {"n": self.number, "taken": taken, "sys": self.system, "stream": self.stream}
+        return {**offset, "suspects": self.suspects}
+
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.deliveries)
 
 
-class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver while the query runs; only ``read`` runs on executors."""
+class Held(NamedTuple):
+    """The deliveries of one queue in a batch, in the order in which they are served."""
+
+    queue: OpenQueue
+    grouped: bool
+    timeout: dt.timedelta
+    receipts: list[Receipt]
+
+
+class QueueStream(Stream):
+    """A queue as a stream."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
-        self._open: BareRunner | None = None
+        super().__init__(options, schema)
         self._keeper: _Keeper | None = None
-        #: The batch that is leased and not yet acknowledged, and the number of the last
-        #: acknowledged one.
+        #: The batch that is leased and not yet acknowledged, how it is served, and the number of
+        #: the last acknowledged one.
         self._batch: Batch | None = None
+        self._serving = Serving()
         self._acknowledged: int | None = None
+        self._suspects = 0
         #: With Trigger.AvailableNow: the newest message of each queue when the query began.
         self._newest: dict[int, int] | None = None
         self._looked_at = float("-inf")
@@ -108,7 +128,7 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         server = planning.server(self._connection)
         if server.is_replica:
             raise InvalidOption("A standby cannot lease messages: consume from the primary.")
-        return Batch(system=server.system).as_dict()
+        return Batch(system=server.system, stream=uuid.uuid4().hex).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.max_rows or USUAL_BATCH)
@@ -118,22 +138,36 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         last = Batch.parse(start)
-        self._check_server(last)
+        self._check_batch(last)
         # Spark asks for the next batch after it has committed the previous one.
         self._acknowledge(last)
         if self._batch is not None:
             return self._batch.as_dict()
-        if self._newest is None and monotonic() - self._looked_at < IDLE:
+        if self._newest is None and not self._may_look():
             return start
         # Always limited, since the whole batch is in flight.
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else USUAL_BATCH
+        if self._suspects:
+            most = min(most, math.ceil(self._suspects / 2))
         taken = self._lease(most, last.number)
         if not taken:
             self._looked_at = monotonic()
             return start
-        self._batch = Batch(last.number + 1, tuple(taken), last.system)
-        self._keep(self._batch)
+        self._batch = replace(
+            last, number=last.number + 1, deliveries=tuple(taken), suspects=self._suspects
+        )
+        self._serving = Serving()
+        self._keep(self._held(self._batch, 1))
         return self._batch.as_dict()
+
+    def _may_look(self) -> bool:
+        """Whether it is time for a read, and enough messages are there."""
+        if monotonic() - self._looked_at < IDLE:
+            return False
+        if self._suspects or self._patience.is_over(lambda most: self._readable()):
+            return True
+        self._looked_at = monotonic()
+        return False
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         batch = Batch.parse(end)
@@ -141,14 +175,17 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if self._batch is None:
             # Spark delivers this batch again after a restart.
-            self._check_server(batch)
-            self._batch = batch
-            self._keep(batch).extend()
+            self._check_batch(batch)
+            self._batch, self._serving = batch, self._serve_again(batch)
+            self._keep(self._held(batch, self._serving.tries))
         return [InputPartition(task) for task in self._tasks(batch)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition is not None and partition.value is not None:
-            yield from arrow.read(self.options.url, partition.value, self.schema)
+            task: Task = partition.value
+            if task.first:
+                task = replace(task, first=task.first.format(written=serving.written()))
+            yield from super().read(InputPartition(task))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._acknowledge(Batch.parse(end))
@@ -157,11 +194,10 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Report the backlog in the query's progress, the only place Spark offers for it."""
         if monotonic() - self._counted_at >= COUNT_EVERY:
             found = [metrics(queue) for queue in self._queues()]
+            oldest = max((each.oldest_age or 0.0 for each in found), default=0.0)
             self._backlog = {
                 "lagMessages": sum(each.visible + each.waiting for each in found),
-                "lagSeconds": round(
-                    max((each.oldest_age or 0.0 for each in found), default=0.0), 1
-                ),
+                "lagSeconds": round(oldest, 1),
             }
             self._counted_at = monotonic()
         return {**self._backlog, "redelivered": self._redelivered}
@@ -172,36 +208,27 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._keeper is not None:
             self._keeper.end()
-        if self._open is not None:
-            self._open.session.close()
+        super().stop()
 
     # Leases
 
-    @property
-    def _runner(self) -> BareRunner:
-        if self._open is None or self._open.session.closed:
-            self._open = _runner(self.options.url)
-        return self._open
-
-    @property
-    def _connection(self) -> psycopg.Connection[Any]:
-        return self._runner.session
-
     def _queues(self, condition: str = "true") -> list[OpenQueue]:
         """The chosen queues of which a condition is true."""
-        ids = [pk for pk, _ in planning.queues(self._connection, self.options)]
+        chosen = planning.queues(self._connection, self.options, may_be_dropped=True)
+        there = {name.lower() for _, name in chosen}
+        for name in self.options.subscribe:
+            if name.lower() not in there:
+                self._lost(DataLost(name, dropped=True))
+        ids = [pk for pk, _ in chosen]
         return open_queues(self._runner, f"id = ANY(%(ids)s) AND {condition}", {"ids": ids})
 
-    def _check_server(self, batch: Batch) -> None:
-        if not self.options.fail_on_server_change or self._acknowledged is not None:
-            return
-        system = planning.server(self._connection).system
-        if batch.system != system:
-            raise ServerChanged(
-                f"The checkpoint was made with another server (system identifier {batch.system}, "
-                f"this one has {system}), where ids name other messages. Start from a new "
-                f"checkpoint, or set failOnServerChange=false after pg_upgrade."
-            )
+    def _readable(self) -> int:
+        found = [metrics(queue) for queue in self._queues("NOT paused")]
+        return sum(each.visible + each.waiting for each in found)
+
+    def _check_batch(self, batch: Batch) -> None:
+        if self._acknowledged is None:
+            self._check_server(batch.system, planning.server(self._connection))
 
     def _lease(self, most: int, turn: int) -> list[Taken]:
         """Lease up to ``most`` messages. Queues take turns, and each leaves its unused share to the
@@ -227,88 +254,154 @@ class QueueStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _timeout(self, queue: OpenQueue) -> dt.timedelta:
         return dt.timedelta(seconds=self.options.visibility_timeout or queue.visibility_timeout)
 
-    def _keep(self, batch: Batch) -> _Keeper:
-        """Extend the leases of a batch for as long as the batch runs."""
-        keeper = self._keeper or _Keeper(self.options.url)
-        opened = self._opened(batch)
-        keeper.keep(
-            [
-                (opened[each.queue_id], list(each), self._timeout(opened[each.queue_id]))
-                for each in batch.deliveries
-                if each.queue_id in opened
-            ]
-        )
-        if self._keeper is None:
-            self._keeper = keeper
-            keeper.start()
-        return keeper
-
-    def _opened(self, batch: Batch) -> dict[int, OpenQueue]:
-        """The queues of a batch that still exist, by id."""
+    def _held(self, batch: Batch, tries: int) -> list[Held]:
+        """The deliveries of a batch that was served so often, of queues that still exist."""
         ids = [each.queue_id for each in batch.deliveries]
         found = open_queues(self._runner, "id = ANY(%(ids)s)", {"ids": ids})
-        return {queue.id: queue for queue in found}
+        opened = {queue.id: queue for queue in found}
+        return [
+            Held(
+                opened[each.queue_id],
+                each.grouped,
+                self._timeout(opened[each.queue_id]),
+                [
+                    Receipt(receipt.id, receipt.read_ct + tries - 1, receipt.read_at)
+                    for receipt in sorted(each)
+                ],
+            )
+            for each in batch.deliveries
+            if each.queue_id in opened
+        ]
+
+    def _keep(self, held: list[Held]) -> None:
+        """Extend the leases of a batch for as long as the batch runs."""
+        if self._keeper is None:
+            self._keeper = _Keeper(self.options.url)
+            self._keeper.start()
+        self._keeper.keep(held)
+
+    def _serve_again(self, batch: Batch) -> Serving:
+        """Count a delivery of the batch's messages, and choose how many to serve."""
+        with self._runner.transaction():
+            before = serving.load(self._connection, batch.stream, batch.number)
+            held = self._held(batch, before.tries)
+            total = sum(len(each.receipts) for each in held)
+            served = total if before.served is None else before.served
+            after = Serving(before.tries + 1, before.served)
+            for each in held:
+                first, most = each.receipts[0], each.queue.max_deliveries
+                if served == 1 and first.read_ct >= most:
+                    self._dead_letter(each.queue, first)
+                    served = 0
+                if after.planned is None:  # the first message of the batch
+                    deliveries = first.read_ct + 1
+                    planned = served and serving.part(total, after.tries, deliveries, most)
+                    after = replace(after, planned=planned, served=served and before.served)
+                hold(each.queue, each.receipts, each.timeout, more=1)
+            serving.store(self._connection, batch.stream, batch.number, after)
+        return after
+
+    def _dead_letter(self, queue: OpenQueue, receipt: Receipt) -> None:
+        """Dead-letter a message with which a batch failed as often as it may be delivered."""
+        error = refusals.error_of(self._connection, receipt.id)
+        told = f"the last error: {error}" if error else "the driver's log has the error"
+        text = f"gave up after {receipt.read_ct} deliveries, the last alone in a batch; {told}"
+        fail(queue, {receipt: text}, reason="max_deliveries")
 
     def _acknowledge(self, batch: Batch) -> None:
-        """Archive a batch that Spark has committed. Archiving it a second time changes nothing."""
+        """Archive a batch that Spark has committed, and give back the part that was not served.
+        Doing it a second time changes nothing.
+        """
         if batch.number == self._acknowledged:
             return
         if self._keeper is not None:
             self._keeper.keep([])
-        opened = self._opened(batch)
-        lost = sum(
-            len(complete(opened[each.queue_id], list(each)).lost)
-            for each in batch.deliveries
-            if each.queue_id in opened
-        )
+        self._suspects = 0
+        if batch.deliveries:
+            with self._runner.transaction():
+                self._settle(batch)
         self._acknowledged = batch.number
         if self._batch is not None and self._batch.number <= batch.number:
             self._batch = None
+
+    def _settle(self, batch: Batch) -> None:
+        done = serving.load(self._connection, batch.stream, batch.number)
+        held = self._held(batch, done.tries)
+        total = sum(len(each.receipts) for each in held)
+        served = total if done.served is None else done.served
+        if served:  # else the message at fault is dead-lettered
+            self._suspects = total - served or max(batch.suspects - total, 0)
+        if done.acknowledged:
+            return
+        lost = 0
+        for queue, grouped, timeout, receipts in held:
+            mine, rest = receipts[:served], receipts[served:]
+            served -= len(mine)
+            if grouped:  # others may have set followers back since the last extension
+                hold(queue, mine, timeout)
+            refused = refusals.acknowledged(self._connection, (r.id for r in mine))
+            gone: list[Any] = complete(queue, [r for r in mine if r.id not in refused]).lost
+            if errors := {r: refused[r.id] for r in mine if r.id in refused}:
+                if self.options.retries_refused:
+                    gone += retry(
+                        queue, dict.fromkeys(errors, timeout.total_seconds()), errors=errors
+                    ).lost
+                else:
+                    gone += fail(queue, errors).lost
+            lost += len(gone) - len(taking.archived(queue, gone))
+            by_receipts(queue, "release", rest, {"deliveries": done.tries})
+            if refused or done.tries > 1:
+                # Doing it again must not complete what was only given back.
+                done = replace(done, acknowledged=True)
+        if done.acknowledged:
+            serving.store(self._connection, batch.stream, batch.number, done)
         if lost:
             self._redelivered += lost
             warnings.warn(
-                f"{lost} messages of batch {batch.number} were delivered to other consumers too: "
-                f"their leases ran out while this stream was stopped or cut off. A longer "
-                f"visibilityTimeout makes that rarer.",
-                stacklevel=2,
+                f"{lost} messages of batch {batch.number} are delivered again: while this "
+                f"stream was stopped or cut off their leases ran out, and others had them or the "
+                f"head of their group. A longer visibilityTimeout makes that rarer.",
+                stacklevel=4,
             )
 
     # Tasks
 
     def _tasks(self, batch: Batch) -> list[Task]:
         names = columns.stored(self.schema.names)
-        opened = self._opened(batch)
-        for each in batch.deliveries:
-            if each.queue_id not in opened:
-                lost = DataLost(f"#{each.queue_id}", dropped=True)
-                if self.options.fail_on_data_loss:
-                    raise lost
-                warnings.warn(str(lost), stacklevel=2)
-        pieces = [
-            (len(receipts), self._statement(opened[each.queue_id], receipts, names))
-            for each in batch.deliveries
-            if each.queue_id in opened
-            for receipts in self._slices(opened[each.queue_id], each)
-        ]
+        held = self._held(batch, self._serving.tries)
+        there = {each.queue.id for each in held}
+        for taken in batch.deliveries:
+            if taken.queue_id not in there:
+                self._lost(DataLost(f"#{taken.queue_id}", dropped=True))
+        left = self._serving.planned
+        pieces: list[tuple[int, str]] = []
+        for each in held:
+            served = each.receipts[:left]
+            left = left and left - len(served)
+            pieces += [
+                (len(receipts), self._statement(each.queue, receipts, names))
+                for receipts in self._slices(each._replace(receipts=served))
+            ]
+        first = serving.reading(batch.stream, batch.number, self._serving)
         tasks: list[Task] = []
         statements: list[str] = []
         filled = 0
         for size, statement in pieces:
             if statements and filled + size > self._per_task:
-                tasks.append(Task(tuple(statements)))
+                tasks.append(Task(tuple(statements), first=first))
                 statements, filled = [], 0
             statements.append(statement)
             filled += size
-        return [*tasks, Task(tuple(statements))] if statements else tasks
+        return [*tasks, Task(tuple(statements), first=first)] if statements else tasks
 
     @property
     def _per_task(self) -> int:
         return min(PER_TASK, self.options.rows_per_partition)
 
-    def _slices(self, queue: OpenQueue, deliveries: Taken) -> list[list[Receipt]]:
+    def _slices(self, held: Held) -> list[list[Receipt]]:
         """Slices of about equal size. Messages of a FIFO group stay in one slice, in order."""
-        receipts = sorted(deliveries)
-        groups = taking.groups_of(queue, receipts) if deliveries.grouped else {}
+        queue, grouped, _, receipts = held
+        groups = taking.groups_of(queue, receipts) if grouped else {}
         number = max(math.ceil(len(receipts) / self._per_task), self.options.min_partitions, 1)
         slices: list[list[Receipt]] = [[] for _ in range(number)]
         for place, receipt in enumerate(receipts):
@@ -334,38 +427,34 @@ def _list(values: Sequence[int]) -> str:
     return ",".join(map(str, values))
 
 
-def _runner(url: str) -> BareRunner:
-    return BareRunner(planning.connect(url), {"EXACT_COUNT_LIMIT": COUNT_TO})
-
-
 class _Keeper(threading.Thread):
     """Extends leases for as long as the process lives."""
 
     def __init__(self, url: str) -> None:
         super().__init__(name="pgqueue leases", daemon=True)
         self.url = url
-        self._held: list[tuple[OpenQueue, list[Receipt], dt.timedelta]] = []
+        self._held: list[Held] = []
         self._every = 1.0
         self._over = False
         self._changed = threading.Event()
         # Held while extending or ending leases: both write the same rows.
         self._busy = threading.Lock()
 
-    def keep(self, held: list[tuple[OpenQueue, list[Receipt], dt.timedelta]]) -> None:
+    def keep(self, held: list[Held]) -> None:
         """Extend exactly these leases from now on."""
         with self._busy:
             self._held = held
-            timeouts = [timeout.total_seconds() for _, _, timeout in held]
+            timeouts = (each.timeout.total_seconds() for each in held)
             self._every = min(timeouts, default=3600.0) / EXTENSIONS
         self._changed.set()
 
-    def extend(self) -> None:
+    def _extend(self) -> None:
         with self._busy:
             if self._held:
-                runner = _runner(self.url)
-                with runner.session:
-                    for queue, receipts, timeout in self._held:
-                        set_vt(replace(queue, runner=runner), receipts, timeout)
+                opened = runner(self.url)
+                with opened.session:
+                    for queue, _, timeout, receipts in self._held:
+                        hold(replace(queue, runner=opened), receipts, timeout)
 
     def run(self) -> None:
         while not self._over:
@@ -373,7 +462,7 @@ class _Keeper(threading.Thread):
                 self._changed.clear()
                 continue
             try:
-                self.extend()
+                self._extend()
             except psycopg.Error as error:
                 warnings.warn(
                     f"Leases could not be extended ({error}): others may get the messages too, "

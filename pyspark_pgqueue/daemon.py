@@ -25,8 +25,11 @@ SHARED = (
     "pyarrow.parquet",
     "adbc_driver_postgresql.dbapi",
     "psycopg",
-    "pyspark_pgqueue.source",
+    "pyspark_pgqueue.arrow",
     "pyspark_pgqueue.lake",
+    "pyspark_pgqueue.reading",
+    "pyspark_pgqueue.sink",
+    "pyspark_pgqueue.staging",
 )
 
 if __name__ == "__main__":

@@ -9,32 +9,48 @@
   x TableRewritten        a table was rewritten (VACUUM FULL, CLUSTER) between plan and read
   x ReplicaLags           a replica did not catch up with the planned read
   x StagingLost           staged rows are gone, as after a server crash
+  x Refused               raised by a sink's function: it refuses messages by their ids
   x JobRunning            the same job is running elsewhere
+  x Interrupted           a job was interrupted by SIGINT or SIGTERM
+  x StoreFailed           a lake's disk or object store refuses
   x LakeDiffers           a lake's files differ from the recorded ones
 """
 
 from __future__ import annotations
 
 import copyreg
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
     "DataLost",
     "ExecutorsLack",
+    "Interrupted",
     "InvalidOption",
     "JobRunning",
     "LakeDiffers",
     "PipelineError",
+    "Refused",
     "ReplicaLags",
     "ServerChanged",
     "SparkMissing",
     "StagingLost",
+    "StoreFailed",
     "TableRewritten",
+    "in_one_line",
 ]
+
+# The last line of a traceback. Spark puts those of tasks and workers into its error's text.
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
+_OURS = "pyspark_pgqueue.errors."
 
 
 class PipelineError(Exception):
     """The base class of all errors that the pipeline raises."""
+
+    #: The exit code of a job that raises it.
+    exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled as the final text: some constructors compose it from other arguments.
@@ -114,9 +130,54 @@ class StagingLost(PipelineError):
         )
 
 
+class Refused(PipelineError):
+    """Raised by a sink's function for messages that it refuses: a dict of ids and errors, or ids.
+
+    >>> Refused({7: "no price"}).errors, Refused([8]).errors
+    ({7: 'no price'}, {8: 'refused'})
+    """
+
+    def __init__(self, messages: Mapping[int, str] | Iterable[int]) -> None:
+        if not isinstance(messages, Mapping):
+            messages = dict.fromkeys(messages, "refused")
+        self.errors = {int(pk): str(error) for pk, error in messages.items()}
+        super().__init__(f"refused: {self.errors}")
+
+
+class Interrupted(PipelineError):
+    """A job was interrupted; the message says what is done."""
+
+    exit_code = 130
+
+
 class JobRunning(PipelineError):
     """Another process runs this job on the same lake or the same roll-up."""
 
 
+class StoreFailed(PipelineError):
+    """A lake's disk or object store cannot be reached, read or written."""
+
+
 class LakeDiffers(PipelineError):
     """A file of the lake is missing, or is not what its run recorded."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error's text without the traceback that Spark puts into it.
+
+    >>> in_one_line(ValueError("no such thing\\n  at line 7"))
+    'ValueError: no such thing'
+    """
+    text = str(error).strip()
+    if isinstance(error, PipelineError):
+        return text
+    if raised := _RAISED.findall(text):
+        told = next((each for each in raised if each.startswith(_OURS)), raised[-1])
+        return str(told.partition(": ")[2] if told.startswith(_OURS) else told).strip()
+    first = text.partition("\n")[0].partition(" SQLSTATE: ")[0]
+    is_of_psycopg = type(error).__module__.startswith("psycopg")
+    if is_of_psycopg and getattr(error, "sqlstate", None) is None:
+        return f"No connection to the database: {first}. Check its address, and whether it runs."
+    if first.startswith("["):  # an error of Spark's that names its class
+        return first
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,35 +1,32 @@
 """The export job: appends newly archived messages to a Parquet lake.
 
-A run exports a span of transactions: from the end of the last run up to the oldest transaction
-still open, below which nothing can appear any more. The database records the span before the run
-starts. A run that dies is repeated over the same span; one that dies while publishing is finished.
-Every message is in the lake exactly once.
+A run exports the messages of some transactions: from the end of the last good run up to the oldest
+transaction still open, below which nothing can appear any more. The database records each run
+(:mod:`.runs`), so that every message is in the lake exactly once, whatever dies.
 """
 
 from __future__ import annotations
 
-import json
+import datetime as dt
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 
-from pyspark_pgqueue import arrow, executors, iceberg, lake, planning
+from pyspark_pgqueue import arrow, body_columns, executors, iceberg, planning, runs
+from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.columns import ARCHIVE
-from pyspark_pgqueue.errors import InvalidOption, JobRunning, ServerChanged
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
 from pyspark_pgqueue.options import ROWS_PER_TASK, Options
 from pyspark_pgqueue.progress import Progress, interrupts_held, quiet
-from pyspark_pgqueue.stores import File, address, open_at
+from pyspark_pgqueue.runs import Lake, Manifest, Run
+from pyspark_pgqueue.stores import File, address
 
 __all__ = ["Summary", "export"]
 
 NAMES = tuple(ARCHIVE)
-LOCK = "pgqueue export"
 
 
 @dataclass(frozen=True)
@@ -42,30 +39,20 @@ class Summary:
     bytes: int = 0
     compacted: int = 0
     seconds: float = 0.0
-    resumed: bool = False
+    #: The failed runs whose messages this run exported.
+    resumed: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if self.run is None:
             done = "Nothing new to export"
         else:
+            instead = f" (instead of {', '.join(map(str, self.resumed))})" if self.resumed else ""
             done = (
-                f"Run {self.run}{' (resumed)' if self.resumed else ''}: {self.rows:,} messages "
-                f"in {self.files} files, {self.bytes / 1e6:.1f} MB"
+                f"Run {self.run}{instead}: {self.rows:,} messages in {self.files} files, "
+                f"{self.bytes / 1e6:.1f} MB"
             )
         merged = f"; {self.compacted} directories compacted" if self.compacted else ""
         return f"{done}{merged}, {self.seconds:.1f} s."
-
-
-@dataclass(frozen=True)
-class Run:
-    """A row of pgqueue_export_run: a lake, and the span to export to it."""
-
-    id: int
-    lake: int
-    path: str
-    from_xid: int
-    to_xid: int
-    resumed: bool
 
 
 def export(
@@ -78,231 +65,127 @@ def export(
     max_files: int = 32,
     anew: bool = False,
     table: str = "",
+    expire_snapshots: dt.timedelta | None = None,
+    body_schemas: Mapping[str, str] | None = None,
     rows_per_task: int = ROWS_PER_TASK,
     tell: Callable[[str], None] = lambda words: None,
     progress: Progress = quiet,
 ) -> Summary:
     """Export the messages archived since the last export.
 
-    ``queues`` selects the queues of a new lake. ``holds_retention`` makes retention wait for this
-    lake. Directories with more than ``max_files`` files are compacted afterwards. ``anew`` first
-    deletes the lake with its files, and then exports everything in the database. ``table`` turns
-    the lake into an Iceberg table of this name, as in ``shop.archive``.
+    Arguments:
+        queues: the queues of a new lake; none: all.
+        holds_retention: whether retention waits for this lake; None: as before.
+        max_files: directories with more files are compacted afterwards.
+        anew: delete the lake with its files, and export everything in the database.
+        table: turn the lake into an Iceberg table of this name, as in ``shop.archive``.
+        expire_snapshots: the table's snapshots older than this expire; None: none does.
+        body_schemas: by queue, the fields of its bodies that become columns: DDL, ``infer`` or
+            ``evolve`` (:mod:`.body_columns`).
+        tell: called with each notice.
 
     >>> print(export(spark, url, "/lake"))
     Run 1: 1,000,000 messages in 12 files, 43.0 MB, 4.1 s.
 
-    If interrupted before publishing, it leaves nothing in the lake, and the next call repeats the
-    span. An interruption during publishing takes effect afterwards.
+    If interrupted before publishing, it leaves nothing in the lake. An interruption during
+    publishing takes effect afterwards.
 
-    Raises JobRunning when the lake is being exported to, and ServerChanged.
+    Raises JobRunning when the lake is being exported to, InvalidOption, StoreFailed and
+    ServerChanged.
     """
     started = time.monotonic()
     path = address(path)
-    open_at(path)  # raises if the address is invalid
-    if table:
-        iceberg.check(table)
-    executors.check(spark, path)
-    with planning.connect(url) as connection:
+    with (
+        planning.connect(url) as connection,
+        runs.locked(connection, path),
+        runs.recorded(connection, path),
+    ):
+        # Before anything is recorded or deleted.
+        files.check(path)
+        if table:
+            iceberg.check(table)
+        executors.check(spark, path)
         if anew:
-            _delete_lake(connection, path)
-        number, table = _open_lake(connection, path, list(queues), holds_retention, table)
-        with _locked(connection, number, path):
-            _finish_publishing(connection, number, path, tell)
-            lake.sweep(path)
-            options = replace(
-                Options.parse({"url": url}),
-                subscribe=tuple(_queues_of(connection, number)),
-                rows_per_partition=rows_per_task,
-            )
-            run = _unfinished(connection, number, path) or _begin(connection, options, number, path)
-            summary = Summary(None)
-            if run is not None:
-                summary = _export_run(spark, connection, options, run, tell, progress)
-            compacted = _compact(spark, connection, number, path, max_files, tell, progress)
-            if table and summary.run is None and not compacted:
-                iceberg.register(path, table)  # the lake has just become a table
+            _delete(connection, path)
+        asked = (queues, holds_retention, table, bool(files.files_in(path)))
+        lake = runs.open_lake(connection, path, *asked)
+        if (dead := runs.unfinished(connection, lake)) is not None:
+            number, manifest = dead
+            tell(f"Run {number}: finishing an interrupted run")
+            with interrupts_held():
+                _finish(connection, lake, number, Manifest.parse(manifest))
+            lake = runs.open_lake(connection, path, *asked)
+        files.sweep(path)
+        options = replace(
+            Options.parse({"url": url}), subscribe=lake.queues, rows_per_partition=rows_per_task
+        )
+        low, high = lake.exported_below, planning.server(connection).now.xmin
+        schemas = body_columns.declare(
+            connection, options, lake.body_schemas, body_schemas or {}, (low, high), tell
+        )
+        lake = runs.store_schemas(connection, lake, schemas)
+        summary = Summary(None)
+        if _has_new(connection, options, low, high):
+            run = runs.begin(connection, lake, "EXPORT", low, high)
+            summary = _export_run(spark, connection, options, lake, run, tell, progress)
+        else:
+            runs.exported(connection, lake.id, max(low, high))
+        compacted = _compact(spark, connection, lake, max_files, expire_snapshots, tell, progress)
+        if table and summary.run is None and not compacted:
+            _register(connection, lake)  # the lake has just become a table
     return replace(summary, compacted=compacted, seconds=time.monotonic() - started)
 
 
-def _open_lake(
-    connection: psycopg.Connection[Any],
-    path: str,
-    queues: list[str],
-    holds: bool | None,
-    table: str,
-) -> tuple[int, str]:
-    """The lake's number and its Iceberg table; registers a new lake."""
-    server = planning.server(connection)
-    known = connection.execute("SELECT 1 FROM pgqueue_lake WHERE path = %s", [path]).fetchone()
-    if known is None and lake.files_in(path):
-        raise InvalidOption(
-            f"{path} has files of a lake that this database does not know, so messages would be "
-            f"duplicated. Export to an empty path, or delete these files (--anew does)."
-        )
-    row = connection.execute(
-        "INSERT INTO pgqueue_lake "
-        "(path, queues, holds_retention, exported_below, system, iceberg) "
-        "VALUES (%(path)s, %(queues)s, coalesce(%(holds)s, false), 0, %(system)s, %(table)s) "
-        "ON CONFLICT (path) DO UPDATE SET "
-        "holds_retention = coalesce(%(holds)s, pgqueue_lake.holds_retention), "
-        "iceberg = coalesce(nullif(pgqueue_lake.iceberg, ''), excluded.iceberg) "
-        "RETURNING id, queues, system, exported_below, iceberg",
-        {
-            "path": path,
-            "queues": json.dumps(queues),
-            "holds": holds,
-            "system": server.system,
-            "table": table,
-        },
-    ).fetchone()
-    assert row is not None
-    number, chosen, system, exported_below, registered = row
-    if table and table != registered:
-        raise InvalidOption(
-            f"The lake {path} is already the table {registered}. Leave the table out, or delete "
-            f"the lake and export it again (--anew)."
-        )
-    if queues and sorted(queues) != sorted(chosen):
-        raise InvalidOption(
-            f"The lake {path} contains {', '.join(chosen) or 'every queue'}: with other queues, "
-            f"their earlier messages would be missing. Export to another path."
-        )
-    if system != server.system or exported_below > server.now.xmax:
-        raise ServerChanged(
-            f"The lake {path} was exported from another server, or from a later state of this "
-            f"one, with other transaction numbers. Export to another path, or delete the lake's "
-            f"files and export the database again (--anew)."
-        )
-    planning.check_server(connection, server)
-    return int(number), str(registered)
-
-
-def _delete_lake(connection: psycopg.Connection[Any], path: str) -> None:
+def _delete(connection: psycopg.Connection[Any], path: str) -> None:
     """Delete a lake's files, and its rows and runs in the database."""
-    row = connection.execute(
-        "SELECT id, iceberg FROM pgqueue_lake WHERE path = %s", [path]
-    ).fetchone()
-    number, table = row or (0, "")
-    with _locked(connection, number, path):
-        if table:
-            iceberg.drop(table)
-        connection.execute("DELETE FROM pgqueue_lake WHERE id = %s", [number])
-        lake.delete(path)
+    if table := runs.delete(connection, path):
+        iceberg.drop(table)
+    files.delete(path)
 
 
-def _queues_of(connection: psycopg.Connection[Any], number: int) -> list[str]:
-    row = connection.execute("SELECT queues FROM pgqueue_lake WHERE id = %s", [number]).fetchone()
-    assert row is not None
-    return [str(name) for name in row[0]]
-
-
-@contextmanager
-def _locked(connection: psycopg.Connection[Any], number: int, path: str) -> Iterator[None]:
-    """Allow one export per lake at a time. The lock ends with the process."""
-    row = connection.execute(
-        "SELECT pg_try_advisory_lock(hashtext(%s), %s)", [LOCK, number]
-    ).fetchone()
-    if row != (True,):
-        raise JobRunning(f"Another process is exporting to {path}. Wait for it, or stop it.")
-    try:
-        yield
-    finally:
-        # Unlocked explicitly: the server may notice the closed connection only after the next
-        # export starts.
-        with suppress(psycopg.Error):
-            connection.execute("SELECT pg_advisory_unlock(hashtext(%s), %s)", [LOCK, number])
-
-
-def _unfinished(connection: psycopg.Connection[Any], number: int, path: str) -> Run | None:
-    row = connection.execute(
-        "SELECT id, from_xid, to_xid FROM pgqueue_export_run "
-        "WHERE lake_id = %s AND state = 'RUNNING' AND kind = 'EXPORT'",
-        [number],
-    ).fetchone()
-    if row is None:
-        return None
-    return Run(row[0], number, path, row[1], row[2], resumed=True)
-
-
-def _begin(
-    connection: psycopg.Connection[Any], options: Options, number: int, path: str
-) -> Run | None:
-    """Record the span of a new run. Returns None if the span is empty."""
-    row = connection.execute(
-        "SELECT exported_below FROM pgqueue_lake WHERE id = %s", [number]
-    ).fetchone()
-    assert row is not None
-    low, high = row[0], planning.server(connection).now.xmin
+def _has_new(connection: psycopg.Connection[Any], options: Options, low: int, high: int) -> bool:
+    """Whether one of these transactions archived a message of the lake's queues."""
     if high <= low:
-        return None
-    condition = planning.in_window(
-        options,
-        planning.queues(connection, options),
-        Offset(Snapshot.below(low)),
-        Offset(Snapshot.below(high)),
-    )
-    found = connection.execute(
-        f"SELECT 1 FROM pgqueue_archive a WHERE {condition} LIMIT 1"
-    ).fetchone()
-    if found is None:
-        connection.execute(
-            "UPDATE pgqueue_lake SET exported_below = %s WHERE id = %s", [high, number]
-        )
-        return None
-    return Run(_note(connection, number, "EXPORT", low, high), number, path, low, high, False)
-
-
-def _note(
-    connection: psycopg.Connection[Any], number: int, kind: str, low: int = 0, high: int = 0
-) -> int:
-    row = connection.execute(
-        "INSERT INTO pgqueue_export_run "
-        "(lake_id, kind, state, from_xid, to_xid, rows, files, bytes, manifest, error) "
-        "VALUES (%s, %s, 'RUNNING', %s, %s, 0, 0, 0, '{}', '') RETURNING id",
-        [number, kind, low, high],
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+        return False
+    start, end = Offset(Snapshot.below(low)), Offset(Snapshot.below(high))
+    chosen = planning.queues(connection, options, may_be_dropped=True)
+    condition = planning.in_window(options, chosen, start, end)
+    found = connection.execute(f"SELECT FROM pgqueue_archive a WHERE {condition} LIMIT 1")
+    return found.fetchone() is not None
 
 
 def _export_run(
     spark: Any,
     connection: psycopg.Connection[Any],
     options: Options,
+    lake: Lake,
     run: Run,
     tell: Callable[[str], None],
     progress: Progress,
 ) -> Summary:
-    start, end = Offset(Snapshot.below(run.from_xid)), Offset(Snapshot.below(run.to_xid))
-    chosen = planning.queues(connection, options)
+    start, end = Offset(Snapshot.below(run.low)), Offset(Snapshot.below(run.high))
+    chosen = planning.queues(connection, options, may_be_dropped=True)
     planned = planning.marks(connection, options, chosen)
-    if run.from_xid == 0:
+    if run.low == 0:
         tasks = planning.cut_by_position(connection, options, NAMES, start=start, end=end)
     else:
         # New rows are few, so they are found by transaction and not by reading the whole table.
         tasks = planning.cut_by_transaction(connection, options, NAMES, start, end)
     tell(f"Run {run.id}: {len(tasks)} tasks")
-    url, path, number = options.url, run.path, run.id
+    url, path, number, schemas = options.url, lake.path, run.id, lake.body_schemas
 
     def write(place: int, task: planning.Task) -> list[File]:
-        return lake.write(path, number, place, arrow.batches(url, task))
+        return files.write(path, number, place, arrow.batches(url, task), schemas=schemas)
 
-    try:
-        parts = executors.on_executors(spark, write, tasks, progress)
-    except Exception as error:
-        connection.execute(
-            "UPDATE pgqueue_export_run SET error = %s WHERE id = %s", [str(error)[:2000], run.id]
-        )
-        raise
-    written = [file for files in parts for file in files]
+    parts = executors.on_executors(spark, write, tasks, progress)
+    written = [file for part in parts for file in part]
     for name in _lacking(start, planned, planning.marks(connection, options, chosen)):
         tell(
             f"Run {run.id} lacks messages of queue {name!r}: they were purged, or the queue was "
             f"dropped, before they were exported. --hold-retention makes retention wait."
         )
     tell(f"Run {run.id}: publishing {len(written)} files")
-    _publish(connection, run.id, run.path, written, [])
+    _publish(connection, lake, run, Manifest(written))
     rows, size = sum(f["rows"] for f in written), sum(f["bytes"] for f in written)
     return Summary(run.id, rows, len(written), size, resumed=run.resumed)
 
@@ -323,102 +206,57 @@ def _lacking(
     )
 
 
-def _publish(
-    connection: psycopg.Connection[Any],
-    run: int,
-    path: str,
-    add: list[File],
-    remove: list[str],
-) -> None:
-    """Publish the files. From here on the run can only be finished, not repeated."""
-    by_queue: Counter[str] = Counter()
-    for file in add:
-        by_queue[file["to"].partition("queue=")[2].partition("/")[0]] += file["rows"]
-    manifest = {"add": add, "remove": remove, "queues": dict(by_queue)}
+def _publish(connection: psycopg.Connection[Any], lake: Lake, run: Run, manifest: Manifest) -> None:
     with interrupts_held():
-        connection.execute(
-            "UPDATE pgqueue_export_run SET state = 'PUBLISHING', manifest = %s, error = '', "
-            "rows = %s, files = %s, bytes = %s WHERE id = %s",
-            [
-                json.dumps(manifest),
-                sum(f["rows"] for f in add),
-                len(add),
-                sum(f["bytes"] for f in add),
-                run,
-            ],
-        )
-        _finish(connection, run, path, manifest)
+        runs.publishing(connection, run.id, manifest)
+        _finish(connection, lake, run.id, manifest)
 
 
-def _finish(
-    connection: psycopg.Connection[Any], run: int, path: str, manifest: dict[str, Any]
-) -> None:
-    lake.publish(path, manifest["add"])
+def _finish(connection: psycopg.Connection[Any], lake: Lake, run: int, manifest: Manifest) -> None:
+    files.publish(lake.path, manifest.add)
     # Readers of the table see complete runs only: it gets the new files before the old ones are
     # deleted.
-    if table := _table_of(connection, run):
-        iceberg.register(path, table, set(manifest["remove"]))
-    lake.remove(path, manifest["remove"])
-    with connection.transaction():
-        row = connection.execute(
-            "UPDATE pgqueue_export_run SET state = 'DONE', finished_at = clock_timestamp() "
-            "WHERE id = %s RETURNING kind, to_xid, lake_id",
-            [run],
-        ).fetchone()
-        assert row is not None
-        if row[0] == "EXPORT":
-            connection.execute(
-                "UPDATE pgqueue_lake SET exported_below = %s WHERE id = %s", [row[1], row[2]]
-            )
-    lake.sweep(path)
+    if lake.table:
+        _register(connection, lake)
+    files.remove(lake.path, manifest.delete)
+    runs.end(connection, run)
+    files.sweep(lake.path)
 
 
-def _table_of(connection: psycopg.Connection[Any], run: int) -> str:
-    row = connection.execute(
-        "SELECT l.iceberg FROM pgqueue_lake l JOIN pgqueue_export_run r ON r.lake_id = l.id "
-        "WHERE r.id = %s",
-        [run],
-    ).fetchone()
-    return str(row[0]) if row else ""
-
-
-def _finish_publishing(
-    connection: psycopg.Connection[Any], number: int, path: str, tell: Callable[[str], None]
-) -> None:
-    """Finish publishing for a process that died, and discard its compaction."""
-    for run, kind, state, manifest in connection.execute(
-        "SELECT id, kind, state, manifest FROM pgqueue_export_run "
-        "WHERE lake_id = %s AND state <> 'DONE'",
-        [number],
-    ).fetchall():
-        if state == "PUBLISHING":
-            tell(f"Run {run}: finishing an interrupted run")
-            with interrupts_held():
-                _finish(connection, run, path, manifest)
-        elif kind == "COMPACT":
-            connection.execute("DELETE FROM pgqueue_export_run WHERE id = %s", [run])
+def _register(connection: psycopg.Connection[Any], lake: Lake) -> None:
+    schema = body_columns.arrow_fields(lake.body_schemas)
+    iceberg.register(lake.path, lake.table, schema, runs.replaced(connection, lake))
 
 
 def _compact(
     spark: Any,
     connection: psycopg.Connection[Any],
-    number: int,
-    path: str,
+    lake: Lake,
     max_files: int,
+    expire: dt.timedelta | None,
     tell: Callable[[str], None],
     progress: Progress,
 ) -> int:
     """Merge the files of each directory that has too many."""
-    crowded = [places for places in lake.files_in(path).values() if len(places) > max_files]
-    if not crowded:
+    if lake.table:
+        merges = iceberg.merges(lake.path, lake.table, max_files, expire)
+    else:
+        crowded = [each for each in files.files_in(lake.path).values() if len(each) > max_files]
+        merges = [files.Merge(places, delete=places) for places in crowded]
+    if not merges:
         return 0
-    run = _note(connection, number, "COMPACT")
-    tell(f"Run {run}: compacting {len(crowded)} directories")
+    run = runs.begin(connection, lake, "COMPACT")
+    tell(f"Run {run.id}: compacting {len(merges)} directories")
+    path, number = lake.path, run.id
 
-    def merge(place: int, places: list[str]) -> list[File]:
-        return lake.merge(path, run, place, places)
+    def merge(place: int, task: files.Merge) -> list[File]:
+        return files.merge(path, number, place, task)
 
-    parts = executors.on_executors(spark, merge, crowded, progress)
-    written = [file for files in parts for file in files]
-    _publish(connection, run, path, written, [place for places in crowded for place in places])
-    return len(crowded)
+    parts = executors.on_executors(spark, merge, merges, progress)
+    manifest = Manifest(
+        [file for part in parts for file in part],
+        remove=[place for each in merges for place in each.places],
+        delete=[place for each in merges for place in each.delete],
+    )
+    _publish(connection, lake, run, manifest)
+    return len(merges)

@@ -4,6 +4,11 @@ Nothing is copied: the table's data files are the lake's, and its metadata lies 
 call brings the table up to date with the lake in one commit, so the next call completes one that
 died.
 
+A compaction must not delete files that earlier snapshots have. So it happens in two steps. The
+first writes the merged file below ``compacted``, for the table alone: readers of the files below
+``archive`` would see its rows twice. Once the snapshots with the small files have expired, the
+second step moves the rows below ``archive`` and deletes the small files.
+
 Catalogs are configured as for pyiceberg (``.pyiceberg.yaml``, or ``PYICEBERG_CATALOG__…`` in the
 environment); ``shop.archive`` is in the catalog ``default``, ``prod.shop.archive`` in ``prod``.
 """
@@ -12,18 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections import Counter
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from pyspark_pgqueue.columns import ARCHIVE
 from pyspark_pgqueue.errors import InvalidOption
-from pyspark_pgqueue.lake import files_in
+from pyspark_pgqueue.lake import COMPACTED, DATA, Merge, files_in, remove
 from pyspark_pgqueue.stores import address
 
-__all__ = ["check", "counts", "drop", "register"]
+__all__ = ["check", "counts", "drop", "merges", "register"]
 
 _TYPES = {
     "bigint": pa.int64(),
@@ -39,25 +44,25 @@ def check(name: str) -> None:
         pass
 
 
-def register(path: str, name: str, gone: Collection[str] = ()) -> None:
-    """Register all files of a lake in a table, except the files in ``gone``.
+def register(path: str, name: str, more: pa.Schema, replaced: Collection[str] = ()) -> None:
+    """Register all files of a lake in a table, except the replaced ones.
 
-    Creates the table if it does not exist, partitioned by queue and day, and adds new columns.
-    Expires the snapshots from before a compaction, since their files are deleted.
+    Creates the table if it does not exist, partitioned by queue and day, and adds the columns of
+    ``more`` and of later versions of this package.
     """
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
     with _catalog(name) as (catalog, identifier):
         table = _table(catalog, identifier, path)
-        wanted = _schema()
-        if set(wanted.names) - {field.name for field in table.schema().fields}:
-            with table.update_schema() as schema:
-                schema.union_by_name(wanted)
+        wanted = pa.schema([*_schema(), *more])
+        with table.update_schema() as schema:
+            schema.union_by_name(wanted)
         files = {
             f"{_location(path)}/{place}"
-            for places in files_in(path).values()
+            for directory in (DATA, COMPACTED)
+            for places in files_in(path, directory).values()
             for place in places
-            if place not in gone
+            if place not in replaced
         }
         there = {task.file.file_path: task.file for task in table.scan().plan_files()}
         new, over = sorted(files - set(there)), sorted(set(there) - files)
@@ -67,10 +72,57 @@ def register(path: str, name: str, gone: Collection[str] = ()) -> None:
                     snapshot.delete_data_file(there[place])
                 for file in parquet_files_to_data_files(table.io, change.table_metadata, iter(new)):
                     snapshot.append_data_file(file)
-            now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
-            table.maintenance.expire_snapshots().older_than(now).commit()
         elif new:
             table.add_files(new)
+
+
+def merges(path: str, name: str, max_files: int, expire: dt.timedelta | None) -> list[Merge]:
+    """The directories to compact. Snapshots older than ``expire`` expire first."""
+    with _catalog(name) as (catalog, identifier):
+        if not catalog.table_exists(identifier):
+            return []
+        table = catalog.load_table(identifier)
+        if expire is not None:
+            now = dt.datetime.now(dt.timezone.utc)
+            table.maintenance.expire_snapshots().older_than(now - expire).commit()
+        start = len(_location(path)) + 1
+        current = {task.file.file_path[start:] for task in table.scan().plan_files()}
+        needed = {place[start:] for place in _in_any_snapshot(table)}
+    visible = {place for places in files_in(path).values() for place in places}
+    hidden = {place for places in files_in(path, COMPACTED).values() for place in places}
+    remove(path, hidden - needed)
+    found = []
+    replaced = _by_directory(visible - current)
+    for directory, places in _by_directory(current).items():
+        merged = [place for place in places if place in hidden]
+        old = replaced.get(directory, [])
+        if merged and old and needed.isdisjoint(old):
+            found.append(Merge(merged, DATA, delete=old))
+        elif len(places) > max_files:
+            found.append(Merge(places, COMPACTED))
+    return found
+
+
+def _in_any_snapshot(table: Any) -> set[str]:
+    """The data files that a snapshot has."""
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.snapshots()
+        for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        entry.data_file.file_path
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+
+
+def _by_directory(places: Iterable[str]) -> dict[str, list[str]]:
+    """Files by the queue and the day in their paths."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for place in sorted(places):
+        found[place.partition("/")[2].rpartition("/")[0]].append(place)
+    return found
 
 
 def counts(name: str) -> dict[str, int]:

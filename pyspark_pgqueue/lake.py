@@ -4,23 +4,33 @@
 DuckDB, Polars, Athena and Spark read. A run writes files that are invisible to readers, and
 publishes them when all are written (:mod:`.stores`). The database records their names first, so
 that a run that dies while publishing is finished, not repeated.
+
+``compacted`` has the same layout, for readers of an Iceberg table: each of its files has the rows
+of several files of ``archive``, which earlier snapshots need (:mod:`.iceberg`).
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
+from pyspark.sql.types import StructType
 
-from pyspark_pgqueue.stores import STAGING, File, Sink, open_at
+from pyspark_pgqueue import body_columns
+from pyspark_pgqueue.stores import STAGING, File, Sink, explained, open_at
 
 __all__ = [
+    "COMPACTED",
     "DATA",
+    "Merge",
+    "check",
     "delete",
     "files_in",
     "merge",
@@ -30,7 +40,7 @@ __all__ = [
     "write",
 ]
 
-DATA = "archive"
+DATA, COMPACTED = "archive", "compacted"
 #: The directory of an Iceberg table's metadata.
 METADATA = "metadata"
 
@@ -43,9 +53,37 @@ _HELD = 32 * 1024 * 1024
 _ROWS_AT_ONCE = 1024
 
 
-def write(path: str, run: int, number: int, batches: Iterable[pa.RecordBatch]) -> list[File]:
-    """Write one task's rows to unpublished files; returns the files."""
-    writing = _Writing(path, run, number)
+@dataclass(frozen=True)
+class Merge:
+    """Files of one directory to merge, where to, and which files to delete then."""
+
+    places: Sequence[str]
+    to: str = DATA
+    delete: Sequence[str] = ()
+
+
+def check(path: str) -> None:
+    """Raise StoreFailed or InvalidOption unless files can be written there."""
+    with explained(path):
+        store = open_at(path)
+        place = f"{DATA}/check-{uuid.uuid4().hex}"
+        store.abandon(place, store.create(place))
+
+
+def write(
+    path: str,
+    run: int,
+    number: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    to: str = DATA,
+    schemas: Mapping[str, Any] | None = None,
+) -> list[File]:
+    """Write one task's rows to unpublished files; returns the files.
+
+    ``schemas`` are those of the queues whose bodies' fields become columns.
+    """
+    writing = _Writing(path, run, number, to, schemas or {})
     try:
         for batch in batches:
             writing.add(batch)
@@ -58,9 +96,17 @@ def write(path: str, run: int, number: int, batches: Iterable[pa.RecordBatch]) -
 class _Writing:
     """Writes one task's files, one per queue and day. Holds at most ``_HELD`` bytes of rows."""
 
-    def __init__(self, path: str, run: int, number: int) -> None:
+    def __init__(
+        self, path: str, run: int, number: int, to: str, schemas: Mapping[str, Any]
+    ) -> None:
+        self.path, self.directory = path, to
         self.store = open_at(path)
         self.name = f"run-{run}-{number}-{uuid.uuid4().hex[:8]}.parquet"
+        self.schemas = {
+            queue: StructType.fromJson(schema["fields"])
+            for queue, schema in schemas.items()
+            if schema["fields"]
+        }
         self.sinks: dict[str, Sink] = {}
         self.writers: dict[str, parquet.ParquetWriter] = {}
         self.rows: Counter[str] = Counter()
@@ -75,14 +121,17 @@ class _Writing:
                 chosen = pc.and_(pc.equal(queues, queue), pc.equal(days, day))
                 rows = batch if pc.all(chosen).as_py() else batch.filter(chosen)
                 if rows.num_rows:
-                    self._hold(f"{DATA}/queue={queue}/date={day}/{self.name}", rows)
+                    if queue in self.schemas:
+                        rows = body_columns.add_columns(rows, self.schemas[queue])
+                    self._hold(f"{self.directory}/queue={queue}/date={day}/{self.name}", rows)
 
     def _hold(self, place: str, rows: pa.RecordBatch) -> None:
         self.held.setdefault(place, []).append(rows)
         self.sizes[place] += rows.nbytes
         self.rows[place] += rows.num_rows
         while self.sizes.total() > _HELD or self.sizes[place] > _ROW_GROUP:
-            self._flush(self.sizes.most_common(1)[0][0])
+            with explained(self.path):
+                self._flush(self.sizes.most_common(1)[0][0])
 
     def _flush(self, place: str) -> None:
         rows = pa.Table.from_batches(self.held.pop(place))
@@ -98,15 +147,16 @@ class _Writing:
         self.writers[place].write_table(rows)
 
     def finish(self) -> list[File]:
-        for place in list(self.held):
-            self._flush(place)
         files = []
-        for place, sink in sorted(self.sinks.items()):
-            self.writers[place].close()
-            size = sink.tell()
-            sink.close()
-            told = {"rows": self.rows[place], "bytes": size}
-            files.append({**self.store.written(place, sink), **told})
+        with explained(self.path):
+            for place in list(self.held):
+                self._flush(place)
+            for place, sink in sorted(self.sinks.items()):
+                self.writers[place].close()
+                size = sink.tell()
+                sink.close()
+                told = {"rows": self.rows[place], "bytes": size}
+                files.append({**self.store.written(place, sink), **told})
         return files
 
     def abandon(self) -> None:
@@ -121,43 +171,65 @@ class _Writing:
 
 def publish(path: str, files: Sequence[File]) -> None:
     """Make files visible. Publishing them again changes nothing."""
-    open_at(path).publish(files)
+    with explained(path):
+        open_at(path).publish(files)
 
 
-def remove(path: str, places: Sequence[str]) -> None:
+def remove(path: str, places: Iterable[str]) -> None:
     """Delete files, ignoring missing ones."""
     open_at(path).remove(places)
 
 
 def sweep(path: str) -> None:
     """Delete files that were written and never published."""
-    open_at(path).sweep(DATA)
+    store = open_at(path)
+    for directory in (DATA, COMPACTED):
+        store.sweep(directory)
 
 
 def delete(path: str) -> None:
     """Delete everything that exports wrote under a path, and nothing else."""
     sweep(path)
     store = open_at(path)
-    for directory in (DATA, STAGING, METADATA):
+    for directory in (DATA, COMPACTED, STAGING, METADATA):
         store.delete(directory)
 
 
-def files_in(path: str) -> dict[str, list[str]]:
+def files_in(path: str, directory: str = DATA) -> dict[str, list[str]]:
     """The lake's files by directory, as paths relative to the lake's root."""
-    store = open_at(path)
-    return {
-        directory: [store.place(info) for info in infos]
-        for directory, infos in store.files(DATA).items()
-    }
+    with explained(path):
+        store = open_at(path)
+        return {
+            found: [store.place(info) for info in infos]
+            for found, infos in store.files(directory).items()
+        }
 
 
-def merge(path: str, run: int, number: int, places: Sequence[str]) -> list[File]:
+def merge(path: str, run: int, number: int, task: Merge) -> list[File]:
     """Merge small files of one directory into an unpublished file."""
     store = open_at(path)
+    paths, filesystem = [store.path(place) for place in task.places], store.filesystem
+    # Later files may have more columns.
+    schemas = [parquet.read_schema(each, filesystem=filesystem) for each in paths]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for place in places:
-            with parquet.ParquetFile(store.path(place), filesystem=store.filesystem) as file:
-                yield from file.iter_batches(_ROWS_AT_ONCE, use_threads=False)
+        for each in paths:
+            with parquet.ParquetFile(each, filesystem=filesystem) as file:
+                for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                    yield fitted(batch, schema)
 
-    return write(path, run, number, batches())
+    return write(path, run, number, batches(), to=task.to)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows with the columns of a wider schema, which are NULL where they are missing."""
+    return pa.RecordBatch.from_arrays(
+        [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(len(batch), field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )

@@ -12,15 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs, parquet
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_pgqueue.arrow import arrow_schema
 from pyspark_pgqueue.columns import ARCHIVE, ddl
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.lake import DATA
-from pyspark_pgqueue.stores import address, open_at
+from pyspark_pgqueue.stores import address, explained, open_at
 
-__all__ = ["read"]
+__all__ = ["LakeReader", "read", "size"]
 
 _SPARKS_OWN = {"file", "hdfs", "viewfs"}
 _ROWS = 1024
@@ -37,33 +39,38 @@ def read(spark: Any, path: str, names: Iterable[str] = (), days: Days | None = N
     12
 
     ``queue`` and ``date`` are always included; they come from the files' paths.
+
+    Raises InvalidOption if nothing was exported there, and StoreFailed.
     """
     path = address(path)
+    with explained(path):
+        store = open_at(path)
+        if not store.exists(store.path(DATA)):
+            raise InvalidOption(f"There is no lake at {path}: nothing was exported there yet.")
     wanted = [name for name in names or ARCHIVE if name != "queue"]
     # An explicit schema: Spark would infer a number for a queue named 007.
     schema = f"{ddl(ARCHIVE, wanted)}, queue string, date string"
     if "://" not in path or path.partition("://")[0] in _SPARKS_OWN:
         rows = spark.read.schema(schema).parquet(f"{path}/{DATA}")
     else:
-        spark.dataSource.register(LakeSource)
         options = {} if days is None else {"first": str(days[0]), "last": str(days[1])}
-        rows = spark.read.format(LakeSource.name()).schema(schema).options(**options).load(path)
+        rows = spark.read.format("pgqueue").schema(schema).options(**options).load(path)
     return rows if days is None else rows.where(f"date BETWEEN '{days[0]}' AND '{days[1]}'")
 
 
-class LakeSource(DataSource):
-    """The data source for a lake's files, read with pyarrow."""
+def size(path: str, days: Days | None = None) -> int:
+    """Bytes of a lake's files of these days."""
+    first, last = ("", "9999") if days is None else map(str, days)
+    return sum(
+        info.size
+        for directory, infos in open_at(path).files(DATA).items()
+        if first <= _of(directory, "date") <= last
+        for info in infos
+    )
 
-    @classmethod
-    def name(cls) -> str:
-        return "pgqueue_lake"
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return LakeReader(dict(self.options), schema)
-
-
-class LakeReader(DataSourceReader):
-    """Reads the files in tasks of about ``_TASK`` bytes."""
+class LakeReader(Landing, DataSourceReader):
+    """The data source ``pgqueue`` with a path: tasks of about ``_TASK`` bytes of files."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.path, self.schema = options["path"], schema

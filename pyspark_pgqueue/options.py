@@ -3,7 +3,7 @@
 =========================  ===================  ==================================================
 option                     default              meaning
 =========================  ===================  ==================================================
-url                        $PGQUEUE_URL         how to connect, as libpq takes it
+url                        $PGQUEUE_URL         how to connect, as libpq takes it, or a JDBC address
 source                     archive              archive; live, a peek at live messages; or
                                                 counts, numbers of messages by queue and state
 mode                       read                 read, or consume: a stream that leases and archives
@@ -23,6 +23,10 @@ endingTimestamp                                 archived before (batch only)
 maxOffsetsPerTrigger       no limit             rows in one micro-batch (consume: 10000)
 maxBytesPerTrigger         no limit             bytes of bodies in one micro-batch, a soft limit
                                                 (consume only)
+minOffsetsPerTrigger       1                    rows that a micro-batch waits for
+maxTriggerDelay            15m                  how long it waits for them at most
+onError                    deadLetter           what becomes of messages that the sink's function
+                                                refuses: deadLetter, or retry (consume only)
 visibilityTimeout          the queue's          seconds after which a dead driver's messages are
                                                 delivered to others (consume only)
 minPartitions                                   tasks in a batch read, if it is large enough
@@ -44,10 +48,11 @@ import datetime as dt
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django_pgqueue.wording import length_of
 from pyspark_pgqueue.columns import ARCHIVE, CONSUMED, COUNTS, LIVE, Column
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot
@@ -70,6 +75,9 @@ _NAMES = {
     "endingTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "onError",
     "visibilityTimeout",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -112,6 +120,9 @@ class Options:
     body_sample: int = 1000
     max_rows: int | None = None
     max_bytes: int | None = None
+    min_rows: int = 1
+    longest_wait: float = 900.0
+    retries_refused: bool = False
     visibility_timeout: int | None = None
     min_partitions: int = 0
     rows_per_partition: int = ROWS_PER_TASK
@@ -140,15 +151,12 @@ class Options:
                 "Say where the queues are: option url, or PGQUEUE_URL in the environment of the "
                 "driver and the executors, as in postgresql://user@host/database"
             )
-        source = options.get("source", "archive")
-        if source not in _COLUMNS:
-            raise InvalidOption(f"source must be archive, live or counts, not {source!r}")
         pattern = options.get("subscribepattern")
         if (options.get("txnappid") is None) != (options.get("txnversion") is None):
             raise InvalidOption("Give txnAppId and txnVersion together.")
         found = cls(
-            url=url,
-            source=source,
+            url=url.removeprefix("jdbc:"),
+            source=_choice(options, "source", tuple(_COLUMNS)),
             consume=_consumes(options),
             subscribe=tuple(_list(options.get("subscribe", ""))),
             pattern=re.compile(pattern).pattern if pattern else None,
@@ -160,6 +168,9 @@ class Options:
             body_sample=_number(options, "bodySample") or 1000,
             max_rows=_number(options, "maxOffsetsPerTrigger"),
             max_bytes=_number(options, "maxBytesPerTrigger"),
+            min_rows=_number(options, "minOffsetsPerTrigger") or 1,
+            longest_wait=_length(options.get("maxtriggerdelay", "15m")),
+            retries_refused=_choice(options, "onError", ("deadLetter", "retry")) == "retry",
             visibility_timeout=_number(options, "visibilityTimeout"),
             min_partitions=_number(options, "minPartitions") or 0,
             rows_per_partition=_number(options, "maxRecordsPerPartition") or ROWS_PER_TASK,
@@ -196,13 +207,11 @@ _OF_A_LOG = (
     "endingTimestamp",
     "replicaTimeout",
 )
-_OF_A_QUEUE = ("maxBytesPerTrigger", "visibilityTimeout")
+_OF_A_QUEUE = ("maxBytesPerTrigger", "onError", "visibilityTimeout")
 
 
 def _consumes(options: Mapping[str, str]) -> bool:
-    mode = options.get("mode", "read")
-    if mode not in {"read", "consume"}:
-        raise InvalidOption(f"mode must be read or consume, not {mode!r}")
+    mode = _choice(options, "mode", ("read", "consume"))
     consumes = mode == "consume"
     for name in _OF_A_LOG if consumes else _OF_A_QUEUE:
         if name.lower() in options:
@@ -223,6 +232,21 @@ def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None
     if not text.strip().isdigit() or int(text) < least:
         raise InvalidOption(f"{name} must be an integer of at least {least}, not {text!r}")
     return int(text)
+
+
+def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
+    text = options.get(name.lower(), known[0])
+    if text not in known:
+        raise InvalidOption(f"{name} must be {' or '.join(known)}, not {text!r}")
+    return text
+
+
+def _length(text: str) -> float:
+    """Seconds of a length of time, as in ``15m``."""
+    length = dt.timedelta(seconds=int(text)) if text.isdecimal() else length_of(text)
+    if length is None:
+        raise InvalidOption(f"maxTriggerDelay is a length of time, as 30s or 15m, not {text!r}")
+    return length.total_seconds()
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from pyspark_pgqueue import columns
 from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
@@ -30,6 +31,7 @@ __all__ = [
     "count_tasks",
     "cut_by_position",
     "cut_by_transaction",
+    "database_url",
     "live_tasks",
     "marks",
     "purged",
@@ -60,6 +62,8 @@ class Task:
     reach: int = 0
     #: Checks that no row was removed since planning. None: removed rows are ignored.
     guard: Guard | None = None
+    #: Runs before the statements, in a transaction of its own.
+    first: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,26 @@ class Server:
     now: Snapshot
     system: str
     is_replica: bool
+
+
+def database_url(text: str) -> str:
+    """The address of a database for libpq, given that or an address of JDBC's.
+
+    >>> database_url("jdbc:postgresql://db/shop")
+    'postgresql://db/shop'
+
+    Raises InvalidOption, without the address, since it may contain a password.
+    """
+    url = text.removeprefix("jdbc:")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        jdbc = " of a JDBC address" if url != text else ""
+        raise InvalidOption(
+            f"The url is no address of PostgreSQL: {str(error).strip()}{jdbc}. Write it as "
+            f"postgresql://user@host/database"
+        ) from error
+    return url
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
@@ -155,9 +179,16 @@ def _reached(connection: psycopg.Connection[Any]) -> int:
 
 
 def queues(
-    connection: psycopg.Connection[Any], options: Options, conditions: Sequence[str] = ()
+    connection: psycopg.Connection[Any],
+    options: Options,
+    conditions: Sequence[str] = (),
+    *,
+    may_be_dropped: bool = False,
 ) -> list[Queue]:
-    """The selected queues, as (id, name)."""
+    """The selected queues, as (id, name).
+
+    Raises InvalidOption for a name of no queue, unless such a queue ``may_be_dropped`` and was.
+    """
     terms = [condition.replace("{queue}", "q.name") for condition in conditions]
     params: dict[str, Any] = {}
     if options.subscribe:
@@ -173,6 +204,9 @@ def queues(
         f"SELECT q.id, q.name FROM pgqueue_queue q WHERE {where} ORDER BY q.name", params
     ).fetchall()
     missing = {name.lower() for name in options.subscribe} - {row[1].lower() for row in found}
+    if missing and may_be_dropped:
+        marks = "SELECT lower(dropped) FROM pgqueue_purge_mark WHERE lower(dropped) = ANY(%s)"
+        missing -= {name for (name,) in connection.execute(marks, [list(missing)])}
     if missing and not conditions:
         raise InvalidOption(
             f"There is no queue {', '.join(map(repr, sorted(missing)))} in the database."
@@ -378,7 +412,7 @@ def cut_by_transaction(
     end: Offset,
 ) -> list[Task]:
     """Cut a stream's step into slices with equal numbers of rows."""
-    chosen = queues(connection, options)
+    chosen = queues(connection, options, may_be_dropped=True)
     if not chosen:
         return []
     every = options.rows_per_partition

@@ -6,14 +6,20 @@ finished changes nothing.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
 from pyspark_pgqueue import lake_source, planning
-from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.errors import InvalidOption, in_one_line
 from pyspark_pgqueue.progress import Progress, quiet
 
 __all__ = ["Summary", "load", "replay"]
@@ -22,6 +28,8 @@ __all__ = ["Summary", "load", "replay"]
 SLICE_SECONDS = 1.0
 #: The version of a call's last write. Rows added to the lake later are not part of that call.
 FINISHED = 2**62
+#: Rows that a task sorts.
+_RANGE = 500_000
 _TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
 
 
@@ -66,7 +74,7 @@ def replay(
     >>> replay(spark, url, "/lake", queue="orders", where="state = 'FAILED'", dry_run=True).rows
     12
     """
-    rows = lake_source.read(spark, path).where(where)
+    rows = _chosen(lake_source.read(spark, path), where)
     if queue is not None:
         rows = rows.where(rows.queue == queue)
     name = replay_id or f"replay-{uuid.uuid4().hex[:12]}"
@@ -111,8 +119,15 @@ def load(
     if format not in {"parquet", "json", "csv"}:
         raise InvalidOption(f"format must be parquet, json or csv, not {format!r}.")
     usual = {"header": "true"} if format == "csv" else {}
-    rows = spark.read.format(format).options(**{**usual, **(options or {})}).load(path)
-    rows = rows.where(where)
+    reading = spark.read.format(format).options(**{**usual, **(options or {})})
+    try:
+        rows = reading.load(path)
+    except AnalysisException as error:
+        raise InvalidOption(
+            f"{path} cannot be read as {format}: {in_one_line(error)} "
+            f"Correct the path, or --format."
+        ) from error
+    rows = _chosen(rows, where)
     if "body" not in rows.columns:
         rows = rows.selectExpr("to_json(struct(*)) AS body")
     rows = rows.select(*[name for name in rows.columns if name in _TAKEN])
@@ -121,6 +136,16 @@ def load(
     name = load_id or f"load-{uuid.uuid4().hex[:12]}"
     # Ordered by all columns: files may come in another order when the call is repeated.
     return _send(spark, url, rows, to, rate, dry_run, name, tuple(rows.columns), progress)
+
+
+def _chosen(rows: Any, where: str) -> Any:
+    try:
+        return rows.where(where)
+    except AnalysisException as error:
+        raise InvalidOption(
+            f"--where is no condition on these rows: {in_one_line(error)} "
+            f"The columns are {', '.join(rows.columns)}."
+        ) from error
 
 
 def _send(
@@ -171,11 +196,7 @@ def _write(
         return
     whole = done == 0 and size >= total
     if not whole:
-        from pyspark.sql import Window
-        from pyspark.sql import functions as f
-
-        place = f.row_number().over(Window.orderBy(*order)) - 1
-        rows = rows.withColumn("_place", place).cache()
+        rows = _numbered(rows, order, total)
     for start in range(done, total, size):
         began, end = time.monotonic(), min(start + size, total)
         part = rows if whole else rows.where((rows["_place"] >= start) & (rows["_place"] < end))
@@ -190,6 +211,26 @@ def _write(
             time.sleep(max(size / rate - (time.monotonic() - began), 0))
     if not whole:
         rows.unpersist()
+
+
+def _numbered(rows: Any, order: tuple[str, ...], total: int) -> Any:
+    """The rows with their places in an order, from 0 on, in the column ``_place``.
+
+    Each task sorts a range of the order: one task for all would sort them on one disk.
+    """
+    ranges = rows.repartitionByRange(math.ceil(total / _RANGE), *order)
+    ranges = ranges.withColumn("_range", f.spark_partition_id()).cache()
+    counts = sorted(
+        (row["_range"], row["count"]) for row in ranges.groupBy("_range").count().collect()
+    )
+    before = accumulate((count for _, count in counts), initial=0)
+    starts = [
+        f.lit(each)
+        for (number, _), start in zip(counts, before, strict=False)
+        for each in (number, start)
+    ]
+    place = f.row_number().over(Window.partitionBy("_range").orderBy(*order)) - 1
+    return ranges.withColumn("_place", place + f.create_map(*starts)[f.col("_range")]).cache()
 
 
 def _version(url: str, name: str) -> int:

@@ -84,7 +84,7 @@ def rollup(
             end = bucket_of((to_at or now.at).timestamp(), seconds)
             if to_at is None or to_at.timestamp() > end:
                 end += seconds
-            tell(f"From {moment(start):%Y-%m-%d %H:%M}")
+            tell(f"From {moment(start):%Y-%m-%d %H:%M}" if start else "From the first message")
             figures = Figures(seconds, start, end)
             if start < reached:
                 figures.leave_out(rollup_database.removed(connection), reached)
@@ -99,8 +99,9 @@ def rollup(
             tell(f"Until {moment(kept):%Y-%m-%d %H:%M} from {lake}")
             rollup_lake.count_in_lake(spark, lake, figures, kept)
         rows = figures.all()
-        removed = _save(connection, rows, figures, server.system, now)
-    return Summary(moment(start), moment(end), len(rows), removed, time.monotonic() - started)
+        first = moment(start or min((bucket for _, bucket in rows), default=end))
+        removed = _save(connection, rows, figures, server.system, now, first)
+    return Summary(first, moment(end), len(rows), removed, time.monotonic() - started)
 
 
 def _check_server(
@@ -239,6 +240,7 @@ def _save(
     figures: Figures,
     system: str,
     now: _Run,
+    first: dt.datetime,
 ) -> int:
     """Replace a span's roll-ups in one transaction; returns how many were deleted as empty."""
     seconds, start, end = figures.seconds, figures.start, figures.end
@@ -273,7 +275,7 @@ def _save(
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
             [
                 seconds,
-                moment(start),
+                first,
                 moment(end),
                 now.below_xid,
                 len(rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,9 @@ __all__ = ["count_in_lake"]
 
 _VIEW = "pgqueue_ended"
 _IN_MEMORY = "spark.sql.execution.useObjectHashAggregateExec"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+#: Bytes of the lake's files in a task, at least: Spark's 200 tasks take longer than a small lake.
+_TASK = 16 * 1024 * 1024
 _NEEDED = (
     "id",
     "queue",
@@ -46,6 +50,14 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
         f"archived_at >= timestamp'{moment(figures.start).isoformat()}' "
         f"AND archived_at < timestamp'{moment(until).isoformat()}'"
     )
+    size = lake_source.size(path, None if figures.pruned else days)
+    tasks = min(math.ceil(size / _TASK) or 1, int(spark.conf.get(_PARTITIONS)))
+    # Sort by group, on disk if needed, instead of holding all lists in memory.
+    with _settings(spark, {_PARTITIONS: str(tasks), _IN_MEMORY: "false"}):
+        _count(spark, path, rows, figures)
+
+
+def _count(spark: Any, path: str, rows: Any, figures: Figures) -> None:
     if figures.pruned:
         ends = lake_source.read(spark, path, ("queue", "archived_at"))
         ends = ends.selectExpr("queue", "unix_micros(archived_at) / 1e6 AS ended")
@@ -70,22 +82,23 @@ def count_in_lake(spark: Any, path: str, figures: Figures, until: int) -> None:
     ended = ended.repartition("queue", "bucket").cache()
     ended.createOrReplaceTempView(_VIEW)
     try:
-        with _one_group_at_a_time(spark):
-            _ended(spark, figures)
+        _ended(spark, figures)
         _counted(spark, figures)
     finally:
         ended.unpersist()
 
 
 @contextmanager
-def _one_group_at_a_time(spark: Any) -> Iterator[None]:
-    """Make Spark sort by group, on disk if needed, instead of holding all lists in memory."""
-    before = spark.conf.get(_IN_MEMORY)
-    spark.conf.set(_IN_MEMORY, "false")
+def _settings(spark: Any, values: dict[str, str]) -> Iterator[None]:
+    """Change settings of the session for the block."""
+    before = {name: spark.conf.get(name) for name in values}
+    for name, value in values.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(_IN_MEMORY, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def _bucket(column: str, seconds: int) -> str:

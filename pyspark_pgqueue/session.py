@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pyspark_pgqueue
 from pyspark_pgqueue import java
+from pyspark_pgqueue.progress import interrupts_held
 
 __all__ = ["local_session"]
 
@@ -25,13 +28,14 @@ def local_session(
     cores: int | None = None,
     memory: str = "1g",
     master: str | None = None,
+    is_quiet: bool = False,
     **conf: str,
 ) -> Any:
     """A session with the settings that the jobs need, on some cores of this machine.
 
-    ``conf`` holds more Spark settings, with ``__`` for dots. Under ``spark-submit``, with
-    ``SPARK_REMOTE`` set, or in a process with a session, the existing session is used with its own
-    settings.
+    ``conf`` holds more Spark settings, with ``__`` for dots. With ``is_quiet`` errors are only
+    raised, and not logged as well. Under ``spark-submit``, with ``SPARK_REMOTE`` set, or in a
+    process with a session, the existing session is used with its own settings.
 
     >>> spark = local_session(cores=2, spark__sql__shuffle__partitions="2")
 
@@ -40,14 +44,16 @@ def local_session(
     remote = "SPARK_REMOTE" in os.environ
     if not remote:
         java.check()
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    if is_quiet:
+        _mute_logs()
     if remote or "PYSPARK_GATEWAY_PORT" in os.environ:
         session = SparkSession.builder.appName(name).getOrCreate()
         for key, value in PER_SESSION.items():
             session.conf.set(key, value)
-        # Spark finds sources on the path of the driver's Python, but not in a zip of --py-files.
-        session.dataSource.register(pyspark_pgqueue.DefaultSource)
+        _register(session)
         return session
     cores = cores or os.cpu_count() or 1
     # Workers must be able to import this package even if it is not installed.
@@ -78,4 +84,44 @@ def local_session(
     builder = SparkSession.builder.master(master or f"local[{cores}]").appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    if is_quiet:
+        _start_quietly(SparkConf().setAll(list(settings.items())))
     return builder.getOrCreate()
+
+
+def _register(session: Any) -> None:
+    """Register the source, if Spark does not find it: it looks on the path of the driver's Python,
+    and not into a zip of --py-files.
+    """
+    try:
+        session.read.format("pgqueue").options(url="postgresql://", columns="id").load().schema  # noqa: B018
+    except Exception as error:
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        session.dataSource.register(pyspark_pgqueue.DefaultSource)
+
+
+def _mute_logs() -> None:
+    """Mute the logs of PySpark and Py4J, which repeat errors with their tracebacks."""
+    from pyspark.logger import PySparkLogger
+
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(logger).disabled = True
+    logging.getLogger("py4j").propagate = False
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _start_quietly(conf: Any) -> None:
+    """Start the JVM, unless there is one, with its log discarded."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        # An interrupt meanwhile would leave the JVM behind.
+        with interrupts_held():
+            gateway = launch_gateway(conf, popen_kwargs={"stderr": subprocess.DEVNULL})
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname

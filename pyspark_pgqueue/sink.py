@@ -11,14 +11,12 @@ already written is skipped.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import psycopg
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -32,6 +30,7 @@ from django_pgqueue.bare import BareRunner, open_queues
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.send.sending import window
 from pyspark_pgqueue import planning
+from pyspark_pgqueue.columns import SENT
 from pyspark_pgqueue.errors import InvalidOption, PipelineError, StagingLost
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.options import Options
@@ -41,28 +40,8 @@ __all__ = ["BatchWriter", "StreamWriter", "sweep"]
 #: Rows staged longer ago belong to a dead job.
 ORPHANED_AFTER = "1 day"
 
-
-#: Bytes of lines in a staged row, whatever the size of a message.
-PIECE = 64 * 1024
-
-#: Bytes of a batch that are escaped at a time.
-SLICE = 1024 * 1024
-
-_TARGETS = {
-    "body": "body",
-    "queue": "queue_id",
-    "headers": "headers",
-    "delay": "delay",
-    "priority": "priority",
-    "group": "group_key",
-    "group_key": "group_key",
-    "dedup_key": "dedup_key",
-}
-# Special characters of COPY's text format. The backslash is escaped first.
-_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _TEXT = {"body", "queue", "headers", "group", "group_key", "dedup_key"}
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
-_LONGEST_KEY = 255
 
 
 @dataclass
@@ -71,8 +50,8 @@ class Staged(WriterCommitMessage):
 
     token: str
     rows: int
-    partition: int
     queues: frozenset[int]
+    partition: int
     app_id: str | None
 
 
@@ -89,28 +68,14 @@ class _Writer(Landing):
         self.options = options
         self.names = [name for name in schema.names if name != "queue"]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[Any]) -> Staged:
         context = TaskContext.get()
-        token, rows, place = uuid.uuid4(), 0, 0
-        used: set[int] = set()
-        # One transaction: a task that fails or dies leaves nothing staged.
-        with psycopg.connect(self.options.url) as connection:
-            known = _known_queues(connection)
-            copying = "COPY pgqueue_staging (token, place, lines) FROM STDIN (FORMAT binary)"
-            with connection.cursor() as cursor, cursor.copy(copying) as copy:
-                copy.set_types(["uuid", "int4", "bytea"])
-                for batch in (part for whole in iterator for part in _slices(whole)):
-                    queue_ids = _queue_ids(batch, known, self.options.queue)
-                    lines = _lines(_columns(batch, self.names), queue_ids)
-                    for start in range(0, len(lines), PIECE):
-                        copy.write_row((token, place, lines[start : start + PIECE]))
-                        place += 1
-                    rows += batch.num_rows
-                    used.update(pc.unique(queue_ids).to_pylist())
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         partition = context.partitionId() if context else 0
-        app_id = f"stream:{query}" if query else None
-        return Staged(str(token), rows, partition, frozenset(used), app_id)
+        # Imported in tasks only, and not in the process in which Spark plans the write.
+        stage = import_module("pyspark_pgqueue.staging").stage
+        told = stage(self.options.url, self.names, self.options.queue, iterator)
+        return Staged(*told, partition, f"stream:{query}" if query else None)
 
     def abort(self, messages: list[Any], *_: Any) -> None:
         tokens = [message.token for message in messages if message is not None]
@@ -119,7 +84,7 @@ class _Writer(Landing):
 
     def _publish(self, messages: list[Any], app_id: str | None, version: int | None) -> None:
         staged = [message for message in messages if message is not None]
-        columns = [*(_TARGETS[name] for name in self.names), "queue_id"]
+        columns = [*(SENT[name] for name in self.names), "queue_id"]
         publish(self.options.url, staged, columns, app_id, version)
 
 
@@ -138,75 +103,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             (message.app_id for message in messages if message and message.app_id), None
         )
         self._publish(messages, app_id, batchId)
-
-
-# Functions that run in the tasks
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch, limited in bytes since escaping copies its input."""
-    rows = max(batch.num_rows * SLICE // max(batch.nbytes, 1), 1)
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
-
-
-def _known_queues(connection: psycopg.Connection[Any]) -> dict[str, int]:
-    rows = connection.execute("SELECT lower(name), id FROM pgqueue_queue")
-    return {name: int(pk) for name, pk in rows}
-
-
-def _queue_ids(batch: pa.RecordBatch, known: dict[str, int], queue: str | None) -> pa.Array:
-    """Each row's queue id."""
-    if queue is not None:
-        return pa.repeat(_found(known, queue), batch.num_rows)
-    names = batch.column("queue").dictionary_encode()
-    if names.null_count:
-        raise PipelineError("Nothing was sent: in some row the column queue is NULL.")
-    return pa.array([_found(known, name) for name in names.dictionary.to_pylist()]).take(
-        names.indices
-    )
-
-
-def _found(known: dict[str, int], name: str) -> int:
-    if name.lower() not in known:
-        raise PipelineError(
-            f"Nothing was sent: there is no queue {name!r}. Create it first, or correct the "
-            f"column or option queue."
-        )
-    return known[name.lower()]
-
-
-def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
-    """The columns as text, checked for what the table does not check itself."""
-    for name in names:
-        column = batch.column(name)
-        if name == "priority":
-            column = column.cast(pa.int16()).fill_null(0)
-        if name == "headers":
-            starts = pc.starts_with(pc.utf8_ltrim_whitespace(column), "{")
-            if pc.all(starts).as_py() is False:
-                raise PipelineError("Nothing was sent: headers must be a JSON object or NULL.")
-        if _TARGETS[name] in {"group_key", "dedup_key"}:
-            lengths = pc.utf8_length(column)
-            if pc.any(pc.or_(pc.less(lengths, 1), pc.greater(lengths, _LONGEST_KEY))).as_py():
-                raise PipelineError(
-                    f"Nothing was sent: column {name} needs 1 to {_LONGEST_KEY} characters or NULL."
-                )
-        yield column if pa.types.is_string(column.type) else column.cast(pa.string())
-
-
-def _lines(columns: Iterable[pa.Array], queue_ids: pa.Array) -> memoryview:
-    """The rows as lines for COPY, created without a Python object per row."""
-    texts = []
-    for text in columns:
-        for character, escaped in _ESCAPES:
-            text = pc.replace_substring(text, character, escaped)
-        texts.append(text.fill_null("\\N"))
-    ends = pc.binary_join_element_wise(queue_ids.cast(pa.string()), "\n", "")
-    lines = pc.binary_join_element_wise(*texts, ends, "\t")
-    # The lines are contiguous in memory.
-    length = pc.sum(pc.binary_length(lines)).as_py() or 0
-    return memoryview(lines.buffers()[2])[:length]
 
 
 # Runs on the driver
@@ -334,16 +230,16 @@ def sweep(connection: psycopg.Connection[Any], older_than: str = ORPHANED_AFTER)
 
 def _check(schema: StructType, options: Options) -> None:
     names = schema.names
-    unknown = sorted(set(names) - set(_TARGETS))
+    unknown = sorted(set(names) - set(SENT))
     if unknown:
         raise InvalidOption(
-            f"A queue has no column {', '.join(unknown)}: select some of {', '.join(_TARGETS)}."
+            f"A queue has no column {', '.join(unknown)}: select some of {', '.join(SENT)}."
         )
     if "body" not in names:
         raise InvalidOption('There is no column body: add one, as in to_json(struct("*")).')
     if options.queue is None and "queue" not in names:
         raise InvalidOption("Say which queue: option queue, or a column queue.")
-    targets = [_TARGETS[name] for name in names]
+    targets = [SENT[name] for name in names]
     if len(set(targets)) < len(targets):
         raise InvalidOption("There are two columns for the group: keep group or group_key.")
     for field in schema.fields:

@@ -11,17 +11,17 @@ since it is stored in the database and shown in logs and in the admin.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
+from pyspark_pgqueue.errors import InvalidOption, LakeDiffers, StoreFailed
 
-__all__ = ["STAGING", "File", "Sink", "Store", "address", "open_at"]
+__all__ = ["STAGING", "File", "Sink", "Store", "address", "explained", "open_at"]
 
 STAGING = "_staging"
 #: Bytes in a part of an upload. S3's limits are 5 MB at least and 10,000 parts.
@@ -64,6 +64,45 @@ def address(path: str) -> str:
             "a profile, or give the machines a role."
         )
     return f"{scheme}://{rest}"
+
+
+# Words in the errors of disks, boto3 and pyarrow, and what to do.
+_ADVICE = (
+    (
+        ("bucket does not exist", "NoSuchBucket", "NO_SUCH_BUCKET"),
+        "Create the bucket, or correct the address",
+    ),
+    (
+        ("redentials", "AccessKeyId", "ACCESS_KEY", "ignature", "SIGNATURE", "Token", "TOKEN"),
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on the driver and the executors, or give "
+        "them a profile or a role",
+    ),
+    (
+        ("AccessDenied", "ACCESS_DENIED", "Forbidden", "Permission denied", "not permitted"),
+        "Grant this user the right to write, list and delete there",
+    ),
+    (
+        ("Could not connect", "onnection", "NETWORK_CONNECTION", "timed out", "resolve host"),
+        "Check the address and AWS_ENDPOINT_URL, and whether the store is running",
+    ),
+    (("No space left", "quota"), "Free space there, or export to another path"),
+    (("Read-only",), "Mount it for writing, or export to another path"),
+    (("Not a directory", "File exists"), "Choose a directory"),
+)
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Raise StoreFailed, with what to do, for an error of the store in the block."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("botocore"):
+            raise
+        told = " ".join(str(error).split())
+        advice = [each for words, each in _ADVICE if any(word in told for word in words)]
+        rest = f" {advice[0]}." if advice else ""
+        raise StoreFailed(f"The lake {path} cannot be used: {told.rstrip('.')}.{rest}") from error
 
 
 def open_at(path: str) -> Store:

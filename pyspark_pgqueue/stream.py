@@ -1,14 +1,16 @@
-"""The archive as a stream: newly archived messages, without gaps or duplicates.
+"""Streams. What both kinds have in common, and the archive as a stream: newly archived messages,
+without gaps or duplicates.
 
-An offset is a snapshot (see :mod:`.offsets`). A transaction that commits late is therefore
-delivered late, and delays no other.
+An offset of the archive is a snapshot (see :mod:`.offsets`). A transaction that commits late is
+therefore delivered late, and delays no other.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -21,28 +23,100 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from django_pgqueue.bare import BareRunner
 from pyspark_pgqueue import arrow, columns, planning
 from pyspark_pgqueue.errors import DataLost, ServerChanged
 from pyspark_pgqueue.executors import Landing
 from pyspark_pgqueue.offsets import Offset, Snapshot
 from pyspark_pgqueue.options import Options
 
-__all__ = ["ArchiveStream"]
+__all__ = ["ArchiveStream", "Stream"]
+
+#: The number at which counting messages stops.
+COUNT_TO = 100_000
 
 
-class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class Stream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver while the query runs; only ``read`` runs on executors."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self.target: Snapshot | None = None
+        self._open: BareRunner | None = None
+        self._patience = Patience(options.min_rows, options.longest_wait)
+
+    @property
+    def _runner(self) -> BareRunner:
+        """The stream's connection, opened again after it was lost."""
+        if self._open is None or self._open.session.closed:
+            self._open = runner(self.options.url)
+        return self._open
+
+    @property
+    def _connection(self) -> psycopg.Connection[Any]:
+        return self._runner.session
+
+    def _check_server(self, system: str, server: planning.Server) -> None:
+        if system and system != server.system and self.options.fail_on_server_change:
+            raise ServerChanged(
+                f"The checkpoint was made with another server (system identifier {system}, "
+                f"this one has {server.system}), where ids and transactions are others. Start "
+                f"from a new checkpoint, or set failOnServerChange=false after pg_upgrade."
+            )
+
+    def _lost(self, lost: DataLost) -> None:
+        """Raise that messages are lost, or warn of it, as failOnDataLoss says."""
+        if self.options.fail_on_data_loss:
+            raise lost
+        warnings.warn(str(lost), stacklevel=3)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # For an empty list of partitions, Spark passes one partition without a value.
+        if partition is not None and partition.value is not None:
+            yield from arrow.read(
+                self.options.url, partition.value, self.schema, self.options.replica_timeout
+            )
+
+    def stop(self) -> None:
+        if self._open is not None:
+            self._open.session.close()
+
+
+def runner(url: str) -> BareRunner:
+    """A connection of its own, for the engine."""
+    return BareRunner(planning.connect(url), {"EXACT_COUNT_LIMIT": COUNT_TO})
+
+
+class Patience:
+    """Waits for a number of rows, but no longer than some seconds after the first of them."""
+
+    def __init__(self, least: int, longest: float) -> None:
+        self.least, self.longest = least, longest
+        self._since: float | None = None
+
+    def is_over(self, count: Callable[[int], int]) -> bool:
+        """Whether a batch may begin; ``count`` returns the number of rows, up to its argument."""
+        if self.least > 1:
+            found = count(self.least)
+            self._since = (self._since or monotonic()) if found else None
+            if found < self.least and (
+                self._since is None or monotonic() - self._since < self.longest
+            ):
+                return False
+        self._since = None
+        return True
+
+
+class ArchiveStream(Stream):
+    """The archive as a stream."""
+
+    #: With Trigger.AvailableNow: the snapshot at which the query ends.
+    target: Snapshot | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        with planning.connect(self.options.url) as connection:
-            server = planning.server(connection)
-            if self.options.fail_on_server_change:
-                planning.check_server(connection, server)
+        server = planning.server(self._connection)
+        if self.options.fail_on_server_change:
+            planning.check_server(self._connection, server)
         start = self.options.start
         since = server.now if start is None else start.since
         if start is not None and start.after is not None:
@@ -54,34 +128,44 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with planning.connect(self.options.url) as connection:
-            self.target = planning.server(connection).now
+        self.target = planning.server(self._connection).now
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         at = Offset.parse(start)
-        with planning.connect(self.options.url) as connection:
-            server = planning.server(connection)
-            if not self._is_ready(connection, server, at):
+        server = planning.server(self._connection)
+        chosen = self._queues()
+        if not self._is_ready(server, at, chosen) or not chosen:
+            return start
+        until = at.until or self.target or server.now
+        if self.target is None and at.until is None:
+            condition = planning.in_window(self.options, chosen, at, Offset(until))
+            if not self._patience.is_over(lambda most: self._count(condition, most)):
                 return start
-            until = at.until or self.target or server.now
-            chosen = planning.queues(connection, self.options)
-            if not chosen:
-                return start
-            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            last, more = self._last_of(connection, chosen, at, until, most)
-            if more:
-                return Offset(at.since, until, last, server.system).as_dict()
-            if last is not None or at.until is not None:
-                return Offset(until, system=server.system).as_dict()
-            if at.since.running and at.since.settled_by(until):
-                # Drop ended transactions from the offset, at the cost of one empty batch.
-                return Offset(Snapshot.below(until.xmin), system=server.system).as_dict()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        last, more = self._last_of(chosen, at, until, most)
+        if more:
+            return Offset(at.since, until, last, server.system).as_dict()
+        if last is not None or at.until is not None:
+            return Offset(until, system=server.system).as_dict()
+        if at.since.running and at.since.settled_by(until):
+            # Drop ended transactions from the offset, at the cost of one empty batch.
+            return Offset(Snapshot.below(until.xmin), system=server.system).as_dict()
         # Keep the offset: a new one without rows would cause an empty batch at every trigger.
         return start
 
+    def _queues(self) -> list[planning.Queue]:
+        return planning.queues(self._connection, self.options, may_be_dropped=True)
+
+    def _count(self, condition: str, most: int) -> int:
+        row = self._connection.execute(
+            f"SELECT count(*) FROM (SELECT FROM pgqueue_archive a WHERE {condition} "
+            f"LIMIT {most}) found"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     def _last_of(
         self,
-        connection: psycopg.Connection[Any],
         chosen: list[planning.Queue],
         at: Offset,
         until: Snapshot,
@@ -90,77 +174,56 @@ class ArchiveStream(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow
         """The last row of a step, and whether more rows follow it."""
         condition = planning.in_window(self.options, chosen, at, Offset(until))
         order, skip = ("ORDER BY a.archive_xid, a.id", most - 1) if most else ("", 0)
-        rows = connection.execute(
+        rows = self._connection.execute(
             f"SELECT a.archive_xid, a.id FROM pgqueue_archive a WHERE {condition} "
             f"{order} OFFSET {skip} LIMIT 2"
         ).fetchall()
         if not rows and most:  # the step's limit exceeds the rows left
-            rows = connection.execute(
+            rows = self._connection.execute(
                 f"SELECT a.archive_xid, a.id FROM pgqueue_archive a WHERE {condition} LIMIT 1"
             ).fetchall()
         if not rows:
             return None, False
         return (int(rows[0][0]), int(rows[0][1])), bool(most) and len(rows) == 2
 
-    def _is_ready(
-        self, connection: psycopg.Connection[Any], server: planning.Server, at: Offset
-    ) -> bool:
+    def _is_ready(self, server: planning.Server, at: Offset, chosen: list[planning.Queue]) -> bool:
         """Whether the stream may continue from here. False while a replica is behind the offset."""
-        options = self.options
-        if at.system and at.system != server.system and options.fail_on_server_change:
-            raise ServerChanged(
-                f"The checkpoint was made with another server (system identifier {at.system}, "
-                f"this one has {server.system}), with other transaction numbers. Start "
-                f"from a new checkpoint, or set failOnServerChange=false after pg_upgrade."
-            )
+        self._check_server(at.system, server)
         reached = (at.until or at.since).xmax
         if reached > server.now.xmax:
             if server.is_replica:
                 return False
-            if options.fail_on_server_change:
+            if self.options.fail_on_server_change:
                 raise ServerChanged(
                     f"The checkpoint is ahead of the server (transaction {reached}, the server is "
                     f"at {server.now.xmax}): the server was restored to an earlier state. Start "
                     f"from a new checkpoint, and expect messages archived since to be repeated."
                 )
-        self._check_purged(connection, at, planning.queues(connection, options))
+        self._check_purged(at, chosen)
         return True
 
-    def _check_purged(
-        self, connection: psycopg.Connection[Any], at: Offset, chosen: list[planning.Queue]
-    ) -> None:
+    def _check_purged(self, at: Offset, chosen: list[planning.Queue]) -> None:
         try:
-            planning.Guard((), at).check(planning.marks(connection, self.options, chosen))
+            planning.Guard((), at).check(planning.marks(self._connection, self.options, chosen))
         except DataLost as lost:
-            if self.options.fail_on_data_loss:
-                raise
-            warnings.warn(str(lost), stacklevel=2)
+            self._lost(lost)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, at = self.options, Offset.parse(start)
-        with planning.connect(options.url) as connection:
-            tasks = planning.cut_by_transaction(
-                connection, options, columns.stored(self.schema.names), at, Offset.parse(end)
-            )
-            chosen = planning.queues(connection, options)
-            # Checked here too: Spark repeats a batch after a restart without calling latestOffset.
-            self._check_purged(connection, at, chosen)
+        names = columns.stored(self.schema.names)
+        tasks = planning.cut_by_transaction(self._connection, options, names, at, Offset.parse(end))
+        chosen = self._queues()
+        # Checked here too: Spark repeats a batch after a restart without calling latestOffset.
+        self._check_purged(at, chosen)
         if options.fail_on_data_loss:
             # Each task checks again, since retention does not wait for streams.
             guard = planning.Guard(tuple(pk for pk, _ in chosen), at)
             tasks = [replace(task, guard=guard) for task in tasks]
         return [InputPartition(task) for task in tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        if partition is not None and partition.value is not None:
-            yield from arrow.read(
-                self.options.url, partition.value, self.schema, self.options.replica_timeout
-            )
-
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the archive keeps delivered messages."""
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        with planning.connect(self.options.url) as connection:
-            server = planning.server(connection)
+        server = planning.server(self._connection)
         return Offset(server.now, system=server.system).as_dict()

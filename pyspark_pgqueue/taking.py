@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from django_pgqueue import arguments, ddl
+from django_pgqueue.ddl.times import as_microseconds
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.types import Receipt
 
-__all__ = ["Taken", "groups_of", "has_any_up_to", "newest", "take"]
+__all__ = ["Taken", "archived", "groups_of", "has_any_up_to", "newest", "take"]
 
 #: The most messages that one statement leases.
 CHUNK = 2_000
@@ -127,6 +128,21 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
     )
     ids = arguments.array(receipt.id for receipt in receipts)
     return dict(queue.runner.run(text, {"ids": ids}))
+
+
+def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
+    """Those whose message this very delivery archived, as when a call's answer was lost."""
+    if not receipts:
+        return set()
+    archive = ddl.own_table("pgqueue_archive", queue.id)
+    text = (
+        f"SELECT r.id, r.read_ct, r.read_at "
+        f"FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[]) "
+        f"AS r (id, read_ct, read_at) CROSS JOIN LATERAL ("
+        f"SELECT last_read_at FROM {archive} a WHERE a.id = r.id OFFSET 0) a "
+        f"WHERE {as_microseconds('a.last_read_at')} = r.read_at"
+    )
+    return {Receipt(*row) for row in queue.runner.run(text, arguments.fence(receipts))}
 
 
 _ANY_UP_TO = """

@@ -201,10 +201,10 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
 def count_of(value: float) -> str:
     """A number in a few characters, for an axis label.
 
-    >>> count_of(950), count_of(15_000), count_of(2_000_000), count_of(0.25)
-    ('950', '15,000', '2M', '0.25')
+    >>> count_of(950), count_of(15_000), count_of(2_000_000), count_of(0.25), count_of(6.5e-05)
+    ('950', '15,000', '2M', '0.25', '< 0.01')
     """
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size and value >= 100_000:
             return f"{decimal(value / size)}{letter}"
-    return decimal(value)
+    return f"< {decimal(0.01)}" if 0 < value < 0.01 else decimal(value)

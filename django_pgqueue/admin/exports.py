@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -10,11 +13,14 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import generic
+from django_pgqueue.admin import export_health, generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
+from django_pgqueue.admin.export_health import MOST_COUNTED
+from django_pgqueue.maintenance import lakes
+from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake
-from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, moment, when
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, number, when
 
 __all__ = ["ExportRunAdmin", "LakeAdmin"]
 
@@ -49,6 +55,18 @@ class LakeForm(generic.ModelForm):
         return queues
 
 
+def _add_health(rows: Sequence[Any]) -> None:
+    """Attach the health of each lake's exports."""
+    found = {each.path: each for each in lakes.health(rows[0]._state.db, MOST_COUNTED)}
+    for lake in rows:
+        lake.health = found.get(lake.path)
+
+
+def _health_column(name: Any, value: Callable[[LakeHealth], str]) -> Any:
+    """A column that shows the health of a lake's exports, if it is known."""
+    return column(name, lambda lake: EMPTY if lake.health is None else value(lake.health))
+
+
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
     """The lakes that the archive is exported to. An export creates them; users edit settings."""
@@ -58,14 +76,32 @@ class LakeAdmin(PageAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lake]:
         return super().get_queryset(request).filter(pk__in=_lakes_for(request))
 
-    list_display = ["path", "takes", "holds_retention", "exported_below", "made_at"]
-    fields = ["path", "queues", "holds_retention", "exported_below", "made_at"]
-    readonly_fields = ["path", "exported_below", "made_at"]
+    list_display = ["path", "takes", "holds_retention", "exported", "behind", "held", "exports"]
+    fields = ["path", "queues", "holds_retention", "exported", "behind", "held", "exports"]
+    readonly_fields = ["path", "exported", "behind", "held", "exports"]
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        changes = super().get_changelist_instance(request)
+        if rows := list(changes.result_list):
+            _add_health(rows)
+        changes.result_list = rows
+        return changes
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        lake = super().get_object(request, object_id, from_field)
+        if lake is not None:
+            _add_health([lake])
+        return lake
 
     takes = column(
         gettext_lazy("queues"), lambda lake: ", ".join(map(str, lake.queues)) or _("all")
     )
-    made_at = column(gettext_lazy("created at"), lambda lake: moment(lake.created_at))
+    exported = column(gettext_lazy("exported up to"), lambda lake: when(lake.exported_at) or EMPTY)
+    behind = _health_column(gettext_lazy("not exported"), export_health.behind)
+    held = _health_column(
+        gettext_lazy("held back"), lambda health: number(health.held, health.held < MOST_COUNTED)
+    )
+    exports = _health_column(gettext_lazy("exports"), export_health.state_of_lake)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -76,14 +112,16 @@ class ExportRunAdmin(RecordAdmin):
     """The runs of the export: messages, duration, and whether they were verified."""
 
     list_display = [
-        *("id", "lake", "kind", "state", "rows", "files", "size", "began", "took", "verified"),
+        *("id", "lake", "kind", "standing", "rows", "files", "size", "began", "took", "verified"),
     ]
     list_filter = ["kind", "state"]
     list_select_related = ["lake"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[ExportRun]:
-        return super().get_queryset(request).filter(lake__in=_lakes_for(request))
+    def get_queryset(self, request: HttpRequest) -> Any:
+        runs = super().get_queryset(request).filter(lake__in=_lakes_for(request))
+        return runs.annotate(running=export_health.IS_RUNNING)
 
+    standing = column(gettext_lazy("state"), export_health.state_of_run)
     size = column(gettext_lazy("size"), lambda run: str(filesizeformat(run.bytes)))
     began = column(gettext_lazy("started at"), lambda run: when(run.started_at))
     verified = column(gettext_lazy("verified at"), lambda run: when(run.verified_at) or EMPTY)

@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import places
+from django_pgqueue.admin import export_health, places
 from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.queue_actions import PAUSED
@@ -87,8 +87,17 @@ FAILED = Cause(5, WARNING, gettext_lazy("Failed"), gettext_lazy("%s with failure
 DEAD = Cause(
     6, WARNING, gettext_lazy("Dead letters"), gettext_lazy("%s with dead letters"), *_MESSAGES
 )
+_EXPORTS = "exportrun_changelist", gettext_lazy("export runs")
+EXPORTS = Cause(
+    7,
+    BAD,
+    gettext_lazy("Exports failing"),
+    gettext_lazy("%s lakes with failing exports"),
+    *_EXPORTS,
+)
+LATE = Cause(8, BAD, gettext_lazy("Exports late"), gettext_lazy("%s lakes behind"), *_EXPORTS)
 OPEN = Cause(
-    7, WARNING, gettext_lazy("Open transaction"), gettext_lazy("%s open transactions"), *_DATABASE
+    9, WARNING, gettext_lazy("Open transaction"), gettext_lazy("%s open transactions"), *_DATABASE
 )
 
 
@@ -261,13 +270,17 @@ def look(queues: Sequence[Queue], *, seen: Container[str] | None = None) -> Over
     using, ids = queues[0].alias, [queue.pk for queue in queues]
     measured = metrics_of_all(runner(using))
     sources = _sources(queues, seen)
-    return judged(
+    found = judged(
         queues,
         {each.queue_name: each for each in measured},
         recent(using, ids),
         Failures(ids, list(sources), WINDOWS["1h"], using),
         sources=sources,
     )
+    for lake, fails, text in export_health.problems(using, seen):
+        found.alerts.append(Alert(EXPORTS if fails else LATE, lake, text))
+    found.alerts.sort(key=lambda alert: alert.order)
+    return found
 
 
 def judged(

@@ -65,11 +65,25 @@ _OPERATOR = {
     "message_id_seq": "SELECT, USAGE",
 }
 
+_SPARK = {
+    **_ANALYST,
+    **_CONSUMER,
+    **dict.fromkeys(
+        (
+            *("staging", "spark_txn", "stream", "refusal"),
+            *("lake", "export_run", "rollup", "rollup_run"),
+        ),
+        _KEPT,
+    ),
+    "message_id_seq": "SELECT, USAGE",
+}
+
 _RIGHTS = {
     "sender": _SENDER,
     "consumer": _CONSUMER,
     "operator": _OPERATOR,
     "analyst": _ANALYST,
+    "spark": _SPARK,
 }
 KINDS = tuple(_RIGHTS)
 
@@ -79,11 +93,13 @@ _FUNCTIONS = {
     "consumer": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
     "operator": "^pgqueue_(may|wake|sent|go_on|next_heads)$",
     "analyst": "^pgqueue_may$",
+    "spark": "^pgqueue_(may|(wake|sent|go_on|next_heads)(_unlogged)?)$",
 }
 
-# A right on a table of the first migration by which the kind of a role is known, the widest first.
+# A right on a table of an early migration by which the kind of a role is known, the widest first.
 _MARKS = (
     ("operator", "pgqueue_queue", "UPDATE"),
+    ("spark", "pgqueue_staging", "INSERT"),
     ("consumer", "pgqueue_deferred", "DELETE"),
     ("analyst", "pgqueue_live", "SELECT"),
     ("sender", "pgqueue_ready", "INSERT"),
@@ -133,8 +149,10 @@ def statements(
         [_FUNCTIONS[kind]],
     )
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
-    cursor.execute("SELECT quote_ident(%s)", [role])
-    (quoted,) = cursor.fetchone()
+    cursor.execute("SELECT quote_ident(%s), quote_ident(current_database())", [role])
+    quoted, database = cursor.fetchone()
+    if kind == "spark":  # writes of rows with a delay or a dedup key
+        found.append(f"TEMPORARY ON DATABASE {database}")
     if revoke:
         return [f"REVOKE {each} FROM {quoted};" for each in found]
     usage = [f"USAGE ON SCHEMA {schema}" for schema in sorted(schemas)]

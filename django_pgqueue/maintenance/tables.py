@@ -71,7 +71,7 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
 
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
     transaction: set ``lock_timeout``. A purge mark with the queue's name stays, by which streams
-    of the archive detect the loss.
+    detect the loss.
     """
     _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
     _drop(cursor, queue_id)
@@ -97,11 +97,10 @@ def _mark_dropped(cursor: Any, queue_id: int, name: str, archive: str) -> None:
     before, reached = cursor.fetchone()
     cursor.execute(f"LOCK TABLE {archive} IN ACCESS EXCLUSIVE MODE")
     since = fetch_value(cursor, f"{newest} WHERE archive_xid >= %s", [reached])
-    if before is not None or since is not None:
-        cursor.execute(
-            "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) "
-            "VALUES (%s, %s, %s) "
-            "ON CONFLICT (queue_id) DO UPDATE SET purged_at = DEFAULT, dropped = excluded.dropped, "
-            "below_xid = greatest(p.below_xid, excluded.below_xid)",
-            [queue_id, max(before or 0, since or 0) + 1, name],
-        )
+    below = max((xid + 1 for xid in (before, since) if xid is not None), default=0)
+    cursor.execute(
+        "INSERT INTO pgqueue_purge_mark AS p (queue_id, below_xid, dropped) VALUES (%s, %s, %s) "
+        "ON CONFLICT (queue_id) DO UPDATE SET purged_at = DEFAULT, dropped = excluded.dropped, "
+        "below_xid = greatest(p.below_xid, excluded.below_xid)",
+        [queue_id, below, name],
+    )

@@ -16,6 +16,7 @@ from django_pgqueue.ddl import LIVE, inspection, moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.errors import TablesMissing
+from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.round import is_lost
 from django_pgqueue.management.base import counted
 from django_pgqueue.models import Message, Process, Queue, Schedule
@@ -36,6 +37,7 @@ class Limits:
     #: Failed attempts beyond ATTEMPTS_PER_QUEUE: some pile up between two rounds of maintenance.
     attempts: int = 100_000
     dead_after: float = 12.0
+    export: float = lakes.LATE
     #: Statement timeout of one check.
     timeout: float = 10.0
 
@@ -347,6 +349,30 @@ def _schedules(alias: str, limits: Limits, report: Report) -> str:
     return f"{active.count() + ended}; none is late{rest}"
 
 
+def _exports(alias: str, limits: Limits, report: Report) -> str:
+    """Lakes whose exports fail, or are late."""
+    found = lakes.health(alias, 100_000)
+    for lake in found:
+        held = f"; retention keeps {counted(lake.held)} for it" if lake.held else ""
+        values = {"lake": lake.path, "behind": lake.behind, "held": lake.held}
+        command = f"manage.py pgqueue_export {lake.path}"
+        if lake.failures:
+            report(
+                f"exports to {lake.path} fail ({lake.failures} since the last good one): "
+                f"{lake.error}{held}",
+                f"Run it and read its error: {command}. If nobody needs the lake any more, unset "
+                f'"holds retention" in the admin.',
+                values,
+            )
+        elif lake.is_late(limits.export):
+            report(
+                f"lake {lake.path} is {age(lake.seconds)} behind{held}",
+                f"Start it: {command}, and see why nothing else does.",
+                values,
+            )
+    return f"{len(found)}; none fails or is late"
+
+
 def _objects(alias: str, limits: Limits, report: Report) -> str:
     for each in inspection.damage(connections[alias]):
         report(str(each), each.remedy, {"kind": each.kind, "name": each.name})
@@ -364,4 +390,5 @@ CHECKS: dict[str, Check] = {
     "sizes": _sizes,
     "attempts": _attempts,
     "schedules": _schedules,
+    "exports": _exports,
 }

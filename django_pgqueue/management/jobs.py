@@ -30,11 +30,9 @@ def run_job(job: str, alias: str, options: dict[str, Any], command: BaseCommand)
     try:
         code = cli.run(job, url_of(alias), options, lambda line: command.stdout.write(line))
     except PipelineError as error:
-        raise CommandError(str(error), returncode=cli.FAILED) from error
+        raise CommandError(str(error), returncode=error.exit_code) from error
     if code:
-        differs = code == cli.DIFFERS
-        text = "Lake and database differ." if differs else "The job was interrupted."
-        raise CommandError(text, returncode=code)
+        raise CommandError("Lake and database differ.", returncode=code)
 
 
 class JobCommand(BaseCommand):

@@ -49,6 +49,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "exported_at",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="What was archived before is exported; empty until a run was published.",
+                        null=True,
+                    ),
+                ),
+                (
                     "system",
                     models.TextField(
                         default="",
@@ -62,6 +70,14 @@ class Migration(migrations.Migration):
                         default="",
                         editable=False,
                         help_text="The Iceberg table, if the lake is one.",
+                    ),
+                ),
+                (
+                    "body_schemas",
+                    models.JSONField(
+                        default=dict,
+                        editable=False,
+                        help_text="By queue, the fields of its bodies that are columns.",
                     ),
                 ),
                 (
@@ -259,6 +275,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("RUNNING", "Running"),
                             ("PUBLISHING", "Publishing"),
+                            ("FAILED", "Failed"),
                             ("DONE", "Done"),
                         ],
                         default="RUNNING",
@@ -272,7 +289,12 @@ class Migration(migrations.Migration):
                 ("manifest", models.JSONField(default=dict)),
                 ("checksums", models.JSONField(null=True)),
                 ("verified_at", models.DateTimeField(null=True)),
-                ("error", models.TextField(blank=True, default="")),
+                (
+                    "error",
+                    models.TextField(
+                        blank=True, default="", help_text="The error and its traceback."
+                    ),
+                ),
                 (
                     "started_at",
                     models.DateTimeField(
@@ -282,6 +304,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "resumed_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="django_pgqueue.exportrun",
+                    ),
+                ),
                 (
                     "lake",
                     models.ForeignKey(
@@ -301,7 +332,7 @@ class Migration(migrations.Migration):
                 "required_db_vendor": "postgresql",
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(("state", "DONE"), _negated=True),
+                        condition=models.Q(("state__in", ("RUNNING", "PUBLISHING"))),
                         fields=("lake",),
                         name="pgqueue_export_run_unfinished",
                     )

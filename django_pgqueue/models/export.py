@@ -27,11 +27,21 @@ class Lake(models.Model):
     exported_below: columns.BigInteger = models.BigIntegerField(
         default=0, editable=False, help_text="The transaction before which everything is exported."
     )
+    exported_at: columns.TimeOrNull = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="What was archived before is exported; empty until a run was published.",
+    )
     system: columns.Text = models.TextField(
         default="", editable=False, help_text="The server that the transaction ids are from."
     )
     iceberg: columns.Text = models.TextField(
         default="", editable=False, help_text="The Iceberg table, if the lake is one."
+    )
+    body_schemas: columns.JSON = models.JSONField(
+        default=dict,
+        editable=False,
+        help_text="By queue, the fields of its bodies that are columns.",
     )
     created_at: columns.Time = models.DateTimeField(db_default=columns.NOW, editable=False)
 
@@ -56,6 +66,7 @@ class ExportRun(models.Model):
     class State(models.TextChoices):
         RUNNING = "RUNNING"  # files are written to a directory that readers ignore
         PUBLISHING = "PUBLISHING"  # files are moved to their final directory
+        FAILED = "FAILED"  # another run exports its range
         DONE = "DONE"
 
     id: columns.BigAutoKey = models.BigAutoField(primary_key=True)
@@ -73,7 +84,12 @@ class ExportRun(models.Model):
     manifest: columns.JSON = models.JSONField(default=dict)
     checksums: columns.JSON = models.JSONField(null=True)
     verified_at: columns.TimeOrNull = models.DateTimeField(null=True)
-    error: columns.Text = models.TextField(default="", blank=True)
+    error: columns.Text = models.TextField(
+        default="", blank=True, help_text="The error and its traceback."
+    )
+    resumed_by: models.ForeignKey[ExportRun | None, ExportRun | None] = models.ForeignKey(
+        "self", models.SET_NULL, null=True, related_name="+"
+    )
     started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     finished_at: columns.TimeOrNull = models.DateTimeField(null=True)
 
@@ -86,7 +102,7 @@ class ExportRun(models.Model):
         constraints: ClassVar[tuple[models.BaseConstraint, ...]] = (
             models.UniqueConstraint(
                 fields=("lake",),
-                condition=~models.Q(state="DONE"),
+                condition=models.Q(state__in=("RUNNING", "PUBLISHING")),
                 name="pgqueue_export_run_unfinished",
             ),
         )

@@ -15,12 +15,23 @@ from prometheus_client.registry import Collector
 
 from django_pgqueue.ddl import moment, server_time
 from django_pgqueue.ddl.locks import milliseconds, settings_for
+from django_pgqueue.maintenance.lakes import health
 from django_pgqueue.models import Message, Queue, Schedule
 
 __all__ = ["PLACES", "QueueCollector", "metrics"]
 
 #: The values of the label ``state``.
 PLACES = ("ready", "in_flight", "delayed", "waiting")
+#: A lake's messages are counted up to this number.
+MOST_COUNTED = 100_000
+
+_EXPORTS = {
+    "failures": "Failed export runs since the last good one.",
+    "age_seconds": "Time since the lake had everything, by its last good run.",
+    "lag_seconds": "The same while messages wait for an export; 0 when the lake has all.",
+    "lag_messages": f"Archived messages that the lake lacks, counted up to {MOST_COUNTED}.",
+    "held_messages": "Messages whose retention is over, kept until they are exported.",
+}
 
 
 @require_safe
@@ -66,6 +77,7 @@ class QueueCollector(Collector):
             "Time since the schedule's next tick was due; 0 when it is in the future.",
             *("queue", "schedule"),
         )
+        exports = [_gauge(f"export_{name}", text, "lake") for name, text in _EXPORTS.items()]
         up = _gauge("up", "1 if the database answered in time, else 0.", "database")
         try:
             with (
@@ -77,6 +89,7 @@ class QueueCollector(Collector):
                 queues = list(Queue.objects.using(self._alias))
                 active = Schedule.objects.timed(self._alias).filter(ended_at=None)
                 schedules = list(active.select_related("queue"))
+                lakes = health(self._alias, MOST_COUNTED)
                 now = server_time(cursor)
         except DatabaseError:
             up.add_metric([self._alias], 0)
@@ -95,8 +108,13 @@ class QueueCollector(Collector):
             failing.add_metric(labels, bool(schedule.error))
             overdue = 0.0 if schedule.paused else (now - moment(schedule.tick)).total_seconds()
             late.add_metric(labels, max(0.0, overdue))
+        for lake in lakes:
+            lag = lake.seconds if lake.behind else 0.0
+            values = (lake.failures, lake.seconds, lag, lake.behind, lake.held)
+            for metric, value in zip(exports, values, strict=True):
+                metric.add_metric([lake.path], value)
         up.add_metric([self._alias], 1)
-        yield from (depth, visible, archived, age, limit, failing, late, up)
+        yield from (depth, visible, archived, age, limit, failing, late, *exports, up)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -253,10 +253,10 @@ def test_an_ack_takes_the_leases_before_it_to_the_disk(
     assert sorted(actor.do(call, "complete", "orders", held)) == sent[1:]
 
 
-def test_a_read_behind_a_crash_finds_what_lies_before_its_claim(
+def test_a_read_behind_a_crash_finds_what_lies_before_its_position(
     actor: Actor, crash: Callable[[], None]
 ) -> None:
-    """The process remembers its last claim, which the server has lost."""
+    """The process remembers its last position, which the server has lost."""
     sent = actor.do(call, "send_batch", "orders", list(range(30)))
     for _ in range(3):
         actor.do(call, "read", "orders", qty=5)

@@ -114,7 +114,7 @@ def page(client: Client, model: str, view: str = "changelist", *args: object, **
 
 
 #: The most queries of a page, and further ones for a user's permissions: a superuser has all.
-MOST, OF_PERMISSIONS = 11, 2
+MOST, OF_PERMISSIONS = 12, 2
 
 
 class Shown(NamedTuple):

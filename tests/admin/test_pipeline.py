@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
-from django_pgqueue.models import ExportRun, Lake, Rollup, RollupRun
+from django_pgqueue.models import (
+    ArchivedMessage,
+    BoundQueue,
+    ExportRun,
+    Lake,
+    Queue,
+    Rollup,
+    RollupRun,
+)
+from tests.actors import Actor, execute
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 
@@ -29,6 +41,87 @@ def test_list_and_page_show_what_a_job_wrote(admin_client: Client, model: type) 
 
     assert listed.status_code == page.status_code == 200
     assert listed.context["cl"].result_count == 1
+
+
+def exporting(actor: Actor, path: str) -> None:
+    """Hold a lake's lock, as a session that exports to it."""
+    lock = "SELECT pg_advisory_lock(hashtext('pgqueue export'), hashtext(%s))"
+    actor.do(execute, lock, [path])
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "resumed", "told"),
+    [
+        ("DONE", "", False, "done"),
+        ("RUNNING", "", False, "failed: its process is gone"),
+        ("FAILED", "no space\nTraceback: …", False, "failed: no space"),
+        ("FAILED", "no space", True, "failed, resumed by run"),
+    ],
+)
+def test_run_says_whether_it_runs_or_failed_and_why(
+    admin_client: Client, state: str, error: str, resumed: bool, told: str
+) -> None:
+    lake = Lake.objects.create(path="/lake")
+    run = ExportRun.objects.create(lake=lake, state=state, error=error)
+    if resumed:
+        run.resumed_by = ExportRun.objects.create(lake=lake, state="DONE")
+        run.save()
+
+    page = admin_client.get(reverse("admin:django_pgqueue_exportrun_changelist"))
+
+    cells = re.findall(r'<td class="field-standing">(.*?)</td>', page.content.decode())
+    assert cells[-1].startswith(told)
+
+
+def test_run_is_running_while_its_session_lives(
+    admin_client: Client, committed: None, actor: Actor
+) -> None:
+    lake = Lake.objects.create(path="/lake/that/runs")
+    ExportRun.objects.create(lake=lake)
+    exporting(actor, lake.path)
+
+    for model in ("exportrun", "lake"):
+        page = admin_client.get(reverse(f"admin:django_pgqueue_{model}_changelist"))
+        assert ">running<" in page.content.decode()
+    actor.do(execute, "SELECT pg_advisory_unlock_all()")
+
+
+def failing_lake(**values: Any) -> Lake:
+    """A lake whose last good run is two days old, and which then failed."""
+    exported_at = dt.datetime.now(dt.timezone.utc) - dt.timedelta(days=2)
+    lake = Lake.objects.create(path="/lake", exported_at=exported_at, **values)
+    ExportRun.objects.create(lake=lake, state="DONE")
+    ExportRun.objects.create(lake=lake, state="FAILED", error="no space\nTraceback: …")
+    return lake
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_overview_names_a_lake_whose_exports_fail_or_are_late_and_what_it_holds_back(
+    admin_client: Client, orders: BoundQueue, late: bool
+) -> None:
+    failing_lake(holds_retention=True)
+    if late:
+        ExportRun.objects.filter(state="FAILED").delete()
+    Queue.objects.filter(name="orders").update(retention=dt.timedelta(days=1))
+    orders.send_batch([1, 2, 3])
+    orders.archive(orders.read(qty=3))
+    ArchivedMessage.objects.update(archived_at=F("archived_at") - dt.timedelta(days=2))
+
+    page = admin_client.get(reverse("admin:django_pgqueue_queue_changelist")).content.decode()
+
+    problem = "2 d behind" if late else "no space"
+    assert ("Exports late" if late else "Exports failing") in page
+    assert f"{problem}; retention waits with 3 messages" in page
+    assert reverse("admin:django_pgqueue_exportrun_changelist") in page
+
+
+def test_lake_that_has_everything_is_no_alert(admin_client: Client, orders: BoundQueue) -> None:
+    failing_lake()
+    ExportRun.objects.filter(state="FAILED").delete()
+
+    page = admin_client.get(reverse("admin:django_pgqueue_queue_changelist"))
+
+    assert page.context["attention"] == []
 
 
 @pytest.mark.parametrize("text", ["null", "", "[]"])

@@ -14,7 +14,7 @@ from tests.admin.conftest import MOST, act, page, queries
 from tools.screenshots import pages
 
 
-def test_no_page_asks_more_than_11_times(client: Client, db: None) -> None:
+def test_no_page_asks_more_than_12_times(client: Client, db: None) -> None:
     client.force_login(scenes.superuser())
     scenes.play()
     asked = {}
@@ -28,7 +28,7 @@ def test_no_page_asks_more_than_11_times(client: Client, db: None) -> None:
     assert {name: number for name, number in asked.items() if number > MOST} == {}
 
 
-def test_page_of_a_message_that_has_everything_asks_no_more_than_11_times(
+def test_page_of_a_message_that_has_everything_asks_no_more_than_12_times(
     client: Client, orders: BoundQueue
 ) -> None:
     """A dead letter of 5 MB with failed attempts, group neighbours and a log."""

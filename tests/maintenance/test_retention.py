@@ -323,9 +323,10 @@ def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
 # Waits of other sessions
 
 
-def lake_of_this_server(path: str = "/lake", **values: Any) -> Lake:
+def published_lake(path: str = "/lake", **values: Any) -> Lake:
+    """A lake of this server, unless ``system`` names another, with everything exported now."""
     [(system,)] = run_sql("SELECT system_identifier::text FROM pg_control_system()")
-    return Lake.objects.create(path=path, system=system, **values)
+    return Lake.objects.create(path=path, **{"system": system, "exported_at": NOW, **values})
 
 
 def archived_long_ago(queue: Queue) -> list[int]:
@@ -343,7 +344,7 @@ def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
     if queue.partition_interval:
         partition(queue, 10)
     done(queue, sent(queue, 3, 10), 8)
-    lake = lake_of_this_server(holds_retention=True)
+    lake = published_lake(holds_retention=True)
 
     maintained = BoundQueue(queue.name).maintain()
 
@@ -360,8 +361,8 @@ def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) ->
     """After a restore elsewhere: the lake's mark is a transaction of the old server."""
     queue = make()
     ids = archived_long_ago(queue)
-    Lake.objects.create(path="/old", holds_retention=True, exported_below=1000, system="7000")
-    lake_of_this_server("/new", holds_retention=True, exported_below=901)
+    published_lake("/old", holds_retention=True, exported_below=1000, system="7000")
+    published_lake("/new", holds_retention=True, exported_below=901)
 
     maintained = BoundQueue(queue.name).maintain()
 
@@ -375,7 +376,7 @@ def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) ->
 
 def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     archived_long_ago(plain("told"))
-    Lake.objects.create(path="/told", holds_retention=True, exported_below=1000, system="7000")
+    published_lake("/told", holds_retention=True, exported_below=1000, system="7000")
 
     for _ in range(3):
         BoundQueue("told").maintain()
@@ -385,15 +386,30 @@ def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixtu
     assert "--hold-retention" in line
 
 
+def test_a_lake_whose_first_export_failed_holds_nothing_and_one_that_runs_does(
+    actor: Actor,
+) -> None:
+    work = Work(plain(), 1, 1, lambda removed: None)
+    published_lake(holds_retention=True, exported_at=None)
+    assert lakes.exported_below(work) is None
+
+    lock = "SELECT {}(hashtext('pgqueue export'), hashtext('/lake'))"
+    actor.do(execute, lock.format("pg_try_advisory_lock"))
+
+    assert lakes.exported_below(work) == 0
+    actor.do(execute, lock.format("pg_advisory_unlock"))
+    assert lakes.exported_below(work) is None
+
+
 def test_the_slowest_of_the_lakes_that_take_a_queue_counts() -> None:
     queue = plain("orders")
     work = Work(queue, 1, 1, lambda removed: None)
-    lake_of_this_server("/free", holds_retention=False, exported_below=0)
+    published_lake("/free", holds_retention=False, exported_below=0)
     assert lakes.exported_below(work) is None
 
-    lake_of_this_server("/slow", holds_retention=True, exported_below=10, queues=["Orders"])
-    lake_of_this_server("/fast", holds_retention=True, exported_below=20)
-    lake_of_this_server("/other", holds_retention=True, exported_below=1, queues=["mails"])
+    published_lake("/slow", holds_retention=True, exported_below=10, queues=["Orders"])
+    published_lake("/fast", holds_retention=True, exported_below=20)
+    published_lake("/other", holds_retention=True, exported_below=1, queues=["mails"])
 
     assert lakes.exported_below(work) == 10
 
@@ -415,7 +431,7 @@ def test_only_what_is_not_exported_is_held_in_a_partition_that_is_pruned() -> No
         f"UPDATE {queue.tables['archive']} SET archive_xid = 100 + id - %s WHERE id = ANY(%s)",
         [ids[0], ids],
     )
-    lake_of_this_server(holds_retention=True, exported_below=102)
+    published_lake(holds_retention=True, exported_below=102)
 
     maintained = BoundQueue("daily").maintain()
 
@@ -801,8 +817,8 @@ def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(
         lambda: actor.do(
             execute,
             "INSERT INTO pgqueue_lake "
-            "(path, queues, holds_retention, exported_below, system, iceberg) "
-            "VALUES ('/lake', '[]', true, 0, '', '')",
+            "(path, queues, holds_retention, exported_below, exported_at, system, iceberg, "
+            "body_schemas) VALUES ('/lake', '[]', true, 0, now(), '', '', '{}')",
         ),
     )
 

@@ -24,35 +24,37 @@ INSUFFICIENT_PRIVILEGE = "42501"
 #: The letters mean SELECT, INSERT, UPDATE and DELETE: on rows of the role's queue / of another
 #: queue. The number sign is the queue's id. docs/grants.md has the same table.
 RIGHTS = """
-table                   sender      consumer    operator    analyst
-pgqueue_queue           S/S         S/S         SU/SU       S/S
-pgqueue_binding         S/S         S/S         SIUD/SIUD   S/S
-pgqueue_message         -/-         -/-         -/-         -/-
-pgqueue_message_q#      I/-         SID/-       SID/-       S/-
-pgqueue_archive         -/-         -/-         -/-         -/-
-pgqueue_archive_q#      -/-         SI/-        SID/-       S/-
-pgqueue_ready           I/I         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_deferred        I/I         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_dedup           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_unlogged        S/S         SI/SI       SI/SI       S/S
-pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/S
-pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/S
-pgqueue_attempt         -/-         SID/-       SID/-       S/-
-pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-
-pgqueue_bulk_action      -/-         -/-         SIUD/-      S/-
-pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-
-pgqueue_rollup          -/-         -/-         S/S         S/S
-pgqueue_rollup_run      -/-         -/-         S/S         S/S
-pgqueue_lake            -/-         -/-         S/S         S/S
-pgqueue_export_run      -/-         -/-         S/S         S/S
-pgqueue_purge_mark      -/-         -/-         S/S         S/S
-pgqueue_maintenance     -/-         -/-         -/-         -/-
-pgqueue_staging         -/-         -/-         -/-         -/-
-pgqueue_spark_txn       -/-         -/-         -/-         -/-
+table                   sender      consumer    operator    analyst     spark
+pgqueue_queue           S/S         S/S         SU/SU       S/S         S/S
+pgqueue_binding         S/S         S/S         SIUD/SIUD   S/S         S/S
+pgqueue_message         -/-         -/-         -/-         -/-         -/-
+pgqueue_message_q#      I/-         SID/-       SID/-       S/-         SID/-
+pgqueue_archive         -/-         -/-         -/-         -/-         -/-
+pgqueue_archive_q#      -/-         SI/-        SID/-       S/-         SI/-
+pgqueue_ready           I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_deferred        I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_waiting         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_recheck         I/I         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_lease           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_group           -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_dedup           SIUD/SIUD   SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_unlogged        S/S         SI/SI       SI/SI       S/S         SI/SI
+pgqueue_process         -/-         SIUD/SIUD   SIUD/SIUD   S/S         SIUD/SIUD
+pgqueue_history         -/-         SIU/SIU     SIU/SIU     S/S         SIU/SIU
+pgqueue_attempt         -/-         SID/-       SID/-       S/-         SID/-
+pgqueue_schedule        -/-         SIU/-       SIUD/-      S/-         SIU/-
+pgqueue_bulk_action     -/-         -/-         SIUD/-      S/-         S/-
+pgqueue_bulk_action_part -/-         -/-         SIUD/-      S/-         S/-
+pgqueue_rollup          -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_rollup_run      -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_lake            -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_export_run      -/-         -/-         S/S         S/S         SIUD/SIUD
+pgqueue_purge_mark      -/-         -/-         S/S         S/S         S/S
+pgqueue_maintenance     -/-         -/-         -/-         -/-         -/-
+pgqueue_staging         -/-         -/-         -/-         -/-         SIUD/SIUD
+pgqueue_spark_txn       -/-         -/-         -/-         -/-         SIUD/SIUD
+pgqueue_stream          -/-         -/-         -/-         -/-         SIUD/SIUD
+pgqueue_refusal         -/-         -/-         -/-         -/-         SIUD/SIUD
 """
 _HEAD, *_ROWS = (line.split() for line in RIGHTS.strip().splitlines())
 #: The columns of a message that a role may set; the server sets the others.

@@ -13,7 +13,8 @@ from django.core.management import CommandError, call_command
 from django_pgqueue import queue
 from django_pgqueue.management import diagnosis
 from django_pgqueue.management.diagnosis import Finding, Limits, examine
-from django_pgqueue.models import Process, Queue, Schedule
+from django_pgqueue.models import ExportRun, Lake, Process, Queue, Schedule
+from django_pgqueue.models.process import ago
 from tests.actors import begin, execute, rollback
 from tests.working.running import Command
 
@@ -246,3 +247,21 @@ def test_a_check_that_fails_keeps_no_other_from_it(orders, monkeypatch):
     [found] = findings("clock", timeout=0.05)
     assert found.text.startswith("could not be checked: canceling statement")
     assert findings("sizes", timeout=5.0)
+
+
+def test_a_lake_whose_exports_fail_or_are_late(orders):
+    orders.send(1)
+    orders.archive(orders.read())
+    lake = Lake.objects.create(path="/lake")
+    Lake.objects.update(exported_at=ago(dt.timedelta(days=2)))
+
+    [late] = findings("exports")
+    ExportRun.objects.create(lake=lake, state="FAILED", error="no space\nTraceback: …")
+    [failing] = findings("exports")
+
+    assert late.text == "lake /lake is 2 d behind"
+    assert failing.text == "exports to /lake fail (1 since the last good one): no space"
+    assert "manage.py pgqueue_export /lake" in late.action
+    ExportRun.objects.update(state="DONE")
+    [found] = findings("exports", export=3 * 86400)
+    assert not found.is_problem

@@ -62,7 +62,13 @@ def test_a_lock_in_the_way_is_named(actor):
 def test_a_lake_of_another_server_is_named_with_advice(orders):
     found = plain()
     done(found, sent(found, 2, 9), 8)
-    Lake.objects.create(path="/old", holds_retention=True, exported_below=2**40, system="7000")
+    Lake.objects.create(
+        path="/old",
+        holds_retention=True,
+        exported_below=2**40,
+        exported_at=dt.datetime.now(dt.timezone.utc),
+        system="7000",
+    )
 
     said = call("pgqueue_maintain").out
     [of_orders, of_plain] = call_json("pgqueue_maintain")

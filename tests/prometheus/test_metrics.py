@@ -20,7 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue import signals
 from django_pgqueue.acks import Discard
-from django_pgqueue.models import Message, Queue, Schedule
+from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, Queue, Schedule
+from django_pgqueue.models.process import ago
 from django_pgqueue.prometheus import apps, counters, views
 from django_pgqueue.retries import Constant
 from tests.waiting import until
@@ -120,6 +121,23 @@ def test_the_view_has_metrics_of_schedules(orders):
     assert samples(text, schedule="paused")["pgqueue_schedule_late_seconds"] == 0
 
 
+def test_the_view_tells_how_exports_are(orders):
+    Queue.objects.filter(name="orders").update(retention=dt.timedelta(hours=1))
+    orders.send_batch([1, 2, 3])
+    orders.archive(orders.read(qty=3))
+    hours = [ago(dt.timedelta(hours=hours)) for hours in (2, 3)]
+    ArchivedMessage.objects.update(archived_at=hours[0])
+    lake = Lake.objects.create(path="/lake", holds_retention=True)
+    Lake.objects.update(exported_at=hours[1])
+    ExportRun.objects.create(lake=lake, state="FAILED")
+
+    found = samples(views.metrics(RequestFactory().get("/metrics/queues")).content, lake="/lake")
+
+    assert (found["pgqueue_export_failures"], found["pgqueue_export_lag_messages"]) == (1, 3)
+    assert found["pgqueue_export_held_messages"] == 3
+    assert found["pgqueue_export_lag_seconds"] == found["pgqueue_export_age_seconds"] >= 10800
+
+
 def test_a_database_that_takes_too_long_is_reported_as_down(orders, monkeypatch):
     def slow() -> list[Any]:
         with connection.cursor() as cursor:
@@ -171,7 +189,7 @@ def test_prometheus_takes_the_alert_rules(check_rules):
     refused = check_rules(rules.replace(" > ", " > > ", 1))
 
     assert (taken.returncode, refused.returncode) == (0, 1), taken.stderr
-    assert "6 rules found" in taken.stdout
+    assert "8 rules found" in taken.stdout
 
 
 def asked_by_dashboard() -> list[str]:
@@ -187,7 +205,7 @@ def asked_by_alerts() -> list[str]:
         r' +summary: ".+"\n +action: ".+"\n',
         text,
     )
-    assert len(rules) == text.count("- alert:") == 6
+    assert len(rules) == text.count("- alert:") == 8
     return rules
 
 
@@ -216,6 +234,7 @@ def test_queries_of_the_dashboard_and_of_alerts_are_answered_by_a_scrape(
 ):
     committed_orders.send(1)
     Schedule.objects.create(name="often", queue=Queue.objects.get(), interval=dt.timedelta(hours=1))
+    Lake.objects.create(path="/lake")
     run = consume(lambda message: None, options={"health_port": 0})
     until(lambda: run.subscription.counts.completed == 1)
     signals.database_failed.send_robust(None, operation="fetch", error=OSError(), wait=1.0)

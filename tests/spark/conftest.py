@@ -115,6 +115,36 @@ def url(committed: None, spark: Any) -> Iterator[str]:
 
 
 @pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def archive_stream(url: str) -> Iterator[Callable[..., Any]]:
+    """The reader of the archive as a stream, as on the driver, without Spark."""
+    from pyspark.sql.types import StructType
+
+    from pyspark_pgqueue.options import Options
+    from pyspark_pgqueue.stream import ArchiveStream
+
+    made: list[Any] = []
+
+    def make(**options: str) -> ArchiveStream:
+        given = Options.parse({"url": url, **options})
+        made.append(ArchiveStream(given, StructType.fromDDL("id bigint, body string")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def source(archive_stream: Callable[..., Any]) -> Any:
+    return archive_stream()
+
+
+@pytest.fixture
 def read(spark: Any, url: str) -> Callable[..., Any]:
     """Load the data source with these options, as a DataFrame."""
 
@@ -144,6 +174,23 @@ def wait_for_commits(url: str) -> None:
     )
     with psycopg.connect(url, autocommit=True) as connection:
         until(lambda: connection.execute(older).fetchone() != (True,), 60)
+
+
+def export(spark: Any, url: str, lake: str, **options: Any) -> Any:
+    """Export everything: waits first, since a run omits what is newer than the oldest open
+    transaction.
+    """
+    from pyspark_pgqueue.export import export as export_at_once
+
+    wait_for_commits(url)
+    return export_at_once(spark, url, lake, **options)
+
+
+def exported(spark: Any, lake: str) -> list[int]:
+    """The ids in a lake."""
+    from pyspark_pgqueue import lake_source
+
+    return sorted(row.id for row in lake_source.read(spark, lake, ["id"]).collect())
 
 
 def archive_all(name: str) -> list[int]:

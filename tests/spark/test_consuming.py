@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message
 from pyspark_pgqueue.consume import Batch, QueueStream
-from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
+from pyspark_pgqueue.errors import DataLost, InvalidOption, Refused, ServerChanged
 from pyspark_pgqueue.options import Options
+from pyspark_pgqueue.refusals import each_batch
+from tests.conftest import run_sql
 
 Rows = list[Any]
 
@@ -134,7 +138,8 @@ def test_batch_that_was_not_committed_comes_again_with_the_same_rows(
 
     query.run(maxOffsetsPerTrigger="8")
 
-    assert query.batches[1] == before
+    assert [row.id for row in query.batches[1]] == [row.id for row in before]
+    assert {row.read_ct for row in query.batches[1]} == {2}
     assert sorted(query.numbers) == list(range(25))
 
 
@@ -157,12 +162,213 @@ def test_batch_comes_again_though_its_leases_ran_out_and_others_took_its_message
     assert [row for batch in again.read(partition) for row in batch.column("id").to_pylist()] == (
         taken(end)
     )
-    with pytest.warns(UserWarning, match="2 messages of batch 1 were delivered to other consumers"):
+    with pytest.warns(UserWarning, match="2 messages of batch 1 are delivered again"):
         again.commit(end)
     assert again.reportLatestOffset()["redelivered"] == 2
     # The message leased by another consumer is still leased.
     assert left() == 1
     assert Message.objects.archive("orders", others[1:]) == [others[1].id]
+
+
+def lapse() -> None:
+    """Let all leases run out."""
+    run_sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
+
+
+def test_group_that_others_read_from_comes_again_and_the_other_groups_do_not(
+    stream: Callable[..., QueueStream], url: str
+) -> None:
+    Message.objects.create_queue("orders")
+    Message.objects.send_batch("orders", list(range(200)), group=[f"g{n % 4}" for n in range(200)])
+    first = stream()
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(1000))
+    first.stop()
+    lapse()
+    [other] = Message.objects.read_grouped("orders", qty=1)  # which sets all followers back
+
+    again = stream()
+    partitions = again.partitions(start, end)
+    assert sum(rows.num_rows for each in partitions for rows in again.read(each)) == 200
+    with pytest.warns(UserWarning, match="50 messages of batch 1 are delivered again"):
+        again.commit(end)
+
+    assert ArchivedMessage.objects.count() == 150
+    Message.objects.archive("orders", other)
+    left = Message.objects.read_grouped("orders", qty=200)
+    assert {message.group for message in left} == {other.group}
+    assert len(left) == 49
+
+
+class Sink:
+    """A sink that knows its batches by their numbers, and fails with some rows."""
+
+    def __init__(self, spark: Any, url: str, checkpoint: Path) -> None:
+        self.spark, self.url, self.checkpoint = spark, url, checkpoint
+        self.batches: dict[int, list[int]] = {}
+        self.poison: set[int] = set()
+        self.reads_first = False
+        self.wrap: Callable[[Any], Any] = lambda function: function
+        #: How often the driver dies between this sink's commit and Spark's.
+        self.deaths = 0
+
+    def store(self, frame: Any, number: int) -> Any:
+        rows = frame.collect() if self.reads_first or number not in self.batches else []
+        numbers = [json.loads(row.body)["n"] for row in rows]
+        if found := self.poison.intersection(numbers):
+            raise ValueError(f"no price for {min(found)}")
+        self.batches.setdefault(number, numbers)
+        if numbers and self.deaths:
+            self.deaths -= 1
+            raise RuntimeError("the driver died")
+        return None
+
+    def run(self, most: int = 100, **options: str) -> int:
+        """Start the stream, again and again, until it ends well; returns how often it failed."""
+        given = {"url": self.url, "subscribe": "orders", "mode": "consume", **options}
+        for failed in range(most):
+            stream = self.spark.readStream.format("pgqueue").options(**given).load()
+            writer = stream.writeStream.foreachBatch(self.wrap(self.store))
+            writer = writer.option("checkpointLocation", str(self.checkpoint))
+            try:
+                assert writer.trigger(availableNow=True).start().awaitTermination(120)
+            except StreamingQueryException:
+                continue
+            return failed
+        raise AssertionError(f"the stream failed {most} times")
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(n for batch in self.batches.values() for n in batch)
+
+
+@pytest.fixture
+def sink(spark: Any, url: str, tmp_path: Path) -> Sink:
+    Message.objects.create_queue("dead")
+    Message.objects.create_queue("orders", max_deliveries=3, dead_letter_queue="dead")
+    return Sink(spark, url, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("poison", [0, 5])
+def test_poison_is_dead_lettered_and_every_other_row_arrives_once(
+    sink: Sink, send: Callable[..., None], poison: int
+) -> None:
+    sink.poison = {poison}
+    sink.wrap = partial(each_batch, url=sink.url)
+    send(0, 8)
+
+    sink.run(most=20)
+
+    assert sink.numbers == [n for n in range(8) if n != poison]
+    [dead] = Message.objects.read("dead")
+    letter = dead.headers["x-dead-letter"]
+    assert (dead.body, letter["reason"], letter["read_ct"]) == ({"n": poison}, "max_deliveries", 3)
+    assert f"ValueError: no price for {poison}" in letter["error"]
+    assert ArchivedMessage.objects.filter(state="COMPLETED").count() == 7
+    assert left() == 0
+
+
+def test_batch_that_the_sink_has_is_acknowledged_whole_however_often_the_driver_dies(
+    sink: Sink, send: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(0, 8)
+    sink.deaths = 1
+    skips: list[int] = []
+    store = sink.store
+
+    def store_and_die_four_times_more(frame: Any, number: int) -> None:
+        known = number in sink.batches
+        store(frame, number)
+        if known and len(skips) < 4:
+            skips.append(number)
+            raise RuntimeError("the driver died again")
+
+    monkeypatch.setattr(sink, "store", store_and_die_four_times_more)
+
+    assert sink.run() == 5
+
+    assert sink.batches == {0: list(range(8))}
+    assert (left(), Message.objects.metrics("dead").length) == (0, 0)
+
+
+def test_batch_that_another_queue_has_is_acknowledged_whole_though_it_failed_before(
+    spark: Any, sink: Sink, send: Callable[..., None]
+) -> None:
+    send(0, 8)
+
+    def copy() -> Any:
+        options = {"url": sink.url, "subscribe": "orders", "mode": "consume"}
+        stream = spark.readStream.format("pgqueue").options(**options).load().select("body")
+        writer = stream.writeStream.format("pgqueue").options(url=sink.url, queue="copies")
+        writer = writer.option("checkpointLocation", str(sink.checkpoint))
+        return writer.trigger(availableNow=True).start()
+
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="no queue 'copies'"):
+            copy().awaitTermination(120)
+    # As if the second try had died between the sink's commit and Spark's.
+    name = json.loads((sink.checkpoint / "metadata").read_text())["id"]
+    run_sql("INSERT INTO pgqueue_spark_txn VALUES (%s, 0, 8)", [f"stream:{name}"])
+    Message.objects.create_queue("copies")
+
+    copy().awaitTermination(120)
+
+    assert (left(), ArchivedMessage.objects.filter(state="COMPLETED").count()) == (0, 8)
+    assert Message.objects.metrics("copies").length == 0
+
+
+def test_rows_that_the_function_refuses_are_dead_lettered_and_the_rest_is_done(
+    sink: Sink, send: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(0, 8)
+    store = sink.store
+
+    def refuse(frame: Any, number: int) -> Any:
+        rows = frame.collect()
+        wrong = {row.id: "no price" for row in rows if json.loads(row.body)["n"] in {2, 3}}
+        if wrong:
+            raise Refused(wrong)
+        store(frame, number)
+        return [row.id for row in rows if json.loads(row.body)["n"] == 5]
+
+    monkeypatch.setattr(sink, "store", refuse)
+    sink.wrap = partial(each_batch, url=sink.url)
+
+    assert sink.run() == 0
+
+    assert sink.numbers == [0, 1, 4, 5, 6, 7]
+    letters = list(Message.objects.read("dead", qty=8))
+    assert sorted((m.body["n"], m.headers["x-dead-letter"]["error"]) for m in letters) == [
+        (2, "no price"),
+        (3, "no price"),
+        (5, "refused"),
+    ]
+    assert ArchivedMessage.objects.filter(state="COMPLETED").count() == 5
+
+
+def test_refused_rows_may_be_tried_again_until_their_deliveries_run_out(
+    sink: Sink, send: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(0, 2)
+
+    def refuse(frame: Any, number: int) -> Any:
+        return {row.id: "not yet" for row in frame.collect()}
+
+    monkeypatch.setattr(sink, "store", refuse)
+    sink.wrap = partial(each_batch, url=sink.url)
+    for _ in range(3):
+        assert sink.run(onError="retry") == 0
+        lapse()
+
+    letters = [message.headers["x-dead-letter"] for message in dead_letters()]
+
+    assert [(letter["read_ct"], letter["attempts"]) for letter in letters] == [(3, 3)] * 2
+    assert {"not yet" in letter["error"] for letter in letters} == {True}
+
+
+def dead_letters() -> list[Message]:
+    assert Message.objects.read("orders", qty=10) == []  # a read dead-letters what is exhausted
+    return Message.objects.read("dead", qty=10)
 
 
 def test_messages_of_a_driver_that_is_gone_come_back(
@@ -240,6 +446,20 @@ def test_batch_ends_when_its_bodies_have_enough_bytes(
 
     # A message's size is known only when it is leased.
     assert 20 <= len(taken(end)) <= 21
+
+
+def test_batch_waits_for_enough_messages(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    patient = stream(minOffsetsPerTrigger="5")
+    start = patient.initialOffset()
+    send(0, 4)
+    assert patient.latestOffset(start, ReadMaxRows(10)) == start
+    patient._looked_at = float("-inf")
+
+    send(4, 5)
+
+    assert len(taken(patient.latestOffset(start, ReadMaxRows(10)))) == 5
 
 
 def test_available_now_ends_while_messages_are_sent(
@@ -353,6 +573,24 @@ def test_dropped_queue_is_data_lost(
         one.partitions(start, end)
     with pytest.warns(UserWarning, match="was dropped"):
         assert stream(failOnDataLoss="false").partitions(start, end) == []
+
+
+def test_queue_that_is_named_and_was_dropped_is_data_lost(
+    stream: Callable[..., QueueStream], send: Callable[..., None]
+) -> None:
+    send(0, 3)
+    Message.objects.create_queue("mails")
+    both = {"subscribe": "orders,mails"}
+    one = stream(**both)
+    start = one.initialOffset()
+    Message.objects.drop_queue("orders")
+
+    with pytest.raises(DataLost, match="Queue 'orders' was dropped"):
+        one.latestOffset(start, ReadMaxRows(10))
+    with pytest.warns(UserWarning, match="was dropped"):
+        assert stream(failOnDataLoss="false", **both).latestOffset(start, ReadMaxRows(10)) == start
+    with pytest.raises(InvalidOption, match="no queue 'nowhere'"):
+        stream(subscribe="nowhere").latestOffset(start, ReadMaxRows(10))
 
 
 def test_checkpoint_of_another_server_or_stream_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,38 +19,27 @@ from django_pgqueue.maintenance.work import Work
 from django_pgqueue.models import ArchivedMessage, ExportRun, Lake, Message, PurgeMark, Queue
 from pyspark_pgqueue import executors, lake_source
 from pyspark_pgqueue import lake as files
-from pyspark_pgqueue.errors import InvalidOption, JobRunning, LakeDiffers, ServerChanged
-from pyspark_pgqueue.export import LOCK, Summary
+from pyspark_pgqueue.errors import (
+    InvalidOption,
+    JobRunning,
+    LakeDiffers,
+    ServerChanged,
+    StoreFailed,
+)
 from pyspark_pgqueue.export import export as export_at_once
 from pyspark_pgqueue.rollup import rollup
+from pyspark_pgqueue.runs import LOCK
 from pyspark_pgqueue.verify import verify
 from tests.actors import Actor, begin, call, commit
-from tests.spark.conftest import PublishingDies, wait_for_commits
+from tests.spark.conftest import PublishingDies, export, exported
 from tests.waiting import until
 
 Finish = Callable[..., list[int]]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> str:
-    return str(tmp_path / "lake")
-
-
-def export(spark: Any, url: str, lake: str, **options: Any) -> Summary:
-    """Export everything: waits first, since a run omits what is newer than the oldest open
-    transaction.
-    """
-    wait_for_commits(url)
-    return export_at_once(spark, url, lake, **options)
-
-
 def parquets(lake: str) -> set[str]:
     return {str(path.relative_to(lake)) for path in Path(lake).rglob("*.parquet")}
-
-
-def exported(spark: Any, lake: str) -> list[int]:
-    return sorted(row.id for row in lake_source.read(spark, lake).select("id").collect())
 
 
 def test_each_run_adds_what_is_new(spark: Any, url: str, lake: str, finish: Finish) -> None:
@@ -136,28 +126,33 @@ def test_run_that_died_while_publishing_is_finished(
     ]
 
 
-def test_run_that_died_while_writing_is_done_again_over_the_same_span(
+def test_run_that_failed_while_writing_has_its_error_and_is_resumed_by_the_next(
     spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archived = finish("orders", 20)
     on_executors = executors.on_executors
 
-    def die_after(*arguments: Any) -> Any:
+    def fail_after(*arguments: Any) -> Any:
         on_executors(*arguments)
-        raise KeyboardInterrupt
+        raise RuntimeError("the disk burns")
 
     with monkeypatch.context() as patch:
-        patch.setattr(executors, "on_executors", die_after)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(executors, "on_executors", fail_after)
+        with pytest.raises(RuntimeError):
             export(spark, url, lake)
-    finish("orders", 5)
+    failed = ExportRun.objects.get()
+    archived += finish("orders", 5)
 
     summary = export(spark, url, lake)
 
-    assert (summary.rows, summary.resumed) == (20, True)
+    assert (summary.rows, summary.resumed) == (25, (failed.pk,))
     assert exported(spark, lake) == sorted(archived)
-    assert export(spark, url, lake).rows == 5
     assert not any((Path(lake) / "_staging").glob("*"))
+    failed.refresh_from_db()
+    assert (failed.state, failed.resumed_by_id) == ("FAILED", summary.run)
+    first, _, trace = failed.error.partition("\n")
+    assert first == "RuntimeError: the disk burns"
+    assert "in fail_after" in trace
 
 
 @pytest.mark.slow
@@ -211,7 +206,7 @@ def test_two_exports_to_one_lake_do_not_run_at_once(
     export(spark, url, lake)
 
     with psycopg.connect(url, autocommit=True) as other:
-        other.execute("SELECT pg_advisory_lock(hashtext(%s), %s)", [LOCK, Lake.objects.get().pk])
+        other.execute("SELECT pg_advisory_lock(hashtext(%s), hashtext(%s))", [LOCK, lake])
         with pytest.raises(JobRunning, match="Another process"):
             export(spark, url, lake)
 
@@ -235,16 +230,53 @@ def export_now(spark: Any, url: str, lake: str) -> list[int]:
     return []
 
 
+def test_lake_whose_first_export_failed_holds_no_retention(
+    spark: Any, url: str, lake: str, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish("orders", 3)
+    work = Work(Queue.objects.resolve("orders"), 1, 1, print)
+    Path(lake).touch()
+    with pytest.raises(StoreFailed, match="Choose a directory"):
+        export(spark, url, lake, holds_retention=True)
+    assert not Lake.objects.exists()
+
+    Path(lake).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(executors, "on_executors", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            export(spark, url, lake, holds_retention=True)
+    assert lakes.exported_below(work) is None
+
+    export(spark, url, lake)
+    assert lakes.exported_below(work) is not None
+
+
+def test_export_whose_store_fails_is_a_failed_run_of_its_lake(
+    spark: Any, url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 3)
+    export(spark, url, lake)
+    shutil.rmtree(lake)
+    Path(lake).touch()
+
+    for _ in range(2):
+        with pytest.raises(StoreFailed):
+            export(spark, url, lake, anew=True)
+
+    [health] = lakes.health("default", 10)
+    assert (health.failures, health.running) == (2, False)
+    assert "Choose a directory" in health.error
+
+
 def test_retention_is_told_how_far_the_lake_is(
     spark: Any, url: str, lake: str, finish: Finish
 ) -> None:
     finish("orders", 3)
-    queue = Queue.objects.resolve("orders")
-    assert lakes.exported_below(Work(queue, 1, 1, print)) is None
+    work = Work(Queue.objects.resolve("orders"), 1, 1, print)
 
     export(spark, url, lake, holds_retention=True)
 
-    held = lakes.exported_below(Work(queue, 1, 1, print))
+    held = lakes.exported_below(work)
     assert held is not None
     assert not ArchivedMessage.objects.filter(archive_xid__gte=held).exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,10 @@ from pyspark_pgqueue import iceberg
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.errors import InvalidOption
 from pyspark_pgqueue.verify import verify
-from tests.spark.test_export import export
+from tests.spark.conftest import export, exported
 
 Finish = Callable[..., list[int]]
 TABLE = "catalog.shop.archive"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> str:
-    return str(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -60,21 +56,59 @@ def test_each_run_is_a_snapshot_of_the_table(
     assert iceberg.counts(TABLE) == {"orders": 25, "007": 10}
 
 
-def test_compaction_replaces_files_of_the_table_in_one_commit(
+@pytest.fixture
+def four_runs(
     spark: Any, url: str, lake: str, catalog: Any, finish: Finish
-) -> None:
-    archived = []
-    for _ in range(3):
-        archived += finish("orders", 4)
+) -> list[tuple[int, list[int]]]:
+    """A table of four runs: its snapshots, and the messages that each one has."""
+    found, archived = [], []
+    for _ in range(4):
+        archived = [*archived, *finish("orders", 4)]
         export(spark, url, lake, table=TABLE)
+        table = catalog.load_table(("shop", "archive"))
+        found.append((table.current_snapshot().snapshot_id, archived))
+    return found
 
+
+def paths(lake: str, directory: str) -> list[Path]:
+    return sorted((Path(lake) / directory).rglob("*.parquet"))
+
+
+def test_snapshots_of_before_a_compaction_are_readable_after_it(
+    spark: Any, url: str, lake: str, catalog: Any, four_runs: list[tuple[int, list[int]]]
+) -> None:
     assert export(spark, url, lake, max_files=2).compacted == 1
 
-    assert rows(catalog) == archived
-    table = catalog.load_table(("shop", "archive"))
-    assert len(list(table.scan().plan_files())) == 1
-    # Earlier snapshots have deleted files, so they have expired.
-    assert len(table.snapshots()) == 1
+    for snapshot, ids in four_runs:
+        assert rows(catalog, snapshot_id=snapshot) == ids
+    assert rows(catalog) == four_runs[-1][1]
+    assert len(list(catalog.load_table(("shop", "archive")).scan().plan_files())) == 1
+    # Other readers of the files see each message once.
+    assert exported(spark, lake) == four_runs[-1][1]
+    assert {finding.agrees for finding in verify(spark, url, lake)} == {True}
+
+
+def test_files_that_only_expired_snapshots_have_are_deleted(
+    spark: Any,
+    url: str,
+    lake: str,
+    catalog: Any,
+    finish: Finish,
+    four_runs: list[tuple[int, list[int]]],
+) -> None:
+    export(spark, url, lake, max_files=2)
+    more = finish("orders", 4)
+    archived = four_runs[-1][1] + more
+    export(spark, url, lake, expire_snapshots=dt.timedelta(days=7))
+    assert len(paths(lake, "archive")) == 5
+
+    for _ in range(2):  # files of the first call's snapshots go with the second
+        export(spark, url, lake, expire_snapshots=dt.timedelta(0))
+
+        assert rows(catalog) == exported(spark, lake) == archived
+    assert (len(paths(lake, "archive")), len(paths(lake, "compacted"))) == (2, 0)
+    assert len(catalog.load_table(("shop", "archive")).snapshots()) == 1
+    assert {finding.agrees for finding in verify(spark, url, lake, every=True)} == {True}
 
 
 def test_lake_becomes_a_table_later_and_gets_new_columns(

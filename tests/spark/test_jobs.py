@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,16 +23,13 @@ from pyspark_pgqueue import lake as files
 from pyspark_pgqueue import replay as replaying
 from pyspark_pgqueue import rollup as rolling
 from pyspark_pgqueue.__main__ import main
+from pyspark_pgqueue.errors import StoreFailed
 from pyspark_pgqueue.export import export
 from pyspark_pgqueue.progress import Bar, interrupts_held
+from pyspark_pgqueue.stores import explained
 from tests.spark.conftest import wait_for_commits
 
 Finish = Callable[..., list[int]]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> str:
-    return str(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -80,8 +80,6 @@ def test_exit_code_tells_what_kind_of_failure_it_was(
     finish("orders", 3)
     assert job("export", lake) == 0
     assert job("verify", lake + "-unknown") == 1
-    assert main(["export", "--url", "postgresql://nobody@127.0.0.1:1/nothing", lake]) == 1
-    assert "Traceback" not in capsys.readouterr().err
     with pytest.raises(SystemExit) as told:
         job("export", "--max-files", "many", lake)
     assert told.value.code == 2
@@ -91,6 +89,77 @@ def test_exit_code_tells_what_kind_of_failure_it_was(
     with pytest.raises(CommandError) as refused:
         call_command("pgqueue_verify", lake)
     assert refused.value.returncode == 3
+
+
+EXPECTED = [
+    (["export", "{file}"], "Choose a directory."),
+    (["export", "nowhere://bucket/lake"], "pyarrow supports paths"),
+    (["export", "{new}", "--queue", "nowhere"], "There is no queue 'nowhere'"),
+    (["replay", "--lake", "{new}"], "There is no lake at"),
+    (["replay", "--lake", "{lake}", "--where", "colour = 1"], "--where is no condition"),
+    (["replay", "--lake", "{lake}", "--where", "state ==="], "--where is no condition"),
+    (["load", "{new}", "--to", "orders"], "Correct the path, or --format."),
+    (["load", "{lake}/archive", "--to", "nowhere"], "there is no queue 'nowhere'. Create it"),
+    (["rollup", "--url", "postgresql://nobody@127.0.0.1:1/x"], "Check its address"),
+    (["rollup", "--url", "jdbc:postgresql://127.0.0.1:1/x"], "Check its address"),
+    (["rollup", "--url", "shop"], "Write it as postgresql://"),
+]
+
+
+def test_expected_failure_is_one_line_that_says_what_to_do(
+    job: Callable[..., int],
+    lake: str,
+    finish: Finish,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finish("orders", 3)
+    job("export", lake)
+    (tmp_path / "file").touch()
+    places = {"lake": lake, "new": str(tmp_path / "new"), "file": str(tmp_path / "file")}
+    for arguments, advice in EXPECTED:
+        given = [argument.format(**places) for argument in arguments]
+        capsys.readouterr()
+
+        assert job(*given) == 1
+
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert advice in err
+    assert job(*given, "--traceback") == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "Free space there"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS)), "Mount it for writing"),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), "Grant this user the right"),
+    ],
+)
+def test_full_or_closed_disk_is_told_with_what_to_do(error: OSError, advice: str) -> None:
+    with pytest.raises(StoreFailed, match=advice), explained("/lake"):
+        raise error
+
+
+def test_job_in_a_process_of_its_own_writes_no_more_than_its_line(
+    job: Callable[..., int], url: str, lake: str, finish: Finish
+) -> None:
+    finish("orders", 3)
+    job("export", lake)
+    command = [sys.executable, "-m", "pyspark_pgqueue", "load", "--to", "nowhere", "--cores", "1"]
+
+    failed = subprocess.run(
+        [*command, f"{lake}/archive"],
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "PGQUEUE_URL": url},
+        capture_output=True,
+        text=True,
+    )
+
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
+    assert "there is no queue 'nowhere'" in failed.stderr
 
 
 def test_interrupted_export_leaves_nothing_half_published(
@@ -108,7 +177,7 @@ def test_interrupted_export_leaves_nothing_half_published(
     assert published(lake) == []
 
     assert job("export", lake) == 0
-    assert "(resumed): 12 messages" in capsys.readouterr().out
+    assert "(instead of " in capsys.readouterr().out
 
 
 def test_export_interrupted_while_it_publishes_publishes_the_rest(

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as dataset
 
-from pyspark_pgqueue import executors, lake, sink
+from pyspark_pgqueue import executors, lake, staging
 
 MEGABYTE = 1024 * 1024
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
@@ -64,7 +64,7 @@ def test_compaction_keeps_every_row(tmp_path: Path) -> None:
     places = [file["to"] for file in files if file["to"].startswith(directory)]
     rows_of = sum(file["rows"] for file in files if file["to"].startswith(directory))
 
-    (merged,) = lake.merge(str(tmp_path), 2, 0, places)
+    (merged,) = lake.merge(str(tmp_path), 2, 0, lake.Merge(places))
 
     assert merged["rows"] == rows_of
     assert merged["to"].startswith(directory)
@@ -83,7 +83,7 @@ def test_workers_share_what_they_import(spark: Any) -> None:
 def test_sink_escapes_a_large_batch_in_small_parts() -> None:
     whole = batch(1, 100 * MEGABYTE)
 
-    parts = list(sink._slices(whole))
+    parts = list(staging._slices(whole))
 
-    assert max(part.nbytes for part in parts) < 2 * sink.SLICE
+    assert max(part.nbytes for part in parts) < 2 * staging.SLICE
     assert pa.Table.from_batches(parts).combine_chunks().to_batches() == [whole]

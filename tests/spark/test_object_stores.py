@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from django_pgqueue.models import ExportRun, Lake, Rollup
-from pyspark_pgqueue import executors, lake_source, stores
+from pyspark_pgqueue import executors, stores
 from pyspark_pgqueue import lake as files
 from pyspark_pgqueue.errors import InvalidOption, LakeDiffers
 from pyspark_pgqueue.replay import replay
 from pyspark_pgqueue.rollup import rollup
 from pyspark_pgqueue.verify import verify
-from tests.spark.conftest import PublishingDies
-from tests.spark.test_export import export
+from tests.spark.conftest import PublishingDies, export, exported
 from tests.spark.test_memory import MEGABYTE, batch
 
 # boto3 keeps sockets open for the next request.
@@ -71,10 +70,6 @@ def bucket(server: Any, request: pytest.FixtureRequest) -> Iterator[Bucket]:
 @pytest.fixture
 def lake(bucket: Bucket) -> str:
     return f"s3://{bucket.name}/shop/lake"
-
-
-def exported(spark: Any, lake: str) -> list[int]:
-    return sorted(row.id for row in lake_source.read(spark, lake, ["id"]).collect())
 
 
 def test_lake_on_s3_does_what_a_directory_does(

@@ -20,7 +20,7 @@ from pyspark_pgqueue.columns import ARCHIVE, ddl
 from pyspark_pgqueue.errors import TableRewritten
 from pyspark_pgqueue.offsets import EARLIEST, Offset
 from pyspark_pgqueue.options import Options
-from pyspark_pgqueue.source import PushingReader
+from pyspark_pgqueue.reading import PushingReader
 from tests.actors import Actor, begin, call, commit
 from tests.conftest import run_sql
 from tests.spark.conftest import archive_all
@@ -363,7 +363,7 @@ def test_peek_shows_live_messages_and_takes_none(read: Read, url: str) -> None:
         ({"columns": "id,nonsense"}, "no column 'nonsense'"),
         ({"subscribe": "nowhere"}, "no queue 'nowhere'"),
         ({"subscribe": "a", "subscribePattern": "a"}, "not both"),
-        ({"source": "dead"}, "source must be archive, live or counts"),
+        ({"source": "dead"}, "source must be archive or live or counts"),
         ({"maxRecordsPerPartition": "0"}, "an integer of at least 1"),
         ({"startingoffset": "earliest"}, "no option startingoffset"),
         ({"startingOffsets": '{"partition": 0}'}, "startingOffsets must be earliest"),

@@ -136,6 +136,8 @@ def test_stream_that_is_ahead_of_a_replica_waits_for_it(paused: Pair) -> None:
     until(goes_on, 30)
     partitions = on_standby.partitions(reached, end)
     assert sum(b.num_rows for p in partitions for b in on_standby.read(p)) == 5
+    for each in (on_primary, on_standby):
+        each.stop()
 
 
 def test_spark_reads_from_a_standby(spark: Any, pair: Pair) -> None:

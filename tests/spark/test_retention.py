@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from django.db.models import F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
 
 from django_pgqueue import queue
 from django_pgqueue.models import ArchivedMessage, Message
 from pyspark_pgqueue import lake_source, planning
 from pyspark_pgqueue.errors import DataLost
 from pyspark_pgqueue.export import export
-from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.stream import ArchiveStream
 from pyspark_pgqueue.verify import verify
 from tests.spark.conftest import wait_for_commits
@@ -41,11 +39,6 @@ def finish_long_ago(finish: Callable[..., list[int]]) -> Finish:
         return ids
 
     return send_archive_and_age
-
-
-@pytest.fixture
-def source(url: str) -> ArchiveStream:
-    return ArchiveStream(Options.parse({"url": url}), StructType.fromDDL("id bigint, body string"))
 
 
 def kept() -> list[int]:
@@ -141,11 +134,9 @@ def test_task_notices_that_retention_took_its_rows_since_they_were_planned(
 
 
 def test_task_of_a_stream_that_may_lose_messages_gives_what_is_left(
-    url: str, finish_long_ago: Finish
+    archive_stream: Callable[..., ArchiveStream], finish_long_ago: Finish
 ) -> None:
-    careless = ArchiveStream(
-        Options.parse({"url": url, "failOnDataLoss": "false"}), StructType.fromDDL("id bigint")
-    )
+    careless = archive_stream(failOnDataLoss="false")
     finish_long_ago(1)
     start = careless.latestOffset(careless.initialOffset(), ReadAllAvailable())
     finish_long_ago(10)
@@ -220,39 +211,56 @@ def test_batch_read_from_an_offset_refuses_what_was_purged_behind_it(
     assert frame.option("failOnDataLoss", "false").load().count() == 0
 
 
-def test_stream_of_all_queues_tells_that_a_queue_was_dropped_before_it_was_read(
-    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+@pytest.mark.parametrize("chosen", [{}, {"subscribe": "orders,mails"}])
+def test_stream_tells_that_a_queue_was_dropped_before_it_was_read(
+    spark: Any,
+    url: str,
+    tmp_path: Path,
+    finish: Callable[..., list[int]],
+    chosen: dict[str, str],
 ) -> None:
     stream = Stream(spark, url, tmp_path / "checkpoint")
     delivered = finish("orders", 5) + finish("mails", 5)
-    stream.catch_up()
+    stream.catch_up(**chosen)
     finish("orders", 30)
     Message.objects.drop_queue("orders")
     more = finish("mails", 5)
 
     with pytest.raises(Exception, match="Queue 'orders' was dropped before this stream read"):
-        stream.catch_up()
-    stream.catch_up(failOnDataLoss="false")
+        stream.catch_up(**chosen)
+    stream.catch_up(failOnDataLoss="false", **chosen)
 
     assert stream.ids == sorted(delivered + more)
 
 
-@pytest.mark.parametrize("pattern", ["mail.*", ".*s"])
+@pytest.mark.parametrize(
+    ("chosen", "has_orders"),
+    [
+        ({"subscribePattern": "mail.*"}, False),
+        ({"subscribePattern": ".*s"}, True),
+        ({"subscribe": "orders,mails"}, True),
+    ],
+)
 def test_stream_is_not_stopped_by_a_dropped_queue_that_it_has_read_or_does_not_read(
-    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]], pattern: str
+    spark: Any,
+    url: str,
+    tmp_path: Path,
+    finish: Callable[..., list[int]],
+    chosen: dict[str, str],
+    has_orders: bool,
 ) -> None:
     stream = Stream(spark, url, tmp_path / "checkpoint")
     delivered = finish("mails", 5)
     finish("other", 5)
-    if pattern == ".*s":
+    if has_orders:
         delivered += finish("orders", 5)
-    stream.catch_up(subscribePattern=pattern)
-    if pattern != ".*s":
+    stream.catch_up(**chosen)
+    if not has_orders:
         finish("orders", 5)
     Message.objects.drop_queue("orders")
     delivered += finish("mails", 5)
 
-    stream.catch_up(subscribePattern=pattern)
+    stream.catch_up(**chosen)
 
     assert stream.ids == sorted(delivered)
 

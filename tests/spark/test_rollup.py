@@ -455,6 +455,16 @@ def test_rollups_outlive_a_queue_that_is_dropped_and_made_anew(
     assert [row for row in figures() if row["bucket"] <= before[-1]["bucket"]] == before
 
 
+def test_first_rollup_begins_with_the_first_message(
+    url: str, finish: Callable[..., list[int]]
+) -> None:
+    finish("orders", 3)
+
+    summary = rollup(None, url)
+
+    assert summary.from_at == RollupRun.objects.get().from_at == hours()[0].bucket
+
+
 def test_counting_in_a_lake_leaves_the_session_as_it_was(
     spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
 ) -> None:
@@ -462,12 +472,38 @@ def test_counting_in_a_lake_leaves_the_session_as_it_was(
     finish("orders", 3)
     wait_for_commits(url)
     export(spark, url, lake)
-    setting = "spark.sql.execution.useObjectHashAggregateExec"
-    before = spark.conf.get(setting)
+    names = ["spark.sql.execution.useObjectHashAggregateExec", "spark.sql.shuffle.partitions"]
+    before = [spark.conf.get(name) for name in names]
 
     rollup(spark, url, every=True, lake=lake)
 
-    assert spark.conf.get(setting) == before == "true"
+    assert [spark.conf.get(name) for name in names] == before
+    assert before[0] == "true"
+
+
+def test_small_lake_is_counted_by_few_tasks(
+    spark: Any, url: str, tmp_path: Path, finish: Callable[..., list[int]]
+) -> None:
+    lake = str(tmp_path / "lake")
+    finish("orders", 3)
+    wait_for_commits(url)
+    export(spark, url, lake)
+    tracker = spark.sparkContext.statusTracker()
+    spark.conf.set("spark.sql.shuffle.partitions", "200")
+    try:
+        spark.sparkContext.setJobGroup("few", "few")
+        rollup(spark, url, every=True, lake=lake)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+
+    stages = [
+        s for job in tracker.getJobIdsForGroup("few") for s in tracker.getJobInfo(job).stageIds
+    ]
+    tasks = [info.numTasks for s in stages if (info := tracker.getStageInfo(s)) is not None]
+
+    assert tasks
+    assert max(tasks) < 5
 
 
 def test_what_retention_took_counts_again_from_a_lake(

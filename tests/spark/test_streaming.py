@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import StructType
 
 from django_pgqueue.models import ArchivedMessage, Message, PurgeMark, Queue
+from pyspark_pgqueue import stream as streaming
 from pyspark_pgqueue.errors import DataLost, ServerChanged
 from pyspark_pgqueue.export import export
 from pyspark_pgqueue.lake_source import read as read_lake
 from pyspark_pgqueue.offsets import Offset, Snapshot
-from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.stream import ArchiveStream
 from tests.actors import Actor, begin, call, commit
 from tests.spark.conftest import archive_all, wait_for_commits
@@ -61,12 +60,6 @@ def stream(spark: Any, url: str, tmp_path: Path) -> Stream:
     return Stream(spark, url, tmp_path / "checkpoint")
 
 
-@pytest.fixture
-def source(url: str) -> ArchiveStream:
-    """The reader as on the driver, without Spark."""
-    return ArchiveStream(Options.parse({"url": url}), StructType.fromDDL("id bigint"))
-
-
 def test_stream_goes_on_where_it_stopped(stream: Stream, finish: Finish) -> None:
     first = finish("orders", 20)
     stream.catch_up()
@@ -104,6 +97,25 @@ def test_transaction_that_commits_late_is_delivered_late_and_holds_up_nobody(
     actor.do(commit)
     stream.catch_up()
     assert stream.ids == sorted([*early, *later, held.id])
+
+
+def test_micro_batch_waits_for_enough_rows_but_no_longer_than_asked(
+    archive_stream: Callable[..., ArchiveStream], finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = archive_stream(minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    start = source.initialOffset()
+    finish("orders", 9)
+    assert source.latestOffset(start, ReadAllAvailable()) == start
+
+    finish("orders", 1)
+    reached = source.latestOffset(start, ReadAllAvailable())
+    assert reached != start
+    finish("orders", 1)
+    assert source.latestOffset(reached, ReadAllAvailable()) == reached
+
+    later = time.monotonic() + 3601
+    monkeypatch.setattr(streaming, "monotonic", lambda: later)
+    assert source.latestOffset(reached, ReadAllAvailable()) != reached
 
 
 def test_stream_starts_at_the_latest_when_asked_to(stream: Stream, finish: Finish) -> None:
@@ -155,14 +167,16 @@ def test_step_is_cut_at_a_row_and_goes_on_behind_it(source: ArchiveStream, finis
     )
 
 
-def test_checkpoint_of_another_server_is_refused(url: str, source: ArchiveStream) -> None:
+def test_checkpoint_of_another_server_is_refused(
+    archive_stream: Callable[..., ArchiveStream], source: ArchiveStream
+) -> None:
     foreign = {**source.initialOffset(), "sys": "1"}
 
     with pytest.raises(ServerChanged, match="another server"):
         source.latestOffset(foreign, ReadAllAvailable())
 
-    forgiving = Options.parse({"url": url, "failOnServerChange": "false"})
-    assert ArchiveStream(forgiving, source.schema).latestOffset(foreign, ReadAllAvailable())
+    forgiving = archive_stream(failOnServerChange="false")
+    assert forgiving.latestOffset(foreign, ReadAllAvailable())
 
 
 def test_checkpoint_from_the_servers_future_is_refused(source: ArchiveStream) -> None:
@@ -173,7 +187,7 @@ def test_checkpoint_from_the_servers_future_is_refused(source: ArchiveStream) ->
 
 
 def test_stream_stops_where_undelivered_messages_were_purged(
-    url: str, source: ArchiveStream, finish: Finish
+    archive_stream: Callable[..., ArchiveStream], source: ArchiveStream, finish: Finish
 ) -> None:
     finish("orders", 5)
     reached = source.latestOffset(source.initialOffset(), ReadAllAvailable())
@@ -186,9 +200,9 @@ def test_stream_stops_where_undelivered_messages_were_purged(
     with pytest.raises(DataLost, match="'orders' lost archived messages"):
         source.latestOffset(reached, ReadAllAvailable())
 
-    careless = Options.parse({"url": url, "failOnDataLoss": "false"})
+    careless = archive_stream(failOnDataLoss="false")
     with pytest.warns(UserWarning, match="purged"):
-        assert ArchiveStream(careless, source.schema).latestOffset(reached, ReadAllAvailable())
+        assert careless.latestOffset(reached, ReadAllAvailable())
 
 
 def test_purging_what_was_delivered_disturbs_no_stream(

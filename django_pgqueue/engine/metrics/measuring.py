@@ -1,4 +1,4 @@
-"""Measuring: what a queue holds now."""
+"""The metrics of queues: message counts and ages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from django_pgqueue.types import Metrics
 
 __all__ = ["metrics", "metrics_of_all"]
 
-#: The least number of messages counted in each queue, however many queues there are.
+#: At least this many messages are counted in each queue, however many queues there are.
 LEAST_COUNTED = 100
-#: How many ready messages are counted where the statistics show more than that.
+#: Where the statistics show many ready messages, only this many are counted.
 ENOUGH = 25
-# Makes messages that this session has sent count in the server's statistics.
+# Adds the messages that this session has sent to the server's statistics.
 _FLUSH = "pg_stat_force_next_flush()"
 
 
 def metrics(queue: OpenQueue) -> Metrics:
-    """How much one queue holds now; see :class:`django_pgqueue.types.Metrics`.
+    """Count the messages of one queue; see :class:`django_pgqueue.types.Metrics`.
 
     >>> queue("orders").metrics().ready
     12
@@ -38,8 +38,9 @@ def metrics(queue: OpenQueue) -> Metrics:
 def metrics_of_all(runner: Runner) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, by name, in one statement.
 
-    The more queues there are, the earlier counts are estimated. Archived messages come from
-    statistics that lag by seconds; ages are those of the messages counted and of the last in line.
+    The more queues there are, the lower is the count from which numbers are estimates. Archived
+    messages come from statistics that lag by seconds. Ages are those of the counted messages and of
+    the last ready one.
     """
     [(queues, *_)] = runner.run(
         f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
@@ -53,7 +54,7 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
 
 
 def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
-    """The metrics from a row of metrics.sql: counts beyond the limits are estimated."""
+    """Convert a row of metrics.sql. Counts beyond the limits are estimated."""
     (
         ready,
         waiting,
@@ -82,14 +83,14 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
     }
     if archived > limit:
         archived = max(archived, archived_estimate)
-    # Messages that only the statistics know of are added to the count that stopped at its limit.
+    # The count that stopped at its limit gets all messages that only the statistics know.
     uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
     if ready > ready_limit:
         ready += uncounted
     elif waiting > limit:
         waiting += uncounted
     elif deferred > limit:
-        # Past the limit only the delayed ones can be many: sorted by vt they come last.
+        # Rows are counted by vt, so those beyond the limit are delayed messages.
         delayed += uncounted
     # The first messages of groups without a head were counted among the waiting ones.
     ready, delayed = ready + first_ready, delayed + first_delayed

@@ -1,5 +1,5 @@
--- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell
--- from where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
+-- Fail messages: move them to the dead-letter queue, with their ids and a header that has the source,
+-- the error and the counts. The trigger on that queue's partition makes them readable. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
@@ -20,7 +20,7 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id}
            'attempts', gone.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
            'dead_lettered_at', statement_timestamp(),
-           -- Headers are the sender's: no value in them may keep the message from dying.
+           -- The sender may have written anything into the header: no value may raise an error.
            'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
                WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
        m.body

@@ -1,4 +1,4 @@
--- Failed for good, and no dead-letter queue: the archive keeps the error. Fenced.
+-- Fail messages of a queue without a dead-letter queue: archive them with their error. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

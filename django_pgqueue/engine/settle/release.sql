@@ -1,8 +1,9 @@
--- Given back by its holder, not started or interrupted: due at once, the delivery uncounted. Fenced.
+-- Give back messages that were not started, or were interrupted: they are due at once, and their
+-- deliveries are not counted. Fenced.
 UPDATE pgqueue_deferred
 SET vt = statement_timestamp(),
-    state = CASE read_ct WHEN 1 THEN 'SCHEDULED' ELSE 'RETRYABLE' END,
-    read_ct = read_ct - 1,
+    state = CASE WHEN read_ct > %(deliveries)s THEN 'RETRYABLE' ELSE 'SCHEDULED' END,
+    read_ct = greatest(read_ct - %(deliveries)s, 0),
     process_id = NULL
 WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
   AND state = 'PROCESSING'

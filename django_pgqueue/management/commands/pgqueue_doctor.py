@@ -29,9 +29,19 @@ class Command(QueueCommand):
             metavar="N",
             help="more dead rows in a hot table are a problem (default: %(default)d)",
         )
+        add_time(
+            parser,
+            "--export-lag",
+            Limits.export,
+            "a lake whose last good export is older is a problem",
+        )
 
     def run(self, alias: str, options: dict[str, Any]) -> None:
-        limits = Limits(snapshot=options["old_snapshot"], dead_rows=options["dead_rows"])
+        limits = Limits(
+            snapshot=options["old_snapshot"],
+            dead_rows=options["dead_rows"],
+            export=options["export_lag"],
+        )
         findings, lines, healthy = [], [], True
         for found in examine(alias, limits):
             healthy = healthy and not found.is_problem

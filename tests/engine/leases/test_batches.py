@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
@@ -64,7 +64,7 @@ def change(**settings: Any) -> None:
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """No read sweeps from the front merely because time has passed."""
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_batches_that_ran_out_are_read_to_the_last_message(backlog: BoundQueue) 
 def test_every_read_finds_a_batch_that_ran_out(backlog: BoundQueue, how: str) -> None:
     backlog.purge()
     backlog.send_batch([{"n": n} for n in range(QTY * 2)])
-    claims.claim_on(the_queue().opened)._bounds = claims._START
+    positions.position_in(the_queue().opened)._bounds = positions._START
     batch = backlog.read(qty=QTY)
     backlog.pop(QTY)
     assert leases() == [ids(batch)]
@@ -316,7 +316,7 @@ def test_a_condition_is_looked_for_in_all_batches_that_ran_out(
 ) -> None:
     backlog.purge()
     backlog.send_batch([{"n": n // QTY} for n in range(6 * QTY)])
-    claims.claim_on(the_queue().opened)._bounds = claims._START
+    positions.position_in(the_queue().opened)._bounds = positions._START
     held = [backlog.read(qty=QTY) for _ in range(6)]
     assert len(leases()) == 6
     run_out()

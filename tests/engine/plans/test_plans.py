@@ -271,7 +271,7 @@ def some_ready(queue: BoundQueue) -> list[int]:
     return [pk for (pk,) in rows] or [0]
 
 
-def read_behind_a_claim(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
+def read_behind_the_position(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
     """Read like a process that has read from the queue before. In a transaction, a real read never
     does.
     """
@@ -295,7 +295,7 @@ def opened(queue: BoundQueue) -> OpenQueue:
 
 def read_as_a_batch(queue: BoundQueue) -> list[Message]:
     """Messages with a shared lease; if all messages are due, they were leased before."""
-    rows = read_behind_a_claim(queue, some_ready(queue)[0] - 1, batched=True)
+    rows = read_behind_the_position(queue, some_ready(queue)[0] - 1, batched=True)
     return Message.from_deliveries(opened(queue), in_batches(rows)) or leased(queue)
 
 
@@ -305,10 +305,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),
     "send_delayed": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, delay=60)),
     "read": (lambda q: None, lambda q, _: q.read(qty=QTY, in_transaction=True)),
-    "read_behind_a_claim": (lambda q: max(some_ready(q)), read_behind_a_claim),
+    "read_behind_the_position": (lambda q: max(some_ready(q)), read_behind_the_position),
     "read_as_a_batch": (
         lambda q: max(some_ready(q)),
-        lambda q, after: read_behind_a_claim(q, after, batched=True),
+        lambda q, after: read_behind_the_position(q, after, batched=True),
     ),
     "archive_a_batch": (read_as_a_batch, lambda q, messages: q.archive(messages)),
     "archive_most_of_a_batch": (
@@ -340,6 +340,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "delete": (leased, lambda q, messages: q.delete(messages)),
     "delete_by_id": (some_ids, lambda q, ids: q.delete(ids)),
     "set_vt": (leased, lambda q, messages: q.set_vt(messages, 60)),
+    "hold": (
+        leased,
+        lambda q, messages: settling.hold(opened(q), [m.receipt for m in messages], 60),
+    ),
     "set_vt_by_id": (some_ids, lambda q, ids: q.set_vt(ids, 60)),
     "next_due": (
         lambda q: Message.objects.resolve(q.name, USING),
@@ -353,7 +357,7 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 
 
 # These return nothing while something is due.
-LOOKING_AHEAD = ("read_behind_a_claim", "read_as_a_batch")
+LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -13,7 +13,7 @@ from django_pgqueue.admin import places
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.admin.search import Search
 from django_pgqueue.admin.statements import rows
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message
 from tests.engine.plans.plans import watched
@@ -97,7 +97,7 @@ def test_a_grouped_read_costs_its_batch(
         plan.check(rows=350, buffers=2_500)
 
 
-def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
+def test_a_read_behind_the_position_looks_for_rechecks_by_their_index(
     crowded: BoundQueue, sql: Sql
 ) -> None:
     sql("ANALYZE pgqueue_recheck")  # once they are processed, the table is full of dead rows
@@ -105,7 +105,7 @@ def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
     queue = Message.objects.resolve("orders").opened
 
     with watched(connection) as plans:
-        queue.run("read/read_ready", params | claims._START, leased=Part("read/lease_each"))
+        queue.run("read/read_ready", params | positions._START, leased=Part("read/lease_each"))
 
     kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
     assert kinds
@@ -155,7 +155,7 @@ def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -
     with watched(connection) as plans:
         crowded.read(qty=20)
 
-    set_back = [plan for plan in plans if "back into waiting" in plan.statement]
+    set_back = [plan for plan in plans if "-- Move followers" in plan.statement]
     assert set_back
     for plan in set_back:
         plan.check(rows=250, buffers=2_500)
@@ -308,6 +308,6 @@ def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(
     assert list(sent) == ["q7"]
     aggregate, *_ = [plan for plan in plans if "pgqueue_binding" in plan.statement]
     aggregate.check(rows=5_000, buffers=128)
-    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- One message")]
+    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- Insert one")]
     assert len(sends) == 1
     sends[0].check(rows=10, buffers=150)

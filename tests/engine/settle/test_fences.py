@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import queue
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.models import BoundQueue, Message
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,7 +67,7 @@ def test_receipts_of_a_batch_from_before_a_redrive_are_not_good_for_the_next_bat
     committed: None, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     # Batches are then leased with the shorter statement, as one row each.
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = queue("orders")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.types import Receipt, Settled
 from tests.conftest import run_sql
@@ -160,13 +160,13 @@ def test_a_receipt_is_not_good_for_the_replay_of_its_message(
 def test_receipts_of_a_batch_are_not_good_when_the_same_messages_are_leased_together_again(
     committed: None, monkeypatch: pytest.MonkeyPatch, operation: str, count: int
 ) -> None:
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue=dead)
     orders = BoundQueue("orders")
 
     def read_batch() -> list[Message]:
-        claims.claim_on(Message.objects.resolve("orders").opened)._bounds = claims._START
+        positions.position_in(Message.objects.resolve("orders").opened)._bounds = positions._START
         found = orders.read(qty=QTY, vt=3600)
         assert run_sql("SELECT ids FROM pgqueue_lease") == [([m.id for m in found],)]
         return found

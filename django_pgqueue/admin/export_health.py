@@ -1,0 +1,76 @@
+"""The state of an export run, the health of a lake, and the problems that the overview shows."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Any
+
+from django.db.models import BooleanField
+from django.db.models.expressions import RawSQL
+from django.utils.translation import gettext as _
+
+from django_pgqueue.maintenance import lakes
+from django_pgqueue.maintenance.lakes import LakeHealth
+from django_pgqueue.models import ExportRun
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, counted, cut, number
+from django_pgqueue.wording import age
+
+__all__ = ["IS_RUNNING", "MOST_COUNTED", "behind", "problems", "state_of_lake", "state_of_run"]
+
+#: Messages that are counted for a lake: more are shown as this many.
+MOST_COUNTED = 10_000
+_ERROR = 200
+
+#: Whether a session works at a run: one that failed in its process has no session.
+IS_RUNNING: Any = RawSQL(
+    lakes.is_running("(SELECT path FROM pgqueue_lake WHERE id = pgqueue_export_run.lake_id)"),
+    (),
+    output_field=BooleanField(),
+)
+
+
+def state_of_run(run: Any) -> Any:
+    """The state of a run with the annotation ``running``, and why it failed."""
+    if run.state == ExportRun.State.DONE:
+        return _("done")
+    if run.resumed_by_id is not None:
+        return _("failed, resumed by run %s") % run.resumed_by_id
+    if run.running and run.state != ExportRun.State.FAILED:
+        return _("running")
+    error = run.error.partition("\n")[0]
+    return _("failed: %s") % (cut(error, _ERROR) or _("its process is gone"))
+
+
+def state_of_lake(lake: LakeHealth) -> str:
+    """Whether a lake's exports succeed."""
+    if lake.running:
+        return _("running")
+    if lake.failures:
+        return _("failed: %s") % cut(lake.error, _ERROR)
+    return _("done") if lake.exported_at else EMPTY
+
+
+def behind(lake: LakeHealth) -> str:
+    """How many messages a lake lacks, and since when."""
+    if not lake.behind:
+        return "0"
+    return f"{number(lake.behind, lake.behind < MOST_COUNTED)}, {age(lake.seconds)}"
+
+
+def problems(using: str, seen: Container[str] | None) -> Iterator[tuple[str, bool, str]]:
+    """Lakes whose exports fail or are late: the path, whether exports fail, and details.
+
+    ``seen`` are the names of the queues that the user may see; None: all.
+    """
+    for lake in lakes.health(using, MOST_COUNTED):
+        if seen is not None and not (lake.queues and all(name in seen for name in lake.queues)):
+            continue
+        if not lake.failures and not lake.is_late():
+            continue
+        told = cut(lake.error, _ERROR) if lake.failures else _("%s behind") % age(lake.seconds)
+        if lake.held:
+            told = _("%(problem)s; retention waits with %(messages)s") % {
+                "problem": told,
+                "messages": counted(lake.held),
+            }
+        yield lake.path, bool(lake.failures), told

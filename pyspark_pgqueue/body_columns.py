@@ -1,0 +1,219 @@
+"""Typed columns in a lake for the fields of a queue's bodies, beside the bodies' JSON.
+
+A field ``price`` becomes the column ``body_price``. A body that does not fit has NULL in all of
+them, and its text in ``_corrupt_record``. A queue's schema is given as
+
+* DDL or the JSON of a StructType: these fields. A later export may add fields,
+* ``infer``: the fields of a sample of bodies, inferred once and kept,
+* ``evolve``: the same, and each export adds the fields that are new in its own sample.
+
+Columns are only added. Whole numbers are stored as bigint and fractions as double, so that a field
+which is declared wider later has the same type in older files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_pgqueue import bodies, columns, planning
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.options import Options
+
+__all__ = ["PREFIX", "add_columns", "arrow_fields", "declare"]
+
+PREFIX = "body_"
+EVOLVE = "evolve"
+#: Bodies of a queue that infer and evolve look at.
+SAMPLE = 1000
+
+_WIDE = {
+    ByteType: LongType(),
+    ShortType: LongType(),
+    IntegerType: LongType(),
+    FloatType: DoubleType(),
+}
+_PLAIN = (LongType, DoubleType, BooleanType, StringType, DateType, TimestampType)
+
+
+def declare(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    before: Mapping[str, Any],
+    given: Mapping[str, str],
+    span: tuple[int, int],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """The schemas of a lake by queue, with those given and with new fields of evolving ones.
+
+    Arguments:
+        options: choose the queues of the lake.
+        before: the lake's schemas.
+        span: the transactions of the next run, from the first to the one after the last.
+
+    Raises InvalidOption.
+    """
+    known = {name.lower(): (pk, name) for pk, name in planning.queues(connection, options)}
+    if unknown := [name for name in given if name.lower() not in known]:
+        raise InvalidOption(f"The lake takes no queue {', '.join(map(repr, unknown))}.")
+    chosen = {known[name.lower()][1]: text for name, text in given.items()}
+    schemas = dict(before)
+    for name in sorted({*schemas, *chosen}):
+        text = chosen.get(name)
+        schema = schemas.get(name, {"fields": None, "evolves": False})
+        evolves = schema["evolves"] if text is None else text == EVOLVE
+        fields = schema["fields"] and StructType.fromJson(schema["fields"])
+        others = _fields_of(each for other, each in schemas.items() if other != name)
+        if text not in {None, EVOLVE, bodies.INFER}:
+            fields = _declared(fields, str(text), others)
+        elif (fields is None or evolves) and name.lower() in known:
+            sample = _sample(connection, known[name.lower()][0], *span)
+            fields = _inferred(name, fields, sample, others, tell)
+        schemas[name] = {"fields": fields and fields.jsonValue(), "evolves": evolves}
+    return schemas
+
+
+def _declared(before: StructType | None, text: str, others: list[StructType]) -> StructType:
+    declared = _wide(DataType.fromDDL(bodies.as_ddl(text)))
+    for name in declared.names:
+        if not name.isidentifier():
+            raise InvalidOption(
+                f"A field named {name!r} cannot be a column: declare names of letters, digits and "
+                f"underscores."
+            )
+    found = _added(before or StructType([]), declared)
+    reduce(_added, [*others, found])
+    return found
+
+
+def _inferred(
+    queue: str,
+    before: StructType | None,
+    sample: list[str],
+    others: list[StructType],
+    tell: Callable[[str], None],
+) -> StructType | None:
+    """The schema with the new fields of a sample. Fields that cannot be columns are left out."""
+    try:
+        inferred = bodies.infer(sample)
+    except InvalidOption:
+        return before  # no body has a field yet
+    found = before or StructType([])
+    for field in inferred.fields:
+        one = StructType([field])
+        try:
+            if field.name.isidentifier():
+                grown = _added(found, one)
+                reduce(_added, [*others, grown])
+                found = grown
+        except InvalidOption as error:
+            if field.name not in found.names:
+                tell(f"Queue {queue!r}: field {field.name!r} is no column. {error}")
+    return found
+
+
+def _fields_of(schemas: Iterable[dict[str, Any]]) -> list[StructType]:
+    return [StructType.fromJson(each["fields"]) for each in schemas if each["fields"]]
+
+
+def _added(one: StructType, other: StructType) -> StructType:
+    """Both schemas in one. Raises InvalidOption if a field has two types."""
+    fields = {field.name.lower(): field for field in one.fields}
+    for field in other.fields:
+        there = fields.setdefault(field.name.lower(), field)
+        if there.name != field.name:
+            raise InvalidOption(
+                f"Fields {there.name!r} and {field.name!r} would be one column, since readers do "
+                f"not tell them apart. Leave one out."
+            )
+        kind = _joined(field.name, there.dataType, field.dataType)
+        fields[field.name.lower()] = StructField(field.name, kind)
+    return StructType(list(fields.values()))
+
+
+def _joined(name: str, one: DataType, other: DataType) -> DataType:
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return _added(one, other)
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(_joined(name, one.elementType, other.elementType))
+    if one != other:
+        raise InvalidOption(
+            f"Column {PREFIX}{name} of this lake is {one.simpleString()}, and cannot be "
+            f"{other.simpleString()} too. Declare it as it is, or export to another lake."
+        )
+    return one
+
+
+def _wide(kind: Any) -> Any:
+    """A type with the widest numbers."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _wide(f.dataType)) for f in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_wide(kind.elementType))
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return MapType(StringType(), _wide(kind.valueType))
+    if isinstance(kind, DecimalType):
+        return DecimalType(38, kind.scale)
+    if type(kind) in _WIDE:
+        return _WIDE[type(kind)]
+    if isinstance(kind, _PLAIN):
+        return kind
+    raise InvalidOption(f"A column of a lake cannot be {kind.simpleString()}.")
+
+
+def _sample(connection: psycopg.Connection[Any], pk: int, low: int, high: int) -> list[str]:
+    """Bodies of the next run."""
+    rows = connection.execute(
+        f"SELECT m.body::text FROM pgqueue_archive_q{pk} a "
+        f"JOIN pgqueue_message_q{pk} m ON m.id = a.id AND m.enqueued_at = a.enqueued_at "
+        f"WHERE a.archive_xid >= %s AND a.archive_xid < %s AND m.body IS NOT NULL LIMIT %s",
+        [low, high, SAMPLE],
+    )
+    return [text for (text,) in rows]
+
+
+# Runs on executors too
+
+
+def arrow_fields(schemas: Mapping[str, Any]) -> pa.Schema:
+    """The columns that a lake has besides those of the archive."""
+    found = reduce(_added, _fields_of(schemas.values()), StructType([]))
+    fields = [StructField(f"{PREFIX}{field.name}", field.dataType) for field in found.fields]
+    if fields:
+        fields.append(StructField(columns.CORRUPT, StringType()))
+    return to_arrow_schema(StructType(fields), timezone="UTC")
+
+
+def add_columns(rows: pa.RecordBatch, fields: StructType) -> pa.RecordBatch:
+    """Append the columns for the fields of the rows' bodies."""
+    kind = to_arrow_schema(StructType([StructField("body", fields)]), timezone="UTC").field(0).type
+    texts = rows.column("body")
+    values = bodies.parsed(texts, fields, kind)
+    names = [f"{PREFIX}{name}" for name in fields.names]
+    added = [*values.flatten(), bodies.corrupt(texts, values)]
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, *added], names=[*rows.schema.names, *names, columns.CORRUPT]
+    )

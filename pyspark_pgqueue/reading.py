@@ -1,0 +1,82 @@
+"""Batch reads: of the archive, of counts, and peeks at live messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_pgqueue import arrow, columns, filters, planning
+from pyspark_pgqueue.errors import InvalidOption
+from pyspark_pgqueue.executors import Landing
+from pyspark_pgqueue.offsets import Offset
+from pyspark_pgqueue.options import Options
+
+__all__ = ["PushingReader", "Reader"]
+
+
+class Reader(Landing, DataSourceReader):
+    """Batch reads of the archive, and peeks at live messages."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.conditions: list[str] = []
+        self.on_queue: list[str] = []
+
+    def partitions(self) -> list[InputPartition]:
+        options, names = self.options, columns.stored(self.schema.names)
+        with planning.connect(options.url) as connection:
+            if options.source == "counts":
+                tasks = planning.count_tasks(connection, options, names, self.on_queue)
+            elif options.source == "live":
+                tasks = planning.live_tasks(
+                    connection, options, names, self.conditions, self.on_queue
+                )
+            elif options.start is None:
+                raise InvalidOption("A batch read that starts at latest has nothing to read.")
+            else:
+                chosen = planning.queues(connection, options, self.on_queue)
+                # The purge marks are read before the end offset, so that a later removal changes
+                # them.
+                marks = planning.marks(connection, options, chosen)
+                server = planning.server(connection)
+                if options.fail_on_server_change:
+                    planning.check_server(connection, server)
+                if options.fail_on_data_loss:
+                    planning.Guard((), options.start).check(marks)
+                tasks = planning.cut_by_position(
+                    connection,
+                    options,
+                    names,
+                    start=options.start,
+                    end=options.end or Offset(server.now),
+                    planned=marks,
+                    conditions=self.conditions,
+                    on_queue=self.on_queue,
+                )
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # For an empty list of partitions, Spark passes one partition without a value.
+        if partition is not None and partition.value is not None:
+            options = self.options
+            yield from arrow.read(
+                options.url, partition.value, self.schema, options.replica_timeout
+            )
+
+
+class PushingReader(Reader):
+    """A reader with filters that PostgreSQL applies."""
+
+    def pushFilters(self, filters_: list[Any]) -> Iterable[Any]:
+        body = next((f.dataType for f in self.schema.fields if f.name == "body"), None)
+        known = self.options.columns
+        if self.options.source == "counts":
+            known = {"queue": known["queue"]}  # the other columns are aggregates
+        pushed, left = filters.push(filters_, known, body)
+        self.on_queue = [condition for name, condition in pushed if name == "queue"]
+        self.conditions = [condition for name, condition in pushed if name != "queue"]
+        return left

@@ -1,0 +1,109 @@
+"""Messages that the function of a sink refuses: it names them by their ids.
+
+>>> def store(frame, number):
+...     rows = frame.collect()
+...     if wrong := {row.id: "no price" for row in rows if row.price is None}:
+...         raise Refused(wrong)
+...     save(rows, number)
+>>> orders.writeStream.foreachBatch(each_batch(store)).start()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import psycopg
+
+from pyspark_pgqueue import planning
+from pyspark_pgqueue.errors import InvalidOption, Refused, in_one_line
+
+__all__ = ["acknowledged", "each_batch", "error_of"]
+
+Batch = Callable[[Any, int], Any]
+
+
+def each_batch(function: Batch, url: str | None = None) -> Batch:
+    """The function for ``foreachBatch`` of a stream that consumes queues.
+
+    ``function`` takes a DataFrame with the column ``id``, and the batch's number. If it raises
+    :class:`Refused`, it is called again without these messages. It may also return the ids that it
+    refuses, or a dict of ids and errors: the others are done. What becomes of refused messages says
+    the stream's option ``onError``.
+
+    The error of a function that fails with one message alone is kept for its dead letter.
+
+    Arguments:
+        url: the database of the queues; by default ``PGQUEUE_URL``.
+
+    Raises InvalidOption without an address.
+    """
+    given = url or os.environ.get("PGQUEUE_URL")
+    if not given:
+        raise InvalidOption("Say where the queues are: url, or PGQUEUE_URL in the environment.")
+    address = planning.database_url(given)
+
+    def call(frame: Any, number: int) -> None:
+        refused: dict[int, str] = {}
+        while True:
+            left = frame.where(~frame["id"].isin(list(refused))) if refused else frame
+            try:
+                told = function(left, number)
+            except Refused as error:
+                if error.errors.keys() <= refused.keys():
+                    raise  # refused again, though it was left out
+                _record(address, error.errors, refused=True)
+                refused |= error.errors
+            except Exception as error:
+                _record_alone(address, left, error)
+                raise
+            else:
+                if isinstance(told, Collection):
+                    _record(address, Refused(told).errors, refused=True)
+                return
+
+    return call
+
+
+def _record(url: str, errors: Mapping[int, str], *, refused: bool) -> None:
+    if errors:
+        with planning.connect(url) as connection:
+            connection.execute(
+                "INSERT INTO pgqueue_refusal (message_id, refused, error) "
+                "SELECT id, %s, error FROM unnest(%s::bigint[], %s::text[]) AS told (id, error) "
+                "ON CONFLICT (message_id) DO UPDATE SET refused = excluded.refused, "
+                "error = excluded.error, told_at = DEFAULT",
+                [refused, list(errors), list(errors.values())],
+            )
+
+
+def _record_alone(url: str, frame: Any, error: Exception) -> None:
+    """Record an error if one message alone can be its reason."""
+    try:
+        ids = [row.id for row in frame.select("id").head(2)]
+    except Exception:
+        return  # the frame itself fails
+    if len(ids) == 1:
+        _record(url, {ids[0]: in_one_line(error)}, refused=False)
+
+
+# Called by the stream
+
+
+def error_of(connection: psycopg.Connection[Any], message_id: int) -> str | None:
+    """The error with which a message failed alone, if it was recorded."""
+    row = connection.execute(
+        "SELECT error FROM pgqueue_refusal WHERE message_id = %s", [message_id]
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def acknowledged(connection: psycopg.Connection[Any], ids: Iterable[int]) -> dict[int, str]:
+    """Delete what was recorded of a batch's messages; returns those that were refused."""
+    rows = connection.execute(
+        "DELETE FROM pgqueue_refusal WHERE message_id = ANY(%s) "
+        "RETURNING message_id, refused, error",
+        [list(ids)],
+    ).fetchall()
+    return {pk: error for pk, refused, error in rows if refused}
