@@ -1,7 +1,7 @@
 -- Failures that need attention: failed messages that were not sent again, and dead letters that are still
 -- in their dead-letter queue. Their indexes have all that is read of them, except for the errors.
 
--- {failures/open}: those of a window. Other kinds than kind, and other sources than source, are left out.
+-- {failures/open}: those of a window, and if given, of one kind and of one source queue
 SELECT id, queue_id, queue_id AS source_id, archived_at AS at, failure AS kind, false AS dead
 FROM pgqueue_archive
 WHERE state = 'FAILED' AND failure IS NOT NULL AND queue_id = {of_queues}
@@ -15,7 +15,7 @@ WHERE headers ? 'x-dead-letter' AND queue_id = {of_dead}
   AND enqueued_at >= statement_timestamp() - %(window)s::interval
   AND coalesce(failure, 0) = coalesce(%(kind)s::bigint, failure, 0)
   AND coalesce(%(source)s::int, queue_id) IN (queue_id, source_id)
-  -- The list of queues leaves the planner their partitions only.
+  -- The list of queues lets the planner skip the partitions of other queues.
   AND NOT EXISTS (SELECT FROM pgqueue_archive a
                   WHERE a.queue_id = {of_dead} AND a.queue_id = m.queue_id
                     AND a.id = m.id AND a.enqueued_at = m.enqueued_at)

@@ -192,7 +192,7 @@ class Row:
 
     @property
     def lacks_consumer(self) -> bool:
-        """Whether messages wait for a consumer, and none lives."""
+        """Whether the queue has readable messages and no live consumer."""
         return not (self.queue.paused or self.sources or self.consumers) and self.readable > 0
 
     @property

@@ -109,7 +109,7 @@ def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | 
 def _one(
     found: dict[dt.datetime, Rollup], moments: Sequence[dt.datetime], seconds: int
 ) -> dict[str, Any]:
-    """The charts and lists of one queue. In a span without a row nothing happened."""
+    """The charts and lists of one queue. A span without a row counts as zero."""
     newest = found.get(moments[-1])
     over = moments[-1] + dt.timedelta(seconds=seconds)
     spans = [RolledUp(found.get(moment)) for moment in moments]

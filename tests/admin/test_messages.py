@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -432,6 +433,17 @@ def test_list_is_closed_to_who_may_not_view(staff: Callable[..., Client]) -> Non
     response = client.get(reverse("admin:django_pgqueue_message_changelist"))
 
     assert response.status_code == 403
+
+
+def test_times_are_in_the_time_zone_of_the_site(
+    operator: Client, orders: BoundQueue, settings: Any
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    pk = orders.send(1)
+    sent = Message.objects.get(pk=pk).enqueued_at.astimezone(ZoneInfo("Asia/Tokyo"))
+
+    for text in (page(operator, "message"), page(operator, "message", "change", pk)):
+        assert f'title="{sent:%Y-%m-%d %H:%M:%S}">{sent:%H:%M:%S}</time>' in text
 
 
 def test_an_archived_message_is_shown_also_where_django_uses_no_time_zones(
