@@ -85,7 +85,7 @@ def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQue
     with CaptureQueriesContext(connection) as many:
         page(operator, "queue")
 
-    assert queries(many) == queries(few) <= 15
+    assert queries(many) == queries(few) <= 16
 
 
 def test_a_queue_can_be_added_from_here(
