@@ -193,8 +193,8 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
         step = next(
             part * power for part in (0.2, 0.25, 0.5, 1.0, 2.0) if most / (part * power) <= 5
         )
-        if whole:
-            step = max(step, 1.0)
+        if not timed:  # labels have two decimals
+            step = max(step, 1.0 if whole else 0.01)
     return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 

@@ -57,7 +57,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_a_publication_for_all_tables_stops_nothing(actor: Actor, name: str) -> None:
+def test_a_publication_for_all_tables_stops_nothing(actor, name):
     run(actor, "CREATE PUBLICATION everything FOR ALL TABLES")
     actor.do(call, "create_queue", name, **QUEUES[name])
 
@@ -79,7 +79,7 @@ def test_a_publication_for_all_tables_stops_nothing(actor: Actor, name: str) -> 
     assert actor.do(call, "drop_queue", name) is True
 
 
-def test_every_logged_table_has_a_replica_identity(actor: Actor) -> None:
+def test_every_logged_table_has_a_replica_identity(actor):
     actor.do(call, "create_queue", "daily", partition_interval=dt.timedelta(days=1))
 
     without = run(
@@ -93,7 +93,7 @@ def test_every_logged_table_has_a_replica_identity(actor: Actor) -> None:
     assert without == []
 
 
-def test_messages_and_outcomes_can_be_subscribed_to(server: EmbeddedServer, actor: Actor) -> None:
+def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
     for name, options in QUEUES.items():
         actor.do(call, "create_queue", name, **options)
         actor.do(call, "send", name, "before")
