@@ -12,7 +12,8 @@ redrive   send dead letters and archived messages again
 metrics   message counts and ages
 ========  ==============================================================================
 
-``places.sql`` defines the states that are counted and shown, in parts that statements include.
+``places.sql`` defines the states that are counted and shown, and ``errors.sql`` which errors are
+alike. Other statements include their parts.
 
 An operation is a function whose first argument is an open queue
 (:class:`django_pgqueue.engine.queue.OpenQueue`). It runs one or a few statements and returns named

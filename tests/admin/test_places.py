@@ -18,7 +18,8 @@ from django_pgqueue.engine.statements import Part
 from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Process, Queue
 from django_pgqueue.prometheus import views
-from tests.admin.conftest import field, rows
+from tests.admin.conftest import ids as listed_ids
+from tests.admin.conftest import rows, shown
 from tests.leasing import lease
 from tests.management.calling import call_json
 
@@ -80,15 +81,14 @@ def check(operator: Client) -> Callable[[dict[int, Place]], None]:
         later = RawSQL("vt > statement_timestamp()", [])
         live = LiveMessage.objects.annotate(later=later)
         states = {each.pk: (each.state, each.later) for each in live}
-        listed = {int(cells[0]): cells[2] for cells in rows(operator, "message")}
+        listed = {int(row["id"]): row["state"] for row in rows(operator, "message")}
         for place in LIVE:
             ids = {message for message, stands in standing.items() if stands is place}
-            of_place = rows(operator, "message", state=place.value, queue=pk)
-            assert {int(cells[0]) for cells in of_place} == ids, place
+            assert set(listed_ids(operator, state=place.value, queue=pk)) == ids, place
             assert {states[each] for each in ids} <= STATES[place], place
             for each in ids:
                 assert listed[each] == place.label
-                assert f" State: {place.label} " in field(operator, each, "state")
+                assert shown(operator, each).state == place.label
         assert set(states) == set(standing)
 
     return check_all

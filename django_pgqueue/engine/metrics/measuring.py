@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue.engine.queue import OpenQueue, clear_lost
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.runner import Runner
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.types import Metrics
@@ -29,7 +29,8 @@ def metrics(queue: OpenQueue) -> Metrics:
     Raises QueueNotFound.
     """
     limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
-    queue.runner.run(f"SELECT {_FLUSH}")
+    if queue.runner.alone:  # within a transaction nothing is flushed before its end
+        queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)
 
@@ -41,8 +42,10 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
     messages come from statistics that lag by seconds. Ages are those of the counted messages and of
     the last ready one.
     """
-    clear_lost(runner)
-    [(queues, _)] = runner.run(f"SELECT count(*), {_FLUSH} FROM pgqueue_queue")
+    [(queues, *_)] = runner.run(
+        f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
+        "FROM pgqueue_queue"
+    )
     exact = int(runner.settings.EXACT_COUNT_LIMIT)
     limit = min(exact, max(LEAST_COUNTED, exact // max(queues, 1)))
     sql = compose("metrics/metrics_all", {"of": "q.id"})
@@ -71,7 +74,13 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         scraped_at,
         complete,
     ) = row
-    exact = complete and ready <= ready_limit and max(waiting, deferred, archived) <= limit
+    past = {
+        "ready": ready > ready_limit or not complete,
+        "waiting": waiting > limit or not complete,
+        "in_flight": deferred > limit,
+        "delayed": deferred > limit,
+        "archived": archived > limit,
+    }
     if archived > limit:
         archived = max(archived, archived_estimate)
     # The count that stopped at its limit gets all messages that only the statistics know.
@@ -100,5 +109,6 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         archived=archived,
         total=max(length + archived, inserted),
         scraped_at=scraped_at,
-        exact=exact,
+        exact=not any(past.values()),
+        estimated=tuple(name for name, is_past in past.items() if is_past),
     )

@@ -27,6 +27,11 @@ sent AS (
            body
     FROM picked ORDER BY id
     RETURNING 1
+),
+-- A failure that was sent again needs no attention.
+closed AS (
+    UPDATE {archive} SET failure = NULL
+    WHERE id = ANY(ARRAY(SELECT id FROM picked)) AND failure IS NOT NULL
 )
 SELECT (SELECT count(*) FROM sent), (SELECT count(*) FROM looked),
        CASE WHEN (SELECT count(*) FROM picked) = %(batch)s THEN (SELECT max(id) FROM picked)

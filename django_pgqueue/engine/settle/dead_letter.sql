@@ -10,12 +10,12 @@ moved AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
     RETURNING id, enqueued_at, priority, group_key, headers, body
 )
-INSERT INTO {dead_message} (id, queue_id, priority, group_key, headers, body)
-SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
+INSERT INTO {dead_message} (id, queue_id, priority, group_key, failure, source_id, headers, body)
+SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id},
        coalesce(m.headers, '{{}}') || jsonb_build_object('x-dead-letter', jsonb_build_object(
            'source', %(source)s::text,
            'reason', %(reason)s::text,
-           'error', {settle/error},
+           'error', e.text,
            'read_ct', gone.read_ct,
            'attempts', gone.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
@@ -25,4 +25,5 @@ SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
                WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
        m.body
 FROM moved m JOIN gone ON gone.id = m.id
+CROSS JOIN LATERAL (SELECT {settle/error} AS text OFFSET 0) e
 RETURNING id

@@ -6,8 +6,8 @@ WITH gone AS (
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts, error
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                       attempts, state, error)
+                       attempts, state, error, failure)
 SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts + %(ran)s,
-       'FAILED', {settle/error}
-FROM gone
+       'FAILED', e.text, {errors/kind}
+FROM gone CROSS JOIN LATERAL (SELECT {settle/error} AS text OFFSET 0) e
 RETURNING id

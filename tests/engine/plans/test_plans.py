@@ -361,7 +361,7 @@ LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, operation: str) -> None:
+def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
     prepare, act = OPERATIONS[operation]
 
     with rolled_back():
@@ -376,7 +376,7 @@ def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, opera
         plan.check(rows=ROWS, buffers=BUFFERS)
 
 
-def test_metrics_touch_no_more_rows_than_they_count(orders: BoundQueue, settings: Any) -> None:
+def test_metrics_touch_no_more_rows_than_they_count(orders, settings):
     settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 1000}
 
     with rolled_back(), watched(connections[USING]) as plans:
@@ -387,7 +387,7 @@ def test_metrics_touch_no_more_rows_than_they_count(orders: BoundQueue, settings
         plan.check(rows=3 * 1000, buffers=3 * 1000)
 
 
-def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue) -> None:
+def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders):
     with rolled_back(), watched(connections[USING]) as plans:
         opened(orders).run("settle/purge", {"batch": QTY})
 
@@ -398,7 +398,7 @@ def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue)
 # The plan guard itself
 
 
-def test_the_guard_complains_when_an_index_is_missing() -> None:
+def test_the_guard_complains_when_an_index_is_missing():
     with rolled_back():
         queue = fill("orders", 20_000)
         run("DROP INDEX pgqueue_ready_key")
@@ -414,7 +414,7 @@ def test_the_guard_complains_when_an_index_is_missing() -> None:
         plan.check(rows=math.inf, buffers=20)
 
 
-def test_the_guard_sees_a_filter_that_throws_rows_away() -> None:
+def test_the_guard_sees_a_filter_that_throws_rows_away():
     with rolled_back():
         queue = fill("orders", 20_000)
         with watched(connections[USING]) as plans:

@@ -72,8 +72,8 @@ def _password() -> str | None:
 
 @pytest.mark.parametrize("qty", [1, 7, 100])
 def test_read_and_archive_alone_drain_a_queue_with_a_batch_lease_that_ran_out(
-    committed_orders: BoundQueue, client: Client, monkeypatch: pytest.MonkeyPatch, qty: int
-) -> None:
+    committed_orders, client, monkeypatch, qty
+):
     monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
     sent = committed_orders.send_batch(range(3 * QTY))
     positions.position_in(Message.objects.resolve("orders").opened)._bounds = positions._START
@@ -96,9 +96,7 @@ def test_read_and_archive_alone_drain_a_queue_with_a_batch_lease_that_ran_out(
     assert committed_orders.archive(held).lost == [m.receipt for m in held]
 
 
-def test_with_promote_besides_they_drain_groups_in_their_order(
-    committed_orders: BoundQueue, client: Client
-) -> None:
+def test_with_promote_besides_they_drain_groups_in_their_order(committed_orders, client):
     for number in range(5):
         committed_orders.send_batch(range(number, 100, 5), group=f"group {number}")
     committed_orders.send_batch(range(100, 110))

@@ -14,7 +14,7 @@ from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.rows import deliveries
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
-from tests.actors import Actor, begin, call, commit, execute
+from tests.actors import begin, call, commit, execute
 from tests.engine.plans.plans import watched
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,9 +55,7 @@ def begun(committed_orders: BoundQueue, never: None) -> BoundQueue:
     return committed_orders
 
 
-def test_batches_from_a_backlog_come_in_order_and_complete(
-    committed_orders: BoundQueue, statements: list[str]
-) -> None:
+def test_batches_from_a_backlog_come_in_order_and_complete(committed_orders, statements):
     committed_orders.send_batch(range(95))
 
     batches = []
@@ -69,7 +67,7 @@ def test_batches_from_a_backlog_come_in_order_and_complete(
     assert statements[:10] == ["read", *["read_ready"] * 9]
 
 
-def test_a_message_read_behind_the_position_tells_what_any_other_does(begun: BoundQueue) -> None:
+def test_a_message_read_behind_the_position_tells_what_any_other_does(begun):
     [message] = begun.read(qty=1, vt=60)
 
     row = LiveMessage.objects.get(pk=message.id)
@@ -79,9 +77,7 @@ def test_a_message_read_behind_the_position_tells_what_any_other_does(begun: Bou
     assert begun.archive(message) == [message.id]
 
 
-def test_without_time_zones_its_dates_are_as_django_reads_them(
-    begun: BoundQueue, settings: Any
-) -> None:
+def test_without_time_zones_its_dates_are_as_django_reads_them(begun, settings):
     settings.USE_TZ = False
     settings.TIME_ZONE = "Asia/Tokyo"
 
@@ -92,21 +88,21 @@ def test_without_time_zones_its_dates_are_as_django_reads_them(
     assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
 
 
-def test_a_higher_priority_comes_first_though_lower_ones_were_read(begun: BoundQueue) -> None:
+def test_a_higher_priority_comes_first_though_lower_ones_were_read(begun):
     begun.send("urgent", priority=1)
 
     assert bodies(begun.read(qty=2)) == ["urgent", 30]
     assert bodies(begun.read(qty=1)) == [31]
 
 
-def test_a_lower_priority_comes_when_the_higher_ones_are_read(begun: BoundQueue) -> None:
+def test_a_lower_priority_comes_when_the_higher_ones_are_read(begun):
     begun.send_batch(["whenever"] * 5, priority=-1)
 
     assert len(begun.read(qty=70)) == 70
     assert bodies(begun.read(qty=10)) == ["whenever"] * 5
 
 
-def test_what_is_due_again_comes_before_what_is_ready(begun: BoundQueue) -> None:
+def test_what_is_due_again_comes_before_what_is_ready(begun):
     [message] = begun.read()
     begun.set_vt(message, 0)
 
@@ -117,8 +113,8 @@ def test_what_is_due_again_comes_before_what_is_ready(begun: BoundQueue) -> None
 
 
 def test_a_message_that_committed_late_is_found_when_a_read_comes_back_short(
-    committed_orders: BoundQueue, actor: Actor, never: None
-) -> None:
+    committed_orders, actor, never
+):
     actor.do(begin)
     late = actor.do(call, "send", "orders", "late")
     committed_orders.send_batch(range(40))
@@ -133,8 +129,8 @@ def test_a_message_that_committed_late_is_found_when_a_read_comes_back_short(
 
 
 def test_a_message_that_committed_late_is_found_by_the_next_read_from_the_start(
-    committed_orders: BoundQueue, actor: Actor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    committed_orders, actor, monkeypatch
+):
     actor.do(begin)
     actor.do(call, "send", "orders", "late")
     committed_orders.send_batch(range(100))
@@ -150,8 +146,8 @@ def test_a_message_that_committed_late_is_found_by_the_next_read_from_the_start(
 
 @pytest.mark.parametrize(("took", "rest"), [(0.0, 1.0), (0.1, 2.0), (0.25, 5.0), (60.0, 5.0)])
 def test_reads_from_the_start_are_at_most_five_seconds_apart_however_long_one_took(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, took: float, rest: float
-) -> None:
+    committed_orders, monkeypatch, took, rest
+):
     now = 0.0
     monkeypatch.setattr(positions.time, "monotonic", lambda: now)
     committed_orders.send_batch(range(100))
@@ -179,7 +175,7 @@ def test_reads_from_the_start_are_at_most_five_seconds_apart_however_long_one_to
     assert position.bounds() is positions._START
 
 
-def test_groups_are_read_in_order_beside_a_position(begun: BoundQueue) -> None:
+def test_groups_are_read_in_order_beside_a_position(begun):
     begun.send_batch(["a1", "a2"], group="a")
 
     seen = []
@@ -192,8 +188,8 @@ def test_groups_are_read_in_order_beside_a_position(begun: BoundQueue) -> None:
 
 
 def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
-    committed_orders: BoundQueue, never: None, statements: list[str]
-) -> None:
+    committed_orders, never, statements
+):
     committed_orders.send_batch(["a1", "a2"], group="a")
     committed_orders.send_batch(range(60), group=[f"g{n}" for n in range(60)])
     first = committed_orders.read(qty=QTY)
@@ -207,14 +203,14 @@ def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
     assert statements == ["read_ready"]
 
 
-def test_a_read_that_is_rolled_back_moves_no_position(begun: BoundQueue) -> None:
+def test_a_read_that_is_rolled_back_moves_no_position(begun):
     with rolled_back():
         given_back = begun.read(qty=QTY, in_transaction=True)
 
     assert bodies(begun.read(qty=QTY)) == bodies(given_back)
 
 
-def test_a_queue_that_is_made_again_is_read_from_the_start(begun: BoundQueue) -> None:
+def test_a_queue_that_is_made_again_is_read_from_the_start(begun):
     before = positions.position_in(Message.objects.resolve("orders").opened)
     pk = Message.objects.resolve("orders").pk
     begun.drop()
@@ -229,9 +225,7 @@ def test_a_queue_that_is_made_again_is_read_from_the_start(begun: BoundQueue) ->
     )
 
 
-def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
-    committed_orders: BoundQueue, actor: Actor, never: None
-) -> None:
+def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(committed_orders, actor, never):
     committed_orders.send("read before the snapshot")
     actor.do(begin)
     actor.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
