@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from django_pgqueue.bare import open_queues
 from django_pgqueue.engine.metrics.measuring import metrics
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.settle.outcomes import complete, fail, retry
 from django_pgqueue.engine.settle.settling import by_receipts, hold
 from django_pgqueue.types import Receipt

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from django_pgqueue import arguments, ddl
 from django_pgqueue.ddl.times import as_microseconds
-from django_pgqueue.engine.queue import OpenQueue
+from django_pgqueue.engine.open_queue import OpenQueue
 from django_pgqueue.engine.read.grouped import follow
 from django_pgqueue.engine.read.reading import lease
 from django_pgqueue.engine.rows import Delivery
