@@ -41,8 +41,13 @@ __all__ = [
 ]
 
 BLOCK = 8192
-# Blocks per task, at least: smaller tasks cost more to start than to run.
-LEAST_BLOCKS = 512
+# Tasks of a read unless minPartitions is set, and of a larger one a multiple of it: the planner does
+# not know the number of cores, and a fifth task would keep one of four cores busy alone.
+USUAL_TASKS = 4
+# The least that a task reads, in blocks of the archive or in bytes of messages: smaller tasks cost
+# more to start than to run.
+LEAST_BLOCKS = 1024
+LEAST_BYTES = 16 * 1024 * 1024
 # The estimate for a table without statistics.
 ROWS_PER_BLOCK = 70
 # Bytes on disk of the messages whose bodies a task reads: a million small messages.
@@ -245,18 +250,19 @@ def cut_by_position(
     ).fetchall()
     total = sum(blocks for *_, blocks, _ in rows)
     density = sum(tuples for *_, tuples in rows) / total if total else 0
+    density = density or ROWS_PER_BLOCK
     rows_per_task: float = options.rows_per_partition
+    least: float = LEAST_BLOCKS
     if not {"body", "headers"}.isdisjoint(names):
         each = _bytes_of_a_message(connection, [pk for pk, _ in chosen])
-        rows_per_task = min(rows_per_task, BYTES_OF_BODIES / each if each else math.inf)
-    size = max(int(rows_per_task / (density or ROWS_PER_BLOCK)), 1)
-    if options.min_partitions and total > LEAST_BLOCKS:
-        size = min(size, max(-(-total // options.min_partitions), LEAST_BLOCKS))
-    if size < total:
-        # Tasks of equal size, in multiples of four: a fifth task would keep one of four cores busy
-        # alone.
-        tasks_wanted = -(-total // (size * 4)) * 4
-        size = -(-total // tasks_wanted)
+        if each:
+            rows_per_task = min(rows_per_task, BYTES_OF_BODIES / each)
+            least = min(least, LEAST_BYTES / each / density)
+    tasks_wanted = min(options.min_partitions or USUAL_TASKS, total / least)
+    tasks_wanted = max(tasks_wanted, total * density / rows_per_task)
+    if tasks_wanted > USUAL_TASKS:
+        tasks_wanted = math.ceil(tasks_wanted / USUAL_TASKS) * USUAL_TASKS
+    size = max(math.ceil(total / max(math.ceil(tasks_wanted), 1)), 1)
     terms = [window(start, end), *conditions, *_between_times(options)]
     queue_names = dict(chosen)
     tasks: list[Task] = []

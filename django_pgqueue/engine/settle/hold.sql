@@ -1,6 +1,6 @@
--- The holder of deliveries leases them for longer, and may count more deliveries. Fenced. Followers
--- that were set back since (groups/set_back.sql) return behind their head, if its delivery is still
--- the one that they came with: nobody else had them. P1, P3, P4, P5, P6.
+-- Extend leases, and count more deliveries. Fenced. Followers that were set back since
+-- (groups/set_back.sql) return behind their head, if nobody else has leased the head: it still has
+-- the delivery that they came with. P1, P3, P4, P5, P6.
 WITH spot AS MATERIALIZED (
     SELECT w.place
     FROM unnest(%(ids)s::bigint[], %(read_cts)s::integer[], %(read_ats)s::bigint[])

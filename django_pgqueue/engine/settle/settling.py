@@ -128,11 +128,11 @@ def set_vt(
 def hold(
     queue: OpenQueue, receipts: Iterable[Receipt], vt: float | dt.timedelta, *, more: int = 0
 ) -> Settled:
-    """Lease deliveries of one's own for longer, and count ``more`` deliveries of them.
+    """Extend leases that the caller holds, and count ``more`` deliveries.
 
-    For a reader that works on a batch again. Followers of FIFO groups that were set back when the
-    leases had run out return behind their heads, unless others had the heads since. The receipts
-    that are good from then on have ``read_ct`` higher by ``more``.
+    For a reader that repeats a batch. Followers of FIFO groups that were set back when the leases
+    had expired return behind their heads, unless others had the heads since. Receipts that are
+    valid afterwards have a ``read_ct`` higher by ``more``.
 
     >>> hold(orders, [message.receipt], 60)
     [1]
