@@ -110,8 +110,8 @@ class Metrics:
       the server's statistics: lags by seconds, and restarts after a crash from what exists.
     - ``oldest_age``, ``newest_age``: seconds since the send; None when the queue is empty.
 
-    Small counts are exact. If counting would take long, the count of ready or archived messages is
-    an estimate from PostgreSQL's statistics, and ``exact`` is False.
+    Small counts are exact. If counting would take long, a count is an estimate from PostgreSQL's
+    statistics: then ``exact`` is False, and ``estimated`` names the estimates.
     """
 
     queue_name: str
@@ -127,10 +127,12 @@ class Metrics:
     total: int
     scraped_at: dt.datetime
     exact: bool = True
+    estimated: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        return {**self.__dict__, "scraped_at": self.scraped_at.isoformat()}
+        told = {"scraped_at": self.scraped_at.isoformat(), "estimated": list(self.estimated)}
+        return {**self.__dict__, **told}
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark_pgqueue.errors import InvalidOption
 
@@ -21,6 +23,7 @@ __all__ = [
     "SENT",
     "Column",
     "ddl",
+    "literal",
     "needs_message",
     "select",
     "stored",
@@ -143,3 +146,22 @@ def select(columns: dict[str, Column], names: Iterable[str], queue: str) -> str:
 
 #: The schema of a lake; queue and day are in the files' paths.
 LAKE = f"{ddl(ARCHIVE, [name for name in ARCHIVE if name != 'queue'])}, queue string, date string"
+
+
+def literal(value: Any) -> str | None:
+    """A value as an SQL literal; None for values that cannot be written safely.
+
+    >>> literal("it's"), literal(7), literal(None)
+    ("'it''s'", '7', None)
+    """
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return str(value)
+    # {queue} in a condition is replaced by the queue's name.
+    if isinstance(value, str) and not any(part in value for part in ("\\", "\x00", "{queue}")):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, dt.datetime):
+        aware = value if value.tzinfo else value.astimezone()
+        return f"'{aware.isoformat()}'::timestamptz"
+    return None

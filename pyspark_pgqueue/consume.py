@@ -33,8 +33,8 @@ from django_pgqueue.engine.settle.outcomes import complete, fail, retry
 from django_pgqueue.engine.settle.settling import by_receipts, hold
 from django_pgqueue.types import Receipt
 from pyspark_pgqueue import columns, planning, refusals, serving, taking
+from pyspark_pgqueue.columns import literal
 from pyspark_pgqueue.errors import DataLost, InvalidOption
-from pyspark_pgqueue.filters import literal
 from pyspark_pgqueue.options import Options
 from pyspark_pgqueue.planning import Task
 from pyspark_pgqueue.serving import Serving

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import IntegralType, StringType, StructType
 
-from pyspark_pgqueue.columns import JSON, Column
+from pyspark_pgqueue.columns import JSON, Column, literal
 
-__all__ = ["literal", "push"]
+__all__ = ["push"]
 
 _COMPARISONS: dict[type, str] = {
     ds.EqualTo: "=",
@@ -110,22 +109,3 @@ def _condition(offered: Any, columns: dict[str, Column]) -> tuple[str, str] | No
     # Spark orders text by its bytes, as the collation C does.
     collate = ' COLLATE "C"' if is_text and operator not in {"=", "IS NOT DISTINCT FROM"} else ""
     return name, f"{sql}{collate} {operator} {value}"
-
-
-def literal(value: Any) -> str | None:
-    """A value as an SQL literal; None for values that cannot be written safely.
-
-    >>> literal("it's"), literal(7), literal(None)
-    ("'it''s'", '7', None)
-    """
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int):
-        return str(value)
-    # {queue} in a condition is replaced by the queue's name.
-    if isinstance(value, str) and not any(part in value for part in ("\\", "\x00", "{queue}")):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, dt.datetime):
-        aware = value if value.tzinfo else value.astimezone()
-        return f"'{aware.isoformat()}'::timestamptz"
-    return None

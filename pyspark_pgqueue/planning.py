@@ -17,8 +17,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from pyspark_pgqueue import columns
+from pyspark_pgqueue.columns import literal
 from pyspark_pgqueue.errors import DataLost, InvalidOption, ServerChanged
-from pyspark_pgqueue.filters import literal
 from pyspark_pgqueue.offsets import EARLIEST, Offset, Snapshot, window
 from pyspark_pgqueue.options import Options
 

@@ -166,7 +166,7 @@ def test_statements_that_run_often_are_prepared(plain):
 
     kept = plain.execute("SELECT statement FROM pg_prepared_statements").fetchall()
 
-    assert [text for (text,) in kept if text.startswith("-- One message")]
+    assert [text for (text,) in kept if text.startswith("-- Insert one message")]
 
 
 def test_the_callers_own_cursors_stay_as_they_are(plain):

@@ -31,7 +31,7 @@ PURE_MODULES = [
     "django_pgqueue.acks",
     "django_pgqueue.admin.charts",
     "django_pgqueue.admin.spans",
-    "django_pgqueue.admin.wording",
+    "django_pgqueue.templatetags.pgqueue_admin",
     "django_pgqueue.arguments",
     "django_pgqueue.bodies",
     "django_pgqueue.conf",

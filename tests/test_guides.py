@@ -288,7 +288,7 @@ def test_triage(play, shop, operator, capsys):
         ("ValueError: no card of 7", 3),
         ("ValueError: no card of 8", 1),
     ]
-    assert "no card of #" in page(operator, "message", "failures")
+    assert "ValueError: no card of " in page(operator, "message", "failures")
     told = ("orders", "rejected", 1, ["no card of 7"])
     assert names["explain"]("orders.dead", ids[0]) == told
 

@@ -49,7 +49,7 @@ def test_a_statement_that_runs_often_is_prepared(committed_orders):
 
     assert before == []
     [text] = prepared()
-    assert text.startswith("-- One message")
+    assert text.startswith("-- Insert one message")
     assert len(committed_orders.read(qty=100)) == OFTEN
 
 
@@ -156,7 +156,7 @@ def test_the_applications_own_statements_are_not_prepared(committed_orders):
         run_sql("SELECT 1 FROM pgqueue_queue")
 
     [text] = prepared()
-    assert text.startswith("-- One message")
+    assert text.startswith("-- Insert one message")
 
 
 @pytest.mark.parametrize("command", ["DEALLOCATE ALL", "DISCARD ALL", "DISCARD PLANS"])

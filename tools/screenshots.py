@@ -1,6 +1,6 @@
 """Screenshots of every page of the admin, on a wide and on a narrow screen.
 
-    python -m tools.screenshots [directory] [--dark] [--unfold]
+    python -m tools.screenshots [directory] [--dark] [--unfold] [--language de] [--only NAME ...]
 
 Plays the scene of the browser tests into a database of its own, on the tests' server. Needs
 Chromium and Playwright.
@@ -22,7 +22,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WIDTHS = (1280, 390)
+WIDTHS = (1280, 390, 1600)
 
 
 def main() -> None:
@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("directory", nargs="?", default="screenshots", type=Path)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--unfold", action="store_true", help="under the theme django-unfold")
+    parser.add_argument("--language", default="en", help="of the pages")
+    parser.add_argument("--only", nargs="+", help="names of pages")
     options = parser.parse_args()
     # Playwright runs an event loop in this thread, in which Django would refuse database queries.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
@@ -38,6 +40,7 @@ def main() -> None:
     import django
     from django.conf import settings
 
+    settings.USE_I18N, settings.LANGUAGE_CODE = True, options.language
     for database in settings.DATABASES.values():
         database["TEST"]["NAME"] += "_screenshots"
     django.setup()
@@ -48,7 +51,7 @@ def main() -> None:
     settings.ALLOWED_HOSTS.append("127.0.0.1")
     databases = setup_databases(verbosity=0, interactive=False)
     try:
-        _take(options.directory, "dark" if options.dark else "light", unfold=options.unfold)
+        _take(options)
     finally:
         _disconnect()
         teardown_databases(databases, verbosity=0)
@@ -66,17 +69,18 @@ def _disconnect() -> None:
             )
 
 
-def _take(directory: Path, scheme: str, *, unfold: bool) -> None:
+def _take(options: argparse.Namespace) -> None:
     from playwright.sync_api import sync_playwright
 
     from tests.admin import browsing, scenes
 
-    directory.mkdir(parents=True, exist_ok=True)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    scheme = "dark" if options.dark else "light"
     scenes.superuser()
     scenes.play()
     with ExitStack() as stack:
         policy, drawn = browsing.STRICT, "html"
-        if unfold:
+        if options.unfold:
             from tests.admin import unfold_site
 
             stack.enter_context(unfold_site.installed())
@@ -92,11 +96,15 @@ def _take(directory: Path, scheme: str, *, unfold: bool) -> None:
             page = context.new_page()
             browsing.sign_in(page, url)
             for name, path in pages():
+                if options.only and name not in options.only:
+                    continue
                 scenes.beat()
                 page.goto(url + path)
                 page.wait_for_selector(drawn)
                 wide = page.evaluate("document.documentElement.scrollWidth")
-                target = directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
+                target = (
+                    options.directory / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
+                )
                 page.screenshot(path=target, full_page=True)
                 print(target, "" if wide <= width else f"is {wide} pixels wide")
             context.close()
@@ -106,8 +114,8 @@ def pages() -> Iterator[tuple[str, str]]:
     """The name and path of every page, using the scene's objects."""
     from django.urls import reverse
 
-    from django_pgqueue.admin.failures import fingerprint
-    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Queue
+    from django_pgqueue.admin.failures import WINDOWS, Failures
+    from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Queue, Schedule
 
     def path(name: str, *args: object, **query: str) -> str:
         return reverse(f"admin:django_pgqueue_{name}", args=args, query=query)
@@ -128,9 +136,12 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "message", path("message_change", Message.objects.earliest("pk").pk)
     yield "messages-failed", path("message_changelist", state="failed")
     yield "message-failed", path("message_change", failed.pk)
-    yield "message-resend", path("message_resend", failed.pk)
+    yield "message-copy", path("queue_send", failed.queue_id, copy=failed.pk)
     yield "failures", path("message_failures")
-    yield "failure", path("message_failure", fingerprint(failed.error or ""))
+    group = Failures([failed.queue_id], [], WINDOWS["7d"], "default").groups(1)[0]
+    yield "failure", path("message_failure", group.kind)
+    yield "schedules", path("schedule_changelist")
+    yield "schedule", path("schedule_change", Schedule.objects.earliest("pk").pk)
     yield "bulk-actions", path("bulkaction_changelist")
     yield "bulk-action", path("bulkaction_change", BulkAction.objects.latest("pk").pk)
     yield "charts", path("rollup_charts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -12,11 +13,13 @@ from django.test.utils import CaptureQueriesContext
 
 from benchmarks.scenarios import Goal, Measure, median_ms, scenario
 from django_pgqueue import queue
-from django_pgqueue.models import Message, Process, Queue
+from django_pgqueue.models import BoundQueue, Message, Process, Queue
 
 QUEUES = 200
 LARGE, LARGE_BYTES = 50, 5_000_000
 VISITS = 5
+#: The queues that the paths name, in the order of their creation.
+LABELS = ("ready", "done", "large", "groups", "dying", "dead", "failing")
 #: The paths below the app's index, with the ids of queues and of a message.
 PAGES = {
     "overview": "queue/",
@@ -33,11 +36,23 @@ PAGES = {
     "large messages": "message/?queue={large}",
     "a large message": "message/{message}/change/",
     "failures": "message/failures/",
+    "failures of a week": "message/failures/?window=7d",
+    "failures of a queue": "queue/{dying}/overview/",
+    "failed messages": "message/?state=failed",
+    "dead letters": "message/?queue={dead}",
+    "a dead letter": "message/{letter}/change/?queue={dead}",
+    "schedules": "schedule/",
     "consumers": "process/",
     "database": "process/health/",
     "charts": "rollup/charts/",
     "bulk actions": "bulkaction/",
 }
+#: An error of one of eight kinds, as long as those of a project are.
+ERROR = "KeyError: 'price{kind}'\n\nTraceback (most recent call last):\n" + "".join(
+    f'  File "/app/shop/consumers_{number}.py", line {{line}}, in handle_{number}\n'
+    f"    return await self.service.charge(order, source=body['token'], number={number})\n"
+    for number in range(9)
+)
 # Two hours of minutes and two weeks of hours. Rows of single consumers exist only for the last
 # minutes; older ones are folded.
 HISTORY = """
@@ -57,13 +72,14 @@ FROM pgqueue_queue q, generate_series(3, 336) m,
 
 
 @scenario(
-    "The admin's pages, beside 1,000,000 ready and 300,000 archived messages (quick: a hundredth)",
+    "The admin's pages, beside 1,000,000 ready, 300,000 archived and 8,000 failed messages and "
+    "110,000 dead letters (quick: a hundredth)",
     unit="ms",
     baseline=None,
     goals=tuple(
         Goal(page, at_most=limit, unit=unit)
         for page in PAGES
-        for unit, limit in (("ms", 300), ("queries", 15))
+        for unit, limit in (("ms", 300), ("cold ms", 1000), ("queries", 15))
     ),
 )
 def admin_pages(bench: Any) -> dict[str, Measure]:
@@ -78,14 +94,18 @@ def admin_pages(bench: Any) -> dict[str, Measure]:
 
 
 def visit(client: Client, address: str) -> dict[str, float]:
-    """The queries and the size of a page, and the median duration of some more visits."""
+    """The duration of a visit with a new connection, and the median of later ones."""
+    connection.close()
+    began = perf_counter()
     with CaptureQueriesContext(connection) as asked:
         answer = client.get(address)
+    cold = perf_counter() - began
     assert answer.status_code == 200, f"{address} answers {answer.status_code}"
     transactional = ("SAVEPOINT", "RELEASE", "BEGIN", "COMMIT")
     queries = sum(not query["sql"].startswith(transactional) for query in asked)
     return {
         "ms": median_ms(lambda: client.get(address), VISITS),
+        "cold ms": 1000 * cold,
         "queries": queries,
         "kB": len(answer.content) / 1000,
     }
@@ -95,7 +115,7 @@ def fill(bench: Any) -> dict[str, int]:
     """Create the messages and the history; returns the ids that the pages need."""
     made = [bench.queue("ours") for _ in range(QUEUES)]
     names = [name for _, name in made]
-    _, done, large, groups = map(queue, names[:4])
+    _, done, large, groups, dying, dead, failing = map(queue, names[:7])
     sizes = bench.amount((10_000, 3_000), (1_000_000, 300_000))
     for (queues, name), count in zip(made, sizes, strict=False):
         queues.fill(name, bench.payload.bodies, count)
@@ -106,6 +126,12 @@ def fill(bench: Any) -> dict[str, int]:
     groups.send_batch([1] * 2000, group="g")
     for message in large.read(qty=10):
         message.reject("CardDeclined: no")
+    Queue.objects.filter(name=dying.name).update(
+        dead_letter_queue=Queue.objects.get(name=dead.name)
+    )
+    Queue.objects.forget_all()
+    fail(dying, bench.amount(1100, 110_000))
+    fail(failing, bench.amount(80, 8000))
     for number in range(8):
         Process.objects.create(host=f"web-{number}", pid=number, version="1", queues=names)
     bench.on_close(Process.objects.all().delete)
@@ -113,7 +139,21 @@ def fill(bench: Any) -> dict[str, int]:
     bench.sql(HISTORY)
     bench.settle()
     pks = {
-        label: Queue.objects.get(name=name).pk
-        for label, name in zip(("ready", "done", "large"), names, strict=False)
+        label: Queue.objects.get(name=name).pk for label, name in zip(LABELS, names, strict=False)
     }
-    return {**pks, "message": Message.objects.filter(queue=pks["large"]).earliest("pk").pk}
+    messages = {"message": pks["large"], "letter": pks["dead"]}
+    return pks | {
+        label: Message.objects.filter(queue=pk).earliest("pk").pk for label, pk in messages.items()
+    }
+
+
+def fail(bound: BoundQueue, count: int) -> None:
+    """Send messages, and fail them with errors of all kinds."""
+    bound.send_batch([{"n": number, "x": "y" * 180} for number in range(count)])
+    while messages := bound.read(qty=1000):
+        bound.fail(
+            {
+                message.receipt: ERROR.format(kind="abcdefgh"[number % 8], line=number % 40)
+                for number, message in enumerate(messages)
+            }
+        )

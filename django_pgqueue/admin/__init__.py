@@ -6,8 +6,7 @@ index or has a limit.
 
 from __future__ import annotations
 
-from django_pgqueue.admin.archive import ArchivedMessageAdmin
-from django_pgqueue.admin.bulk_actions import BulkActionAdmin
+from django_pgqueue.admin.bulk_action_page import BulkActionAdmin
 from django_pgqueue.admin.exports import ExportRunAdmin, LakeAdmin
 from django_pgqueue.admin.labels import translate_fields
 from django_pgqueue.admin.messages import MessageAdmin
@@ -17,7 +16,6 @@ from django_pgqueue.admin.rollups import RollupAdmin, RollupRunAdmin
 from django_pgqueue.admin.schedules import ScheduleAdmin
 
 __all__ = [
-    "ArchivedMessageAdmin",
     "BulkActionAdmin",
     "ExportRunAdmin",
     "LakeAdmin",

@@ -9,32 +9,30 @@ from typing import Any
 import django
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
-from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import models
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
-from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed, queues_for
-from django_pgqueue.admin.contents import Contents
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import patiently
-from django_pgqueue.models import BulkAction, Message, Process, Queue, Rollup
+from django_pgqueue.models import BulkAction, Message, Process, Queue, Schedule
+from django_pgqueue.templatetags.pgqueue_admin import linked
 
 __all__ = [
     "CAP",
     "CRUMBS_ARE_A_LIST",
     "CappedPaginator",
     "PageAdmin",
-    "PageList",
     "ReadOnlyAdmin",
     "RecordAdmin",
+    "column",
 ]
 
 #: Maximum number of rows that a list counts, pages through and acts on.
@@ -42,8 +40,6 @@ CAP = 10_000
 
 #: Whether the admin's own templates write breadcrumbs as a list.
 CRUMBS_ARE_A_LIST = django.VERSION >= (6, 1)
-#: Whether the template block of a page's buttons is inside the content block.
-TOOLS_ARE_CONTENT = django.VERSION < (6, 1)
 
 
 class CappedPaginator(generic.Paginator):
@@ -55,14 +51,9 @@ class CappedPaginator(generic.Paginator):
         return int(rows.order_by()[:CAP].count())
 
 
-class PageList(ChangeList):
-    """A change list that calls ``prepare`` with all rows of the page before it renders cells."""
-
-    model_admin: PageAdmin
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.model_admin.prepare(list(self.result_list))
+def column(name: Any, value: Callable[[Any], Any], ordering: str | None = None) -> Any:
+    """A column of a list: its name, the function of its values, and the field that sorts it."""
+    return staticmethod(admin.display(description=name, ordering=ordering)(value))
 
 
 class PageAdmin(generic.ModelAdmin):
@@ -81,12 +72,6 @@ class PageAdmin(generic.ModelAdmin):
     class Media:
         css = {"all": ["django_pgqueue/admin.css"]}
 
-    def prepare(self, rows: Sequence[Any]) -> None:
-        """Attach the computed values that the cells show, to a page's rows or a form's object."""
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return PageList
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -100,7 +85,8 @@ class PageAdmin(generic.ModelAdmin):
 
     @patiently
     def _list(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> HttpResponse:
-        titled = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        titled = {"heading": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        titled.setdefault("title", titled["heading"])
         return super().changelist_view(request, self.with_nav(request, titled))
 
     def get_urls(self) -> list[URLPattern]:
@@ -130,16 +116,31 @@ class PageAdmin(generic.ModelAdmin):
         return response
 
     @patiently
-    def change_view(
+    def changeform_view(
         self,
         request: HttpRequest,
-        object_id: str,
+        object_id: str | None = None,
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        return super().change_view(
-            request, object_id, form_url, self.with_nav(request, extra_context)
-        )
+        context = self.with_nav(request, extra_context)
+        return super().changeform_view(request, object_id, form_url, context)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        obj = context.get("original")
+        heading = _("Add %s") % self.opts.verbose_name if obj is None else self.heading(obj)
+        told = {"heading": heading, "tools": self.tools(request, obj) if obj else [], **context}
+        return super().render_change_form(request, told, *args, **kwargs)
+
+    def heading(self, obj: Any) -> str:
+        """The heading of an object's form."""
+        return capfirst(f"{self.opts.verbose_name} {obj}")
+
+    def tools(self, request: HttpRequest, obj: Any) -> list[tuple[str, str]]:
+        """Labels and URLs of the links beside the heading of an object's form."""
+        return [(_("History"), self.url(f"{self.opts.model_name}_history", obj.pk))]
 
     def queues(self, request: HttpRequest) -> models.QuerySet[Queue]:
         """The queues that this request may see."""
@@ -153,21 +154,25 @@ class PageAdmin(generic.ModelAdmin):
             (_("Queues"), Queue, "queue_changelist"),
             (_("Messages"), Message, "message_changelist"),
             (_("Failures"), Message, "message_failures"),
+            (_("Schedules"), Schedule, "schedule_changelist"),
             (_("Bulk actions"), BulkAction, "bulkaction_changelist"),
             (_("Consumers"), Process, "process_changelist"),
-            (_("Charts"), Rollup, "rollup_charts"),
             (_("Database"), Process, "health"),
         ]
         nav = []
         for name, model, page in pages:
-            if not self.admin_site.is_registered(model):
-                continue
-            owner: Any = self.admin_site.get_model_admin(model)
-            shown = next((each for each in owner.pages if each.name == page), Page)
-            if shown.permits(owner, request):
-                url = self.url(page)
-                nav.append((name, url, url == request.path))
-        return {"pgqueue_nav": nav, **(context or {})}
+            if url := self.url(page):
+                owner: Any = self.admin_site.get_model_admin(model)
+                shown = next((each for each in owner.pages if each.name == page), Page)
+                if shown.permits(owner, request):
+                    nav.append((name, url))
+        here = [url for _name, url in nav if request.path.startswith(url)]
+        return {
+            "pgqueue_nav": [
+                (name, url, url == max(here, default="", key=len)) for name, url in nav
+            ],
+            **(context or {}),
+        }
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow only this list's own filters: other lookups could read the whole table."""
@@ -179,26 +184,13 @@ class PageAdmin(generic.ModelAdmin):
                 offered |= {f"{each}__exact", f"{each}__id__exact"}
         return lookup in offered
 
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
-        found = self.look_up(request, object_id, from_field)
-        if found is not None:
-            self.prepare([found])
-        return found
-
-    def look_up(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Find the object of a page. Subclasses override how."""
-        return super().get_object(request, object_id, from_field)
-
     def url(self, name: str, /, *args: object, **query: object) -> str:
-        """The URL of one of our pages on this site, with ``query`` as its query string."""
+        """The URL of one of our pages, or "" if this site does not have it."""
         route = f"admin:django_pgqueue_{name}"
-        return reverse(route, args=args, query=query, current_app=self.admin_site.name)
-
-    def own_path(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
-        """The URL pattern of one page, behind the admin's permission check. See :meth:`url`."""
-        return path(route, self.admin_site.admin_view(view), name=f"django_pgqueue_{name}")
+        try:
+            return reverse(route, args=args, query=query, current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return ""
 
     def render_page(
         self, request: HttpRequest, template: str, context: dict[str, Any]
@@ -211,7 +203,6 @@ class PageAdmin(generic.ModelAdmin):
             {
                 **self.admin_site.each_context(request),
                 "crumbs_are_a_list": CRUMBS_ARE_A_LIST,
-                "tools_are_content": TOOLS_ARE_CONTENT,
                 "opts": self.opts,
                 "media": self.media,
                 **self.with_nav(request),
@@ -219,23 +210,13 @@ class PageAdmin(generic.ModelAdmin):
             },
         )
 
-    def link(self, model: type[models.Model], pk: object, text: object, **query: object) -> str:
-        """A link to an object's page, or plain text if its model is not registered."""
-        if pk is None or not self.admin_site.is_registered(model):
-            return str(text)
-        url = self.url(f"{model._meta.model_name}_change", pk, **query)
-        return format_html('<a href="{}">{}</a>', url, text)
-
     def message_link(self, pk: int, queue_id: int) -> str:
         """A link to a message. It names the queue: a look-up by id alone asks all partitions."""
-        return self.link(Message, pk, pk, queue=queue_id)
+        return linked(self.url("message_change", pk), pk, queue=queue_id)
 
-    def listed(self, model: type[models.Model], text: object, **query: str | int) -> str:
-        """A link to a filtered list, or plain text if its model is not registered."""
-        if not self.admin_site.is_registered(model):
-            return str(text)
-        url = self.url(f"{model._meta.model_name}_changelist", **query)
-        return format_html('<a href="{}">{}</a>', url, text)
+    def queue_link(self, pk: object, name: object) -> str:
+        """A link to a queue's page."""
+        return linked(self.url("queue_overview", pk), name)
 
 
 class RecordAdmin(PageAdmin):
@@ -260,14 +241,6 @@ class ReadOnlyAdmin(RecordAdmin):
     def may(self, request: HttpRequest, action: str) -> bool:
         """Whether the user has the model permission for this action, such as ``view``."""
         return request.user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}")
-
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
-        found = super().get_object(request, object_id, from_field)
-        if found is not None:
-            found.contents = Contents.of(found.pk, found.queue_id, using=found._state.db)
-        return found
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         # No join: with one, the planner might sort the whole table.

@@ -8,14 +8,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.formats import date_format
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
-__all__ = ["Chart", "Line", "count_of", "seconds_of", "spark_path"]
+from django_pgqueue.templatetags.pgqueue_admin import decimal, lapse
+
+__all__ = ["Chart", "Line", "count_of", "spark_paths"]
 
 WIDTH, HEIGHT = 480, 180
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
-LABELS = 5
+LABELS = 6
+#: Seconds between two labels of the x axis.
+STEPS = (
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10_800,
+    21_600,
+    43_200,
+    *(86_400 * n for n in (1, 2, 7, 14, 28, 84)),
+)
 
 Values = Sequence["float | None"]
 
@@ -27,6 +43,8 @@ class Line:
     name: str
     values: Values
     look: str
+    #: Whether a value is a sum over its span, so that the value of an unfinished span is too low.
+    adds: bool = False
 
 
 @dataclass
@@ -46,7 +64,7 @@ class Chart:
         self.width, self.height = WIDTH, HEIGHT
         self.left, self.top, self.right, self.bottom = LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM
         most = max((v for line in self.lines for v in line.values if v is not None), default=0)
-        self.ticks_at = ticks(most, whole=self.whole, timed=self.form is seconds_of)
+        self.ticks_at = ticks(most, whole=self.whole, timed=self.form is lapse)
         self.highest = self.ticks_at[-1]
         self.plot_height = self.bottom - self.top
         self.step = (self.right - self.left) / max(len(self.moments), 1)
@@ -71,16 +89,23 @@ class Chart:
         return "; ".join(told) or gettext("Nothing happened.")
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened."""
+        return not any(any(line.values) for line in self.lines)
+
+    @property
     def paths(self) -> list[dict[str, Any]]:
         found = []
         for line in self.lines:
-            runs = _runs([None if v is None else self.y(v) for v in line.values])
+            drawn = line.values[:-1] if self.running and line.adds else line.values
+            runs = _runs([None if v is None else self.y(v) for v in drawn])
             path = "".join(
                 "M" + "L".join(f"{self.x(place)} {y}" for place, y in run) for run in runs
             )
             alone = [(self.x(run[0][0]), run[0][1]) for run in runs if len(run) == 1]
             # A filled series is a count: it has a value in each span, so its area has no gaps.
-            area = f"{path}V{self.bottom}H{self.x(0)}Z" if "filled" in line.look else ""
+            end = f"V{self.bottom}H{self.x(0)}Z"
+            area = path + end if "filled" in line.look and len(drawn) > 1 else ""
             found.append({"line": line, "path": path, "area": area, "alone": alone})
         return found
 
@@ -90,14 +115,16 @@ class Chart:
 
     @property
     def labels(self) -> list[tuple[float, str]]:
-        """Labels of the x axis: times, or days if the chart is longer than a day."""
-        local = [localtime(at) if is_aware(at) else at for at in self.moments]
-        every = max(-(-len(local) // LABELS), 1)
-        if len(local) * self.seconds > 86_400:
-            days = [n for n, at in enumerate(local) if n and at.date() != local[n - 1].date()]
-            days = days[:: max(-(-len(days) // LABELS), 1)]
-            return [(self._start(n), f"{local[n]:%b} {local[n].day}") for n in days]
-        return [(self._start(n), f"{local[n]:%H:%M}") for n in range(0, len(local), every)][1:]
+        """Labels of the x axis, at round times: of the day, or days if the chart is longer."""
+        step = next((s for s in STEPS if len(self.moments) * self.seconds / s < LABELS), STEPS[-1])
+        found = []
+        for place, moment in enumerate(self.moments):
+            at = localtime(moment) if is_aware(moment) else moment
+            past = at.toordinal() * 86_400 + at.hour * 3600 + at.minute * 60
+            if past % step < self.seconds:
+                text = f"{at:%H:%M}" if step < 86_400 else date_format(at, "j M")
+                found.append((self._start(place), text))
+        return found
 
     def _start(self, place: int) -> float:
         return round(self.left + place * self.step, 1)
@@ -136,14 +163,18 @@ def _runs(values: Values) -> list[list[tuple[int, float]]]:
     return [run for run in runs if run]
 
 
-def spark_path(values: Sequence[float], width: int = 120, height: int = 24, most: float = 0) -> str:
-    """The SVG path of a sparkline for a table cell; ``most`` or the largest value is the top."""
-    most, step = most or max(values, default=0) or 1, width / max(len(values) - 1, 1)
-    points = (
-        f"{place * step:.1f} {height - 1 - value / most * (height - 2):.1f}"
-        for place, value in enumerate(values)
-    )
-    return "M" + "L".join(points)
+def spark_paths(series: Sequence[Sequence[float]], width: int = 120, height: int = 24) -> list[str]:
+    """The SVG paths of sparklines of one scale, for a table cell."""
+    most = max((max(values, default=0) for values in series), default=0) or 1
+    return [
+        "M"
+        + "L".join(
+            f"{place * width / max(len(values) - 1, 1):.1f} "
+            f"{height - 1 - value / most * (height - 2):.1f}"
+            for place, value in enumerate(values)
+        )
+        for values in series
+    ]
 
 
 def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[float]:
@@ -162,32 +193,18 @@ def ticks(most: float, *, whole: bool = False, timed: bool = False) -> list[floa
         step = next(
             part * power for part in (0.2, 0.25, 0.5, 1.0, 2.0) if most / (part * power) <= 5
         )
-        if whole:
-            step = max(step, 1.0)
+        if not timed:  # labels have two decimals
+            step = max(step, 1.0 if whole else 0.01)
     return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def count_of(value: float) -> str:
     """A number in a few characters, for an axis label.
 
-    >>> count_of(950), count_of(1500), count_of(2_000_000), count_of(0.25), count_of(6.5e-05)
-    ('950', '1.5k', '2M', '0.25', '< 0.01')
+    >>> count_of(950), count_of(15_000), count_of(2_000_000), count_of(0.25), count_of(6.5e-05)
+    ('950', '15,000', '2M', '0.25', '< 0.01')
     """
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return "< 0.01" if 0 < value < 0.01 else f"{value:.3g}"
-
-
-def seconds_of(value: float) -> str:
-    """A duration in a few characters, for an axis label.
-
-    >>> seconds_of(0), seconds_of(0.25), seconds_of(5), seconds_of(90), seconds_of(7200)
-    ('0', '250 ms', '5 s', '1.5 min', '2 h')
-    """
-    if value == 0:
-        return "0"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1000:.3g} ms"
+        if value >= size and value >= 100_000:
+            return f"{decimal(value / size)}{letter}"
+    return f"< {decimal(0.01)}" if 0 < value < 0.01 else decimal(value)

@@ -1,46 +1,71 @@
-"""Body and headers of a message on a page. Large bodies are cut, and secrets masked."""
+"""One message with its headers and the beginning of its body."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Length
+from django.http import HttpRequest
 
-from django_pgqueue.admin.masking import mask_text
-from django_pgqueue.admin.wording import EMPTY, LONGEST, preformatted, pretty_json
-from django_pgqueue.models import Message
+from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.masking import UNREADABLE, mask, mask_text
+from django_pgqueue.admin.search import is_number
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, LONGEST, preformatted
 
-__all__ = ["Contents"]
+__all__ = ["find_message", "is_large", "pretty"]
 
 
-class Contents(NamedTuple):
-    """The headers and the body of a message."""
+def find_message(request: HttpRequest, pk: object) -> Any:
+    """The message in the queue that the address names, or else in any queue that the user may see.
 
-    headers: Any
-    text: str | None
-    length: int
+    It has its queue, and ``text`` and ``length``: the body as JSON text, cut after ``LONGEST``
+    characters, and the length of the whole text. None if there is no such message.
+    """
+    if not is_number(str(pk), 2**63):
+        return None
+    text = Cast("body", TextField())
+    rows = (
+        Message.objects.using(Queue.objects.database())
+        .select_related("queue")
+        .defer("body", "headers")
+        .annotate(text=Left(text, LONGEST), length=Length(text), told=Cast("headers", TextField()))
+        .filter(pk=int(str(pk)))
+    )
+    seen = allowed(request)
+    if seen is not None:
+        rows = rows.filter(queue_id__in=list(seen))
+    named = request.GET.get("queue", "")
+    found: Any = rows.filter(queue_id=int(named)).first() if is_number(named, 2**31) else None
+    found = found or rows.first()
+    if found is not None:
+        found.headers = None
+        with suppress(*UNREADABLE):
+            found.headers = json.loads(found.told or "null")
+    return found
 
-    @classmethod
-    def of(cls, pk: int, queue_id: int, *, using: str | None) -> Contents:
-        """Read the headers, and at most the first ``LONGEST`` characters of the body."""
-        text = Cast("body", TextField())
-        found = (
-            Message.objects.using(using)
-            .filter(pk=pk, queue_id=queue_id)
-            .values_list("headers", Left(text, LONGEST), Length(text))
-            .first()
-        )
-        return cls(*(found or (None, None, 0)))
 
-    @property
-    def body(self) -> str:
-        """The body as a ``<pre>`` block."""
-        if self.text is None:
-            return EMPTY
-        if self.length <= LONGEST:
-            with suppress(RecursionError):  # nested too deeply: show it unformatted
-                return pretty_json(json.loads(self.text))
-        return preformatted(mask_text(self.text), self.length)
+def is_large(message: Any) -> bool:
+    """Whether the body of a found message is too large to edit."""
+    if (message.length or 0) <= LONGEST:
+        with suppress(*UNREADABLE):
+            mask(json.loads(message.text or "null"))
+            return False
+    return True
+
+
+def pretty(text: str | None, length: int | None = None) -> str:
+    """JSON as an indented ``<pre>`` block. Large texts are cut, and secrets masked.
+
+    ``length`` is the length of the whole text, if ``text`` is only its beginning.
+    """
+    if text is None:
+        return EMPTY
+    if (length or 0) <= LONGEST:
+        with suppress(*UNREADABLE):  # shown as it is
+            text = json.dumps(mask(json.loads(text)), indent=2, ensure_ascii=False)
+            return preformatted(text)
+    return preformatted(mask_text(text), length)

@@ -1,4 +1,4 @@
-"""How exports are: the state of a run, the health of a lake, and the overview's alerts."""
+"""The state of an export run, the health of a lake, and the problems that the overview shows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 from django.utils.translation import gettext as _
 
-from django_pgqueue.admin.wording import EMPTY, counted, cut
 from django_pgqueue.maintenance import lakes
 from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun
-from django_pgqueue.wording import age, amount
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, counted, cut, number
+from django_pgqueue.wording import age
 
-__all__ = ["IS_RUNNING", "MOST_COUNTED", "alerts", "behind", "state_of_lake", "state_of_run"]
+__all__ = ["IS_RUNNING", "MOST_COUNTED", "behind", "problems", "state_of_lake", "state_of_run"]
 
 #: Messages that are counted for a lake: more are shown as this many.
 MOST_COUNTED = 10_000
@@ -54,27 +54,23 @@ def behind(lake: LakeHealth) -> str:
     """How many messages a lake lacks, and since when."""
     if not lake.behind:
         return "0"
-    number = amount(lake.behind, exact=lake.behind < MOST_COUNTED)
-    return f"{number}, {age(lake.seconds)}"
+    return f"{number(lake.behind, lake.behind < MOST_COUNTED)}, {age(lake.seconds)}"
 
 
-def alerts(using: str, seen: Container[str] | None) -> Iterator[str]:
-    """Lakes whose exports fail or are late, and what they hold back.
+def problems(using: str, seen: Container[str] | None) -> Iterator[tuple[str, bool, str]]:
+    """Lakes whose exports fail or are late: the path, whether exports fail, and details.
 
     ``seen`` are the names of the queues that the user may see; None: all.
     """
     for lake in lakes.health(using, MOST_COUNTED):
         if seen is not None and not (lake.queues and all(name in seen for name in lake.queues)):
             continue
-        told: dict[str, Any] = {"lake": lake.path, "age": age(lake.seconds)}
-        if lake.failures:
-            told["error"] = cut(lake.error, _ERROR)
-            problem = _("Exports to %(lake)s fail: %(error)s") % told
-        elif lake.is_late():
-            problem = _("The lake %(lake)s is %(age)s behind") % told
-        else:
+        if not lake.failures and not lake.is_late():
             continue
+        told = cut(lake.error, _ERROR) if lake.failures else _("%s behind") % age(lake.seconds)
         if lake.held:
-            told = {"problem": problem, "messages": counted(lake.held)}
-            problem = _("%(problem)s. Retention waits with %(messages)s") % told
-        yield problem
+            told = _("%(problem)s; retention waits with %(messages)s") % {
+                "problem": told,
+                "messages": counted(lake.held),
+            }
+        yield lake.path, bool(lake.failures), told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django import forms
@@ -15,12 +15,12 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import export_health, generic
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.base import PageAdmin, RecordAdmin
+from django_pgqueue.admin.base import PageAdmin, RecordAdmin, column
 from django_pgqueue.admin.export_health import MOST_COUNTED
-from django_pgqueue.admin.wording import EMPTY, moment
 from django_pgqueue.maintenance import lakes
+from django_pgqueue.maintenance.lakes import LakeHealth
 from django_pgqueue.models import ExportRun, Lake
-from django_pgqueue.wording import amount
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, lapse, number, when
 
 __all__ = ["ExportRunAdmin", "LakeAdmin"]
 
@@ -55,6 +55,18 @@ class LakeForm(generic.ModelForm):
         return queues
 
 
+def _add_health(rows: Sequence[Any]) -> None:
+    """Attach the health of each lake's exports."""
+    found = {each.path: each for each in lakes.health(rows[0]._state.db, MOST_COUNTED)}
+    for lake in rows:
+        lake.health = found.get(lake.path)
+
+
+def _health_column(name: Any, value: Callable[[LakeHealth], str]) -> Any:
+    """A column that shows the health of a lake's exports, if it is known."""
+    return column(name, lambda lake: EMPTY if lake.health is None else value(lake.health))
+
+
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
     """The lakes that the archive is exported to. An export creates them; users edit settings."""
@@ -68,35 +80,28 @@ class LakeAdmin(PageAdmin):
     fields = ["path", "queues", "holds_retention", "exported", "behind", "held", "exports"]
     readonly_fields = ["path", "exported", "behind", "held", "exports"]
 
-    def prepare(self, rows: Sequence[Any]) -> None:
-        """Attach the health of each lake's exports."""
-        if rows:
-            using = rows[0]._state.db
-            found = {each.path: each for each in lakes.health(using, MOST_COUNTED)}
-            for lake in rows:
-                lake.health = found.get(lake.path)
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        changes = super().get_changelist_instance(request)
+        if rows := list(changes.result_list):
+            _add_health(rows)
+        changes.result_list = rows
+        return changes
 
-    @admin.display(description=gettext_lazy("queues"))
-    def takes(self, lake: Lake) -> str:
-        return ", ".join(map(str, lake.queues)) or _("all")
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        lake = super().get_object(request, object_id, from_field)
+        if lake is not None:
+            _add_health([lake])
+        return lake
 
-    @admin.display(description=gettext_lazy("exported up to"))
-    def exported(self, lake: Lake) -> str:
-        return moment(lake.exported_at)
-
-    @admin.display(description=gettext_lazy("not exported"))
-    def behind(self, lake: Any) -> str:
-        return EMPTY if lake.health is None else export_health.behind(lake.health)
-
-    @admin.display(description=gettext_lazy("held back"))
-    def held(self, lake: Any) -> str:
-        if lake.health is None:
-            return EMPTY
-        return amount(lake.health.held, exact=lake.health.held < MOST_COUNTED)
-
-    @admin.display(description=gettext_lazy("exports"))
-    def exports(self, lake: Any) -> str:
-        return EMPTY if lake.health is None else export_health.state_of_lake(lake.health)
+    takes = column(
+        gettext_lazy("queues"), lambda lake: ", ".join(map(str, lake.queues)) or _("all")
+    )
+    exported = column(gettext_lazy("exported up to"), lambda lake: when(lake.exported_at) or EMPTY)
+    behind = _health_column(gettext_lazy("not exported"), export_health.behind)
+    held = _health_column(
+        gettext_lazy("held back"), lambda health: number(health.held, health.held < MOST_COUNTED)
+    )
+    exports = _health_column(gettext_lazy("exports"), export_health.state_of_lake)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -107,16 +112,7 @@ class ExportRunAdmin(RecordAdmin):
     """The runs of the export: messages, duration, and whether they were verified."""
 
     list_display = [
-        "id",
-        "lake",
-        "kind",
-        "standing",
-        "rows",
-        "files",
-        "size",
-        "began",
-        "took",
-        "verified",
+        *("id", "lake", "kind", "standing", "rows", "files", "size", "began", "took", "verified"),
     ]
     list_filter = ["kind", "state"]
     list_select_related = ["lake"]
@@ -125,24 +121,15 @@ class ExportRunAdmin(RecordAdmin):
         runs = super().get_queryset(request).filter(lake__in=_lakes_for(request))
         return runs.annotate(running=export_health.IS_RUNNING)
 
-    @admin.display(description=gettext_lazy("state"))
-    def standing(self, run: Any) -> Any:
-        return export_health.state_of_run(run)
-
-    @admin.display(description=gettext_lazy("size"))
-    def size(self, run: ExportRun) -> str:
-        return str(filesizeformat(run.bytes))
-
-    @admin.display(description=gettext_lazy("started at"))
-    def began(self, run: ExportRun) -> str:
-        return moment(run.started_at)
-
-    @admin.display(description=gettext_lazy("verified at"))
-    def verified(self, run: ExportRun) -> str:
-        return moment(run.verified_at)
-
-    @admin.display(description=gettext_lazy("took"))
-    def took(self, run: Any) -> str:
-        if run.finished_at is None:
-            return _("not finished")
-        return f"{(run.finished_at - run.started_at).total_seconds():.1f} s"
+    standing = column(gettext_lazy("state"), export_health.state_of_run)
+    size = column(gettext_lazy("size"), lambda run: str(filesizeformat(run.bytes)))
+    began = column(gettext_lazy("started at"), lambda run: when(run.started_at))
+    verified = column(gettext_lazy("verified at"), lambda run: when(run.verified_at) or EMPTY)
+    took = column(
+        gettext_lazy("took"),
+        lambda run: (
+            _("not finished")
+            if run.finished_at is None
+            else lapse((run.finished_at - run.started_at).total_seconds())
+        ),
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -14,72 +15,83 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.access import queues_for
-from django_pgqueue.admin.bulk_actions import Job, may, perform
-from django_pgqueue.admin.failures import Failures, Group, Members
+from django_pgqueue.admin.bulk_actions import Action, Job, may
+from django_pgqueue.admin.charts import spark_paths
+from django_pgqueue.admin.failures import WINDOWS, Failures, Group, Members
 from django_pgqueue.admin.page import Page
-from django_pgqueue.admin.search import LOOK
-from django_pgqueue.admin.wording import counted, moment, visible
+from django_pgqueue.admin.search import is_number
 from django_pgqueue.models.bulk import Kind
-from django_pgqueue.wording import age
+from django_pgqueue.templatetags.pgqueue_admin import cut
 
-__all__ = ["FailurePage", "FailuresPage", "offers"]
+__all__ = ["FailurePage", "FailuresPage", "offers", "shown_group"]
 
-WINDOWS = {
-    "1h": (dt.timedelta(hours=1), gettext_lazy("1 hour")),
-    "24h": (dt.timedelta(hours=24), gettext_lazy("24 hours")),
-    "7d": (dt.timedelta(days=7), gettext_lazy("7 days")),
+LABELS = {
+    "1h": gettext_lazy("1 hour"),
+    "24h": gettext_lazy("24 hours"),
+    "7d": gettext_lazy("7 days"),
 }
 USUAL = "24h"
-#: How many groups a page shows.
-SHOWN = 100
+#: How many groups a page shows, and how many messages of a group.
+SHOWN, EXAMPLES = 100, 20
 
 # For each action the kind for dead letters, and the kind for failed messages in the archive.
-ACTIONS = {
-    "retry": (Kind.REDRIVE, Kind.REPLAY),
-    "redrive": (Kind.REDRIVE, Kind.REPLAY),
-    "discard": (Kind.DELETE, Kind.DISCARD),
+ACTIONS = {"retry": (Kind.REDRIVE, Kind.REPLAY), "discard": (Kind.DELETE, Kind.DISCARD)}
+WORDS = {
+    "retry": (gettext_lazy("Retry"), gettext_lazy("Retry failures")),
+    "discard": (gettext_lazy("Discard"), gettext_lazy("Discard failures")),
 }
 
 
 class _WindowPage(Page):
-    """A page of the failures within a window, which the address names."""
+    """A page of failures. The address names the window and, optionally, a queue."""
 
     @property
     def window(self) -> str:
         name = self.request.GET.get("window", USUAL)
         return name if name in WINDOWS else USUAL
 
-    @property
+    @cached_property
+    def source(self) -> int | None:
+        given = self.request.GET.get("queue", "")
+        return int(given) if is_number(given, 2**31) else None
+
+    @cached_property
     def failures(self) -> Failures:
-        return Failures.of(self.request, WINDOWS[self.window][0])
+        return Failures.of(self.request, WINDOWS[self.window], self.source)
 
     @cached_property
     def names(self) -> dict[int, str]:
         return dict(queues_for(self.request).values_list("pk", "name"))
 
     def context(self) -> dict[str, Any]:
-        """What both templates need."""
+        """Values that both templates need."""
         chosen = self.window
+        query = "" if self.source is None else f"&queue={self.source}"
         return {
             "window": chosen,
-            "windows": [(key, label, key == chosen) for key, (_span, label) in WINDOWS.items()],
+            "windows": [
+                (label, f"?window={key}{query}", key == chosen) for key, label in LABELS.items()
+            ],
+            "queue_name": self.names.get(self.source or 0, ""),
             "offers": offers(self.request),
         }
 
-    def shown(self, each: Group) -> dict[str, Any]:
-        """The template values of a group."""
-        lasted = (each.last - each.first).total_seconds() if each.last and each.first else None
-        return {
-            "fingerprint": each.fingerprint,
-            "text": visible(each.text) or _("no error"),
-            "count": f"{each.count:,}",
-            "dead": f"{each.dead:,}",
-            "first": moment(each.first),
-            "last": moment(each.last),
-            "queues": ", ".join(sorted(self.names[pk] for pk in each.queues if pk in self.names)),
-            "example": self.owner.message_link(*each.example),
-            "spread": "" if lasted is None else age(lasted),
-        }
+
+def shown_group(
+    page: Page, failures: Failures, group: Group, names: Mapping[int, str]
+) -> dict[str, Any]:
+    """A group for the templates; ``names`` has the names of queues by id."""
+    return {
+        "group": group,
+        "text": _text(group),
+        "queues": ", ".join(sorted(names[pk] for pk in group.sources if pk in names)),
+        "trend": spark_paths([failures.trend(group)], 80, 18)[0],
+        "example": page.owner.message_link(*group.example),
+    }
+
+
+def _text(group: Group) -> str:
+    return cut(group.line, 200) or _("no error")
 
 
 class FailuresPage(_WindowPage):
@@ -90,16 +102,15 @@ class FailuresPage(_WindowPage):
     template = "failures"
 
     def answer(self) -> HttpResponse:
-        found, sent_again = self.failures.groups()
+        found = self.failures.groups(SHOWN)
         return self.render(
             {
                 **self.context(),
                 "title": _("Failures"),
                 "is_list": True,
-                "groups": [self.shown(each) for each in found[:SHOWN]],
-                "more": max(0, len(found) - SHOWN),
-                "sent_again": counted(sent_again) if sent_again else "",
-                "look": f"{LOOK:,}",
+                "groups": [shown_group(self, self.failures, each, self.names) for each in found],
+                "more": found[0].every - len(found) if found else 0,
+                "sent_again": self.failures.sent_again(),
             }
         )
 
@@ -108,73 +119,69 @@ class FailurePage(_WindowPage):
     """One group. A POST asks for confirmation of an action, then does it."""
 
     name = "message_failure"
-    route = "failures/<str:fingerprint>/"
+    route = "failures/<int:kind>/"
     template = "failure"
 
-    def answer(self, fingerprint: str) -> HttpResponse:
-        found = self.failures
-        back = f"{self.url('message_failures')}?window={self.window}"
-        chosen = next((each for each in found.groups()[0] if each.fingerprint == fingerprint), None)
+    def answer(self, kind: int) -> HttpResponse:
+        if kind >= 2**63:
+            raise Http404
+        found = replace(self.failures, kind=kind)
+        back = self.url("message_failures", window=self.window)
+        group = next(iter(found.groups(1)), None)
         if self.request.method == "POST":
-            return self._act(found, fingerprint, chosen, back)
-        if chosen is None:
-            told = _("There is no such failure any more.")
+            return self._act(found, group, back)
+        if group is None:
+            told = _("This failure is gone: its messages were sent again or deleted.")
             self.owner.message_user(self.request, told, messages.WARNING)
             return HttpResponseRedirect(back)
-        newest = [
-            each
-            for dead in (True, False)
-            for each in list(found.rows(fingerprint, dead=dead))[-20:]
-        ]
+        examples = found.examples(EXAMPLES)
         return self.render(
             {
                 **self.context(),
-                "title": _("Failure"),
-                "group": self.shown(chosen),
-                "messages_of_it": [
-                    self.owner.message_link(pk, queue_id) for queue_id, pk in newest[::-1]
+                "title": _text(group),
+                **shown_group(self, found, group, self.names),
+                "examples": [
+                    (
+                        each,
+                        self.owner.message_link(each.pk, each.queue_id),
+                        self.names.get(each.queue_id, ""),
+                    )
+                    for each in examples
                 ],
             }
         )
 
-    def _act(self, found: Failures, name: str, group: Group | None, back: str) -> HttpResponse:
+    def _act(self, found: Failures, group: Group | None, back: str) -> HttpResponse:
         action = self.request.POST.get("action", "")
         if action not in ACTIONS:
             raise Http404
         kinds = [kind for kind in ACTIONS[action] if may(self.request, kind)]
         if not kinds:
             raise PermissionDenied
-        text, about = name, ""
+        text, about = str(found.kind), ""
         if group is not None:
-            text = group.text
+            text = _text(group)
             about = format_html(
-                _("{}: for example message {}."),
-                visible(text) or _("no error"),
+                _("The error: {}, for example in message {}."),
+                format_html("<code>{}</code>", text),
                 self.owner.message_link(*group.example),
             )
-        titles = {
-            "retry": _("Retry failures"),
-            "redrive": _("Redrive failures"),
-            "discard": _("Discard failures"),
-        }
-        return perform(
+        return Action(
             self.owner,
             self.request,
-            [Job(kind, Members(found, name, text, dead=not kind.is_of_archive)) for kind in kinds],
+            [Job(kind, Members(found, text, dead=not kind.is_of_archive)) for kind in kinds],
             back=back,
             fields={"action": action},
-            title=titles[action],
+            title=str(WORDS[action][1]),
             about=about,
             ask=True,
-            options=action == "redrive",
-        )
+        ).answer()
 
 
-def offers(request: HttpRequest) -> list[tuple[str, str]]:
+def offers(request: HttpRequest) -> list[tuple[str, Any]]:
     """The actions that the user may take on all messages of a group."""
-    words = {"retry": _("Retry"), "redrive": _("Redrive …"), "discard": _("Discard")}
     return [
-        (action, words[action])
+        (action, WORDS[action][0])
         for action, kinds in ACTIONS.items()
         if any(may(request, kind) for kind in kinds)
     ]

@@ -41,6 +41,11 @@ class JSONText(forms.CharField):
 
     widget = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "pgqueue-edit"})
 
+    @staticmethod
+    def shown(value: Any) -> str:
+        """The text for a form; nothing for None."""
+        return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
+
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value)
         if not text:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from django_pgqueue.conf import settings
 
-__all__ = ["MASK", "mask", "mask_text", "unmasked"]
+__all__ = ["MASK", "UNREADABLE", "mask", "mask_json", "mask_text", "unmasked"]
 
 MASK = "•••"
+
+#: What Python raises for JSON that PostgreSQL can store: deep nesting, or a number of 5,000 digits.
+UNREADABLE = (RecursionError, ValueError)
 
 # A key in JSON text, and its value: a whole scalar, or the opening bracket of a list or object.
 _PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*("(?:[^"\\]|\\.)*(?:"|$)|[^\s"{\[,}\]]+|[{\[])')
@@ -26,6 +30,18 @@ def mask(value: Any) -> Any:
     if isinstance(value, list):
         return [mask(inner) for inner in value]
     return value
+
+
+def mask_json(text: str | None) -> Any:
+    """The value of a JSON text, masked; the masked text if Python cannot read it.
+
+    >>> mask_json('{"password": "x"}'), mask_json(None)
+    ({'password': '•••'}, None)
+    """
+    try:
+        return mask(json.loads(text or "null"))
+    except UNREADABLE:
+        return mask_text(text or "")
 
 
 def unmasked(edited: Any, original: Any) -> Any:

@@ -2,59 +2,142 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import messages
 from django.core.exceptions import SuspiciousOperation
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db.models import Case, F, Func, IntegerField, TextField, When
-from django.db.models.expressions import RawSQL
-from django.db.models.functions import Cast, Left
-from django.db.models.lookups import LessThanOrEqual
-from django.http import (
-    HttpResponse,
-    HttpResponseRedirect,
-    StreamingHttpResponse,
-)
+from django.http import HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.template.defaultfilters import filesizeformat
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import places
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import CAP
-from django_pgqueue.admin.bulk_actions import WORDS, Job, may, perform
-from django_pgqueue.admin.masking import mask
+from django_pgqueue.admin.bulk_actions import WORDS, Action, Job, may
+from django_pgqueue.admin.masking import mask_json, mask_text
 from django_pgqueue.admin.page import Page
 from django_pgqueue.admin.patience import SECONDS, limited
-from django_pgqueue.admin.places import LIVE, Place, Standing
-from django_pgqueue.admin.search import Found, Search
-from django_pgqueue.admin.wording import (
-    EMPTY,
-    cut,
-)
-from django_pgqueue.models import ArchivedMessage, Message, Queue
+from django_pgqueue.admin.places import LIVE, Place, Standing, standing_sql
+from django_pgqueue.admin.search import MOST, Found, Looked, Search, is_number
+from django_pgqueue.admin.statements import ask
+from django_pgqueue.models import Queue
 from django_pgqueue.models.bulk import Kind
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, cut, number
 
-__all__ = ["ACTIONS", "PREVIEW", "MessagesPage"]
+__all__ = ["MessagesPage"]
 
-PREVIEW = 80
-FIRST_LINE = 300
-#: Larger bodies, in bytes on disk, are not read for the list (``SMALL``) or exports (``EXPORTED``).
+PREVIEW, FIRST_LINE = 80, 200
+#: Larger values, in bytes on disk, are not read for the list, nor for exports.
 SMALL, EXPORTED = 8192, 100_000
 #: Limit of an export in messages, and messages per query.
 MOST_EXPORTED, CHUNK = 10_000, 200
 
-ACTIONS = {
-    "make_readable": Kind.READABLE,
-    "redrive": Kind.REDRIVE,
-    "archive_selected": Kind.ARCHIVE,
-    "delete_for_good": Kind.DELETE,
-    "replay": Kind.REPLAY,
-    "discard": Kind.DISCARD,
-}
-FILTERS = {"state", "queue", "group", "attempts", "older", "newer", "q", "after", "export"}
+ACTIONS = {kind.value: kind for kind in Kind if kind is not Kind.PURGE}
+FILTERS = {"state", "queue", "group", "attempts", "older", "newer", "q", "o"}
+#: Parameters of an address that are no filters: where its page begins, how many messages the pages
+#: before have searched, and the export.
+PLACE = {"after", "searched", "export"}
+
+
+class Listed(NamedTuple):
+    """A message of the list or of an export."""
+
+    pk: int
+    queue_id: int
+    queue: str
+    enqueued_at: dt.datetime
+    scheduled_at: dt.datetime | None
+    priority: int
+    group_key: str | None
+    dedup_key: str | None
+    headers: str | None  # JSON, in an export
+    body: str | None  # JSON, or its beginning
+    size: int | None  # of the body on disk
+    state: str | None  # of the outcome
+    archived_at: dt.datetime | None
+    outcome_read_ct: int | None
+    error: str | None  # of a dead letter, too
+    standing: Standing | None
+
+    @property
+    def place(self) -> Place | None:
+        if self.standing:
+            return self.standing.place
+        return Place[self.state] if self.state else None
+
+    @property
+    def deliveries(self) -> int:
+        return self.standing.read_ct if self.standing else self.outcome_read_ct or 0
+
+    @property
+    def turn(self) -> dt.datetime | None:
+        """When it can be read, or when it ended."""
+        if self.standing is None or self.standing.place is Place.WAITING:
+            return self.archived_at
+        return self.standing.vt or self.enqueued_at
+
+    @property
+    def preview(self) -> str:
+        if self.body is not None:
+            return cut(mask_text(self.body), PREVIEW)
+        return _("%s in the database") % filesizeformat(self.size) if self.size else EMPTY
+
+    @property
+    def first_line(self) -> str:
+        """The first line of its error."""
+        return cut((self.error or "").strip().partition("\n")[0], FIRST_LINE)
+
+    def as_line(self) -> str:
+        """The exported line, with masks for secrets."""
+        told = {
+            "id": self.pk,
+            "queue": self.queue,
+            "state": self.state or (self.standing and self.standing.place.name),
+            "enqueued_at": self.enqueued_at,
+            "scheduled_at": self.scheduled_at,
+            "archived_at": self.archived_at,
+            "priority": self.priority,
+            "group": self.group_key,
+            "dedup_key": self.dedup_key,
+            "headers": mask_json(self.headers),
+            "body": mask_json(self.body),
+            "error": self.error,
+        }
+        if self.body is None and self.size:
+            told["body_left_out"] = self.size
+        return json.dumps(told, cls=DjangoJSONEncoder, ensure_ascii=False) + "\n"
+
+
+def read(
+    found: Sequence[Found], using: str, bodies: int = EXPORTED, length: int | None = None
+) -> list[Listed]:
+    """These messages, in this order.
+
+    Arguments:
+        bodies: leave out larger bodies, in bytes on disk.
+        length: read so many characters of a body, and no headers.
+    """
+    if not found:
+        return []
+    params: dict[str, Any] = {
+        "ids": [each.pk for each in found],
+        "queues": sorted({each.queue_id for each in found}),
+        "bodies": bodies,
+        "length": length,
+    }
+    rows = ask("messages", params, using=using, of_message=standing_sql())
+    width = len(Listed._fields) - 1
+    told = {}
+    for row in rows:
+        place, *rest = row[width:]
+        standing = Standing(Place(place), *rest) if place else None
+        told[row[0]] = Listed._make([*row[:width], standing])
+    return [told[each.pk] for each in found if each.pk in told]
 
 
 class MessagesPage(Page):
@@ -64,51 +147,85 @@ class MessagesPage(Page):
     template = "messages"
 
     def answer(self) -> HttpResponse | StreamingHttpResponse:
-        if set(self.request.GET) - FILTERS or "\x00" in "".join(self.request.GET.dict().values()):
+        given = self.request.GET.dict()
+        if set(given) - FILTERS - PLACE or "\x00" in "".join(given.values()):
             raise SuspiciousOperation("the address has filters that the list does not know")
         if self.request.method == "POST":
             return self._act()
         using = Queue.objects.database()
-        queues = self.owner.queues(self.request).order_by("name")
-        search = Search.of(self.request.GET.dict(), allowed(self.request))
-        if "export" in self.request.GET:
-            found = search.find(MOST_EXPORTED, using=using)
-            return self._export(found, using)
+        search = Search.of(given, allowed(self.request))
+        if "export" in given:
+            looked = search.find(MOST_EXPORTED, using=using, look=MOST)
+            return self._export(looked.found, using)
         length = self.owner.list_per_page
-        after = Found.from_text(self.request.GET.get("after", ""))
-        found = search.find(length + 1, after, using=using)
-        rows = self._rows(found[:length])
-        errors = any(row.first_line for row in rows)
-        count = search.count(CAP + 1, using=using)
+        after = Found.from_text(given.get("after", ""))
+        # The messages that a filter finds are counted by the look that finds them.
+        limit = CAP + 1 if search.is_filtered else length + 1
+        looked = search.find(limit, after, using=using)
+        count = len(looked.found)
+        if not search.is_filtered and after is None and count > length:
+            count = search.count(CAP + 1, using=using)
+        found, rest = looked.found[:length], looked.found[length:]
+        rows = read(found, using, SMALL, PREVIEW + 1)
+        is_live = search.place in LIVE
+        of_failed = search.place is Place.FAILED
+        turned = self._address(o="" if search.oldest else "oldest")
         return self.render(
             {
                 "title": _("Messages"),
                 "is_list": True,
                 "tabs": self._tabs(search),
-                "columns": self._columns(errors),
-                "rows": [(row.pk, self._cells(row, errors)) for row in rows],
-                "count": f"{CAP:,}+" if count > CAP else f"{count:,}",
+                "rows": rows,
+                "with_queue": not search.queues or len(search.queues) > 1,
+                "with_errors": any(row.first_line for row in rows),
+                # The column that sorts the list, and the address that turns the order around.
+                "by_id": "" if is_live or of_failed else turned,
+                "by_turn": turned if of_failed else "",
+                "arrow": "▲" if search.oldest else "▼",
+                "count": "" if after else f"{number(CAP)}+" if count > CAP else number(count),
                 "number": count,
                 "wrong": search.wrong,
                 "given": self.request.GET,
-                "queues": list(queues.values_list("pk", "name")),
+                "queues": list(
+                    self.owner.queues(self.request).order_by("name").values_list("pk", "name")
+                ),
                 "in_place": search.place is not None or search.archived,
                 "actions": self._actions(search),
-                "held": search.place not in (Place.COMPLETED, Place.FAILED, Place.CANCELLED),
-                "can_take_all": search.place is not None,
-                "most_exported": f"{MOST_EXPORTED:,}",
+                "held": search.place not in places.ENDED,
+                "can_take_all": search.place is not None and (bool(rest) or looked.end is not None),
+                "most_exported": number(MOST_EXPORTED),
                 "export": self._address(export="jsonl"),
-                "first": self._address() if "after" in self.request.GET else "",
-                "next": (
-                    self._address(after=found[length - 1].as_text()) if len(found) > length else ""
+                "first": self._address() if after else "",
+                "next": self._address(after=found[-1].as_text()) if rest else "",
+                **(
+                    {}
+                    if rest or looked.end is None
+                    else self._go_on(search, looked, looked.end, using)
                 ),
             },
         )
 
+    def _go_on(self, search: Search, looked: Looked, end: Found, using: str) -> dict[str, str]:
+        """How far the search came, and the address at which it goes on."""
+        given = self.request.GET.get("searched", "")
+        searched = looked.most + (int(given) if is_number(given, 10**12) else 0)
+        every = search.searched(using=using)
+        told = {"searched": number(searched)}
+        if every is None or search.oldest:
+            text = _("Searched the first %(searched)s messages.") % told
+        else:
+            told["every"] = number(max(every, searched), exact=False)
+            text = _("Searched the newest %(searched)s of %(every)s messages.") % told
+        return {
+            "searched": text,
+            "go_on": self._address(after=end.as_text(), searched=str(searched)),
+        }
+
     def _address(self, **changed: str) -> str:
         """The URL of this list's first page, with changed filters."""
-        given = {**self.request.GET.dict(), "after": "", "export": "", **changed}
-        return f"?{urlencode({name: value for name, value in given.items() if value})}"
+        given = {k: v for k, v in self.request.GET.dict().items() if k in FILTERS}
+        told = {name: value for name, value in {**given, **changed}.items() if value}
+        return f"?{urlencode(told)}"
 
     def _tabs(self, search: Search) -> list[tuple[str, str, bool]]:
         tabs = [
@@ -122,44 +239,15 @@ class MessagesPage(Page):
             for name, value, here in tabs
         ]
 
-    def _rows(self, found: Sequence[Found]) -> list[Any]:
-        ids = RawSQL("SELECT unnest(%s::bigint[])", [[each.pk for each in found]])
-        rows = list(
-            self.owner.get_queryset(self.request).filter(
-                pk__in=ids, queue_id__in={each.queue_id for each in found}
-            )
-        )
-        line = {each.pk: place for place, each in enumerate(found)}
-        rows.sort(key=lambda message: line[message.pk])
-        self.owner.prepare(rows)
-        _add_previews(rows)
-        return rows
-
-    def _columns(self, errors: bool) -> list[str]:
-        columns = [_("id"), _("queue"), _("state"), _("deliveries"), _("readable or ended at")]
-        columns += [_("sent at"), _("body")]
-        return [*columns, _("error")] if errors else columns
-
-    def _cells(self, row: Any, errors: bool) -> list[tuple[str, str]]:
-        cells = [
-            ("id", self.owner.message_link(row.pk, row.queue_id)),
-            ("in_queue", self.owner.in_queue(row)),
-            ("state", self.owner.state(row)),
-            ("deliveries", f"{self.owner.deliveries(row):,}"),
-            ("readable_at", self.owner.readable_at(row)),
-            ("sent_at", self.owner.sent_at(row)),
-            ("preview", self.owner.preview(row)),
-        ]
-        if errors:
-            cells.append(("first_line", cut(row.first_line or EMPTY, 100)))
-        return cells
-
-    def _export(self, found: Sequence[Found], using: str) -> StreamingHttpResponse:
+    @staticmethod
+    def _export(found: Sequence[Found], using: str) -> StreamingHttpResponse:
         """Stream the messages as JSON lines. Masks secrets, and leaves out large bodies."""
 
         def lines() -> Iterator[str]:
             for first in range(0, len(found), CHUNK):
-                yield from _lines(found[first : first + CHUNK], using)
+                with limited(using, SECONDS):
+                    chunk = read(found[first : first + CHUNK], using)
+                yield from (message.as_line() for message in chunk)
 
         response = StreamingHttpResponse(lines(), content_type="application/x-ndjson")
         response["Content-Disposition"] = 'attachment; filename="messages.jsonl"'
@@ -183,6 +271,10 @@ class MessagesPage(Page):
             self.owner.message_user(self.request, _("Choose an action."), messages.WARNING)
             return HttpResponseRedirect(back)
         fields = {"action": self.request.POST["action"]}
+        of_page = self.request.POST.get("of_page", "")  # the page of one message
+        if is_number(of_page, 2**63):
+            fields["of_page"] = of_page
+            back = self.url("message_change", of_page, queue=self.request.GET.get("queue", ""))
         seen = allowed(self.request)
         if "query" in self.request.POST:
             search = Search.from_text(self.request.POST["query"], seen)
@@ -192,99 +284,13 @@ class MessagesPage(Page):
             chosen = " ".join(self.request.POST.getlist("_selected_action"))
             search = Search.of({"q": chosen, "queue": self.request.GET.get("queue", "")}, seen)
             if not chosen or search.ids is None:
-                self.owner.message_user(self.request, _("Choose messages first."), messages.WARNING)
+                self.owner.message_user(self.request, _("Select messages first."), messages.WARNING)
                 return HttpResponseRedirect(back)
-        return perform(
+        return Action(
             self.owner,
             self.request,
             [Job(kind, search)],
             back=back,
             fields={**fields, "query": search.as_text()},
-            ask=self.request.POST.get("select_across") == "1",
-        )
-
-
-def _add_previews(rows: Sequence[Any]) -> None:
-    """Attach the beginning of the body and the last error's first line to each row."""
-    if not rows:
-        return
-    # Large bodies are left out: reading the first characters would decompress the whole body.
-    size = _size_of("body")
-    beginning = Case(
-        When(LessThanOrEqual(size, SMALL), then=Left(Cast("body", TextField()), PREVIEW + 1)),
-        output_field=TextField(),
-    )
-    died_of = RawSQL("left(headers #>> '{x-dead-letter,error}', %s)", [FIRST_LINE])
-    why = Case(
-        When(LessThanOrEqual(_size_of("headers"), EXPORTED), then=died_of),
-        output_field=TextField(),
-    )
-    told = {
-        pk: rest
-        for pk, *rest in Message.objects.using(rows[0]._state.db or "default")
-        .filter(
-            pk__in=[message.pk for message in rows],
-            queue_id__in={message.queue_id for message in rows},
-        )
-        .values_list("pk", beginning, size, why)
-    }
-    for message in rows:
-        *message.beginning, died_of_it = told.get(message.pk, (None, None, None))
-        error = getattr(message.outcome, "error", None) or died_of_it or ""
-        message.first_line = (error.strip().splitlines() or [""])[0]
-
-
-def _size_of(column: str) -> Func:
-    """SQL for the bytes of a value on disk. Does not read the value."""
-    return Func(F(column), function="pg_column_size", output_field=IntegerField())
-
-
-def _lines(chunk: Sequence[Found], using: str) -> list[str]:
-    """The exported lines of these messages, read with the time limit of a page."""
-    size = _size_of("body")
-    of_queues = {
-        "pk__in": [each.pk for each in chunk],
-        "queue_id__in": {each.queue_id for each in chunk},
-    }
-    rows = (
-        Message.objects.using(using)
-        .filter(**of_queues)
-        .annotate(size=size, small=Case(When(LessThanOrEqual(size, EXPORTED), then=F("body"))))
-        .values(
-            *("id", "queue__name", "enqueued_at", "scheduled_at", "priority"),
-            *("group_key", "dedup_key", "headers", "size", "small"),
-        )
-    )
-    keys = Message.objects.using(using).only("pk", "queue_id", "priority", "group_key")
-    ended = ArchivedMessage.objects.using(using).filter(**of_queues)
-    with limited(using, SECONDS):
-        # Places before outcomes, so that a message archived in between is found.
-        standing = places.standing(list(keys.filter(**of_queues)), using=using)
-        outcomes = {outcome.pk: outcome for outcome in ended}
-        told = {row["id"]: row for row in rows}
-    return [
-        _line(told[e.pk], outcomes.get(e.pk), standing.get(e.pk)) + "\n"
-        for e in chunk
-        if e.pk in told
-    ]
-
-
-def _line(row: dict[str, Any], outcome: ArchivedMessage | None, standing: Standing | None) -> str:
-    place = standing.place.name if standing else None
-    told = {
-        "id": row["id"],
-        "queue": row["queue__name"],
-        "state": outcome.state if outcome else place,
-        "enqueued_at": row["enqueued_at"],
-        "scheduled_at": row["scheduled_at"],
-        "archived_at": outcome.archived_at if outcome else None,
-        "priority": row["priority"],
-        "group": row["group_key"],
-        "dedup_key": row["dedup_key"],
-        "headers": mask(row["headers"]),
-        "body": mask(row["small"]),
-        "error": outcome.error if outcome else None,
-    }
-    if row["small"] is None and row["size"]:
-        told["body_left_out"] = row["size"]
-    return json.dumps(told, cls=DjangoJSONEncoder, ensure_ascii=False)
+            ask="ask" in self.request.POST or self.request.POST.get("select_across") == "1",
+        ).answer()

@@ -1,5 +1,6 @@
 -- For how many seconds the oldest readable message of each queue has waited for a read.
 SELECT q.id, extract(epoch FROM statement_timestamp() - least(r.since, d.since, l.since, f.since))
+       AS seconds
 FROM pgqueue_queue q
 CROSS JOIN LATERAL (
     WITH RECURSIVE {metrics/level}

@@ -1,27 +1,30 @@
-"""The overview of all queues: alerts, then a row per queue, the worst first."""
+"""The overview of all queues: what needs attention, then a row per queue, the worst first."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db import connections
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.db.models import Q
-from django.db.models.expressions import RawSQL
-from django.utils.timezone import is_naive, now
-from django.utils.translation import gettext
+from django.utils.timezone import now
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import export_health, places
+from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.admin.places import Place
-from django_pgqueue.admin.wording import counted
+from django_pgqueue.admin.queue_actions import PAUSED
 from django_pgqueue.engine.metrics.measuring import metrics_of_all
-from django_pgqueue.history.recent import Counts, Recent, Times, recent, times
-from django_pgqueue.models import ArchivedMessage, Process, Queue
+from django_pgqueue.history.recent import Recent, Times, recent, times
+from django_pgqueue.models import Process, Queue
 from django_pgqueue.models.process import ago
 from django_pgqueue.runner import runner
+from django_pgqueue.templatetags.pgqueue_admin import counted, cut, number, seconds_since
 from django_pgqueue.types import Metrics
 from django_pgqueue.wording import age
 from django_pgqueue.worker import Options
@@ -33,12 +36,11 @@ __all__ = [
     "Overview",
     "Row",
     "add_times",
+    "is_live",
     "judged",
     "look",
     "name_of",
-    "oldest_transaction",
-    "seconds_since",
-    "standing_in",
+    "short_error",
 ]
 
 #: Seconds that a transaction may stay open.
@@ -47,14 +49,9 @@ LONG_TRANSACTION = 300.0
 DEAD_AFTER = Options.dead_after
 
 #: A queue is failing from this many failed attempts, and from this share of all attempts: in the
-#: last hour (``SHARE``), and in the last two minutes (``SHARE_NOW``).
+#: last hour (``SHARE``), and in the last ten minutes (``SHARE_NOW``).
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
-#: How many of the newest outcomes are read for queues without history from a consumer.
-OUTCOMES = 2000
-#: Maximum number of queue ids in a query's list; more become a subquery. With a list PostgreSQL
-#: plans only these queues' partitions, but compares each with the whole list: 36 s for 6,000 ids.
-LISTED = 100
-RECENT = 3600.0
+RECENT = dt.timedelta(hours=1)
 
 UNKNOWN = Times()
 
@@ -62,7 +59,288 @@ UNKNOWN = Times()
 BAD, WARNING = 2, 1
 
 
-def standing_in(backlog: Metrics) -> dict[Place, int]:
+class Cause(NamedTuple):
+    """The name of a problem. Of a queue with several, the one with the lowest rank is shown."""
+
+    rank: int
+    level: int
+    name: Any
+    #: How many queues have it, for the line of those that are folded.
+    many: Any
+    #: The page with details, and the label of a link to it.
+    page: str = ""
+    label: Any = ""
+
+
+_CONSUMERS = "process_changelist", gettext_lazy("consumers")
+_FAILURES = "message_failures", gettext_lazy("failures")
+_MESSAGES = "message_changelist", gettext_lazy("messages")
+_DATABASE = "health", gettext_lazy("database")
+NO_CONSUMER = Cause(
+    0, BAD, gettext_lazy("No consumer"), gettext_lazy("%s without a consumer"), *_CONSUMERS
+)
+FAILING = Cause(1, BAD, gettext_lazy("Failing"), gettext_lazy("%s failing"), *_FAILURES)
+BEHIND = Cause(2, BAD, gettext_lazy("Behind"), gettext_lazy("%s behind"), *_MESSAGES)
+GONE = Cause(3, BAD, gettext_lazy("Consumer gone"), gettext_lazy("%s consumers gone"), *_CONSUMERS)
+PAUSE = Cause(4, WARNING, gettext_lazy("Paused"), gettext_lazy("%s paused"))
+FAILED = Cause(5, WARNING, gettext_lazy("Failed"), gettext_lazy("%s with failures"), *_FAILURES)
+DEAD = Cause(
+    6, WARNING, gettext_lazy("Dead letters"), gettext_lazy("%s with dead letters"), *_MESSAGES
+)
+_EXPORTS = "exportrun_changelist", gettext_lazy("export runs")
+EXPORTS = Cause(
+    7,
+    BAD,
+    gettext_lazy("Exports failing"),
+    gettext_lazy("%s lakes with failing exports"),
+    *_EXPORTS,
+)
+LATE = Cause(8, BAD, gettext_lazy("Exports late"), gettext_lazy("%s lakes behind"), *_EXPORTS)
+OPEN = Cause(
+    9, WARNING, gettext_lazy("Open transaction"), gettext_lazy("%s open transactions"), *_DATABASE
+)
+
+
+@dataclass
+class Alert:
+    """A problem: its cause, the queue or process that has it, and details."""
+
+    cause: Cause
+    subject: str
+    text: str
+    queue: Queue | None = None
+    since: dt.datetime | None = None
+    error: str = ""
+
+    @property
+    def look(self) -> str:
+        return "bad" if self.cause.level == BAD else "warning"
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return (-self.cause.level, self.cause.rank, self.subject.lower())
+
+
+class Asked(NamedTuple):
+    """A row of overview.sql, about one queue."""
+
+    failed: int  # in the last hour, to the archive
+    dead: int  # in the last hour, to the dead-letter queue
+    oldest: float | None  # seconds since the oldest readable message became readable
+    error_class: str | None
+    message: str | None
+    open_for: float | None  # the age of the oldest transaction
+
+    @property
+    def error(self) -> str:
+        """The newest error of attempts that fail, in a line."""
+        return short_error(self.error_class or "", self.message or "") if self.message else ""
+
+
+@dataclass
+class Row:
+    """One row of the overview: a queue and its figures."""
+
+    queue: Queue
+    counts: dict[Place, int]
+    length: int
+    estimated: set[Place]
+    consumers: int
+    recent: Recent  # the last hour
+    rates: tuple[float, float]  # messages in and out a minute
+    sources: list[str]  # the queues that dead-letter into this one
+    asked: Asked
+    times: Times = UNKNOWN
+    alert: Alert | None = None
+
+    @property
+    def exact(self) -> bool:
+        return not self.estimated
+
+    @property
+    def bad(self) -> int:
+        """How many messages failed for good in the last hour."""
+        return self.asked.failed + self.asked.dead
+
+    @property
+    def oldest(self) -> float | None:
+        """For how many seconds the oldest readable message has waited."""
+        return self.asked.oldest
+
+    @property
+    def place(self) -> Place | None:
+        """The place of all messages, if they stand in the same one."""
+        taken = [place for place, count in self.counts.items() if count]
+        return taken[0] if len(taken) == 1 else None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether a message has waited for longer than the queue's age limit."""
+        return self.oldest is not None and self.oldest > self.queue.longest_wait
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in the queue, and nothing happened to it in the last hour."""
+        hour = self.recent.hour
+        quiet = not (self.length or hour.sent or hour.attempts or self.bad)
+        return quiet and self.alert is None
+
+    @property
+    def readable(self) -> int:
+        """How many messages can be read now."""
+        return self.counts[Place.READY] + self.counts[Place.DUE]
+
+    @property
+    def lacks_consumer(self) -> bool:
+        """Whether the queue has readable messages and no live consumer."""
+        return not (self.queue.paused or self.sources or self.consumers) and self.readable > 0
+
+    @property
+    def worst(self) -> tuple[Any, ...]:
+        """The sort key: the worst queue first. Rows of equal rank do not swap at a refresh."""
+        alert = self.alert.order if self.alert else (0, 0, "")
+        return (alert, self.is_idle, self.queue.name.lower())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON values. None: unknown, since no consumer has reported."""
+        hour = self.recent.hour
+        known = hour.attempts > 0
+        return {
+            "queue": self.queue.name,
+            "paused": self.queue.paused,
+            **{place.value: count for place, count in self.counts.items()},
+            "length": self.length,
+            "exact": self.exact,
+            "oldest_readable_seconds": self.oldest,
+            "in_per_minute": round(self.rates[0], 2),
+            "out_per_minute": round(self.rates[1], 2),
+            "completed_last_hour": hour.completed if known else None,
+            "retried_last_hour": hour.retried if known else None,
+            "failed_last_hour": self.asked.failed,
+            "dead_lettered_last_hour": self.asked.dead,
+            "wait_p95_seconds": self.times.wait,
+            "run_p95_seconds": self.times.run,
+            "consumers": self.consumers,
+        }
+
+
+@dataclass
+class Overview:
+    """The rows and alerts of all queues."""
+
+    rows: list[Row] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)  # of any of the queues, dead ones too
+    at: dt.datetime = field(default_factory=now)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "at": self.at.isoformat(),
+            "alerts": [
+                {
+                    "level": alert.look,
+                    "cause": str(alert.cause.name),
+                    "subject": alert.subject,
+                    "text": alert.text,
+                    "queue": alert.queue and alert.queue.name,
+                    "since": alert.since and alert.since.isoformat(),
+                }
+                for alert in self.alerts
+            ],
+            "queues": [row.as_dict() for row in self.rows],
+        }
+
+
+def is_live(process: Process) -> bool:
+    """Whether a consumer process fetches messages."""
+    asked = process.gone_at is None and not process.stopping and not process.quiet
+    return asked and seconds_since(process.heartbeat_at) <= DEAD_AFTER
+
+
+def look(queues: Sequence[Queue], *, seen: Container[str] | None = None) -> Overview:
+    """Measure all queues in a few statements, and find their problems, the worst queue first.
+
+    Wait and run times are not filled in: see :func:`add_times`.
+
+    Arguments:
+        seen: the names of the queues that the user may see; None: all.
+    """
+    if not queues:
+        return Overview()
+    using, ids = queues[0].alias, [queue.pk for queue in queues]
+    measured = metrics_of_all(runner(using))
+    sources = _sources(queues, seen)
+    found = judged(
+        queues,
+        {each.queue_name: each for each in measured},
+        recent(using, ids),
+        Failures(ids, list(sources), WINDOWS["1h"], using),
+        sources=sources,
+    )
+    for lake, fails, text in export_health.problems(using, seen):
+        found.alerts.append(Alert(EXPORTS if fails else LATE, lake, text))
+    found.alerts.sort(key=lambda alert: alert.order)
+    return found
+
+
+def judged(
+    queues: Sequence[Queue],
+    measured: Mapping[str, Metrics],
+    history: Mapping[int, Recent],
+    failures: Failures,
+    *,
+    sources: Mapping[int, list[str]],
+) -> Overview:
+    """Rows with alerts for these queues, the worst first.
+
+    Arguments:
+        measured: metrics by queue name. A missing queue was dropped meanwhile.
+        history: counts of the last hour, by queue id.
+        failures: those of the last hour of these queues.
+        sources: names of the queues that dead-letter into a queue, by its id.
+    """
+    using, names = queues[0].alias, {queue.name for queue in queues}
+    failing = [pk for pk, each in history.items() if _fails(each)]
+    oldest = places.oldest_readable_sql()
+    answers = failures.ask("overview", {"failing": failing}, oldest=oldest)
+    asked = {pk: Asked(*rest) for pk, *rest in answers}
+    kept = Q(gone_at=None) | Q(gone_at__gte=ago(RECENT))
+    processes = [
+        process
+        for process in Process.every.using(using).filter(kept).order_by("host", "pid")
+        if names.intersection(process.queues)
+    ]
+    live = Counter(name for each in processes if is_live(each) for name in each.queues)
+    at = now()
+    rows = []
+    for queue in queues:
+        backlog = measured.get(queue.name)
+        if backlog is None:
+            continue
+        happened = history.get(queue.pk, Recent())
+        row = Row(
+            queue,
+            _standing_in(backlog),
+            backlog.length,
+            {place for place in places.LIVE if place.value in backlog.estimated},
+            live[queue.name],
+            happened,
+            happened.per_minute(at.second),
+            sources.get(queue.pk, []),
+            asked[queue.pk],
+        )
+        row.alert = _alert(row, at)
+        rows.append(row)
+    _add_pauses([row.alert for row in rows if row.alert and row.alert.cause is PAUSE])
+    alerts = [row.alert for row in rows if row.alert]
+    alerts += [alert for process in processes if (alert := _vanished(process))]
+    alerts += _long_open(next(iter(asked.values())).open_for)
+    alerts.sort(key=lambda alert: alert.order)
+    rows.sort(key=lambda row: row.worst)
+    return Overview(rows, alerts, processes, at)
+
+
+def _standing_in(backlog: Metrics) -> dict[Place, int]:
     """The number of messages in each place. The sum is the length of the queue."""
     return {
         Place.READY: backlog.ready,
@@ -73,206 +351,12 @@ def standing_in(backlog: Metrics) -> dict[Place, int]:
     }
 
 
-@dataclass(frozen=True)
-class Alert:
-    """A problem. ``about`` names the page with details."""
-
-    level: int
-    text: str
-    about: str  # "messages", "failures", "queue", "consumers", "database" or "exports"
-    queue: Queue | None = None
-    place: Place | None = None
-
-    @property
-    def look(self) -> str:
-        return "bad" if self.level == BAD else "warning"
-
-
-@dataclass
-class Row:
-    """One row of the overview: a queue and its figures."""
-
-    queue: Queue
-    counts: dict[Place, int]
-    length: int
-    exact: bool
-    oldest: float | None  # seconds since the oldest readable message became readable
-    consumers: int
-    recent: Recent  # the last hour
-    rates: tuple[float, float]  # messages in and out a minute
-    sources: list[str]  # the queues whose dead letters come here
-    times: Times = UNKNOWN
-    alerts: list[Alert] = field(default_factory=list)
-
-    @property
-    def worst(self) -> tuple[int, float, int]:
-        """The sort key: the worst queue first."""
-        level = sum(alert.level for alert in self.alerts)
-        return (level, self.oldest or 0.0, self.length)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as JSON values."""
-        hour = self.recent.hour
-        return {
-            "queue": self.queue.name,
-            "paused": self.queue.paused,
-            **{place.value: number for place, number in self.counts.items()},
-            "length": self.length,
-            "exact": self.exact,
-            "oldest_readable_seconds": self.oldest,
-            "in_per_minute": round(self.rates[0], 2),
-            "out_per_minute": round(self.rates[1], 2),
-            "completed_last_hour": hour.completed,
-            "retried_last_hour": hour.retried,
-            "failed_last_hour": hour.failed,
-            "dead_lettered_last_hour": hour.dead_lettered,
-            "wait_p95_seconds": self.times.wait,
-            "run_p95_seconds": self.times.run,
-            "consumers": self.consumers,
-            "alerts": [alert.text for alert in self.alerts],
-        }
-
-
-@dataclass
-class Overview:
-    """All that the page shows."""
-
-    rows: list[Row]
-    alerts: list[Alert]
-    processes: list[Process]  # consumers of any of the queues
-    at: dt.datetime
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "at": self.at.isoformat(),
-            "alerts": [
-                {"level": alert.look, "text": alert.text, "queue": str(alert.queue or "") or None}
-                for alert in self.alerts
-            ],
-            "queues": [row.as_dict() for row in self.rows],
-        }
-
-
-def look(
-    queues: Sequence[Queue], *, by_name: bool = False, seen: Container[str] | None = None
-) -> Overview:
-    """Measure all queues in a few statements, and find their problems.
-
-    Wait and run times are not filled in: see :func:`add_times`.
-
-    Arguments:
-        seen: the names of the queues that the user may see; None: all.
-    """
-    if not queues:
-        return Overview([], [], [], now())
-    using = queues[0].alias
-    ids = [queue.pk for queue in queues]
-    measured = metrics_of_all(runner(using))
-    found = judged(
-        queues,
-        {each.queue_name: each for each in measured},
-        recent(using, ids),
-        sources=_sources(queues, seen),
-    )
-    open_for = oldest_transaction(using)
-    if open_for is not None and open_for > LONG_TRANSACTION:
-        told = gettext("A transaction has been open for %s: dead rows cannot be removed")
-        found.alerts.append(Alert(WARNING, told % age(open_for), "database"))
-    found.alerts += [Alert(BAD, text, "exports") for text in export_health.alerts(using, seen)]
-    if by_name:
-        found.rows.sort(key=lambda row: row.queue.name.lower())
-    return found
-
-
-def judged(
-    queues: Sequence[Queue],
-    measured: Mapping[str, Metrics],
-    history: Mapping[int, Recent],
-    *,
-    sources: Mapping[int, list[str]],
-) -> Overview:
-    """Rows with alerts for these queues, the worst first.
-
-    Arguments:
-        measured: metrics by queue name. A missing queue was dropped meanwhile.
-        history: counts of the last hour, by queue id.
-        sources: names of the queues that dead-letter into a queue, by its id.
-    """
-    using, names = queues[0].alias, {queue.name for queue in queues}
-    oldest = places.oldest_readable([queue.pk for queue in queues], using=using)
-    recent = Q(gone_at=None) | Q(gone_at__gte=ago(dt.timedelta(seconds=RECENT)))
-    every = [
-        process
-        for process in Process.every.using(using).filter(recent).order_by("host", "pid")
-        if names.intersection(process.queues)
-    ]
-    processes = [process for process in every if process.gone_at is None]
-    dead = [process for process in processes if seconds_since(process.heartbeat_at) > DEAD_AFTER]
-    live = Counter(
-        name
-        for process in processes
-        if process not in dead and not process.stopping
-        for name in process.queues
-    )
-    told = {pk for pk, happened in history.items() if happened.hour.attempts}
-    outcomes = _outcomes({queue.pk for queue in queues} - told, using)
-    at = now()
-    rows = []
-    for queue in queues:
-        backlog = measured.get(queue.name)
-        if backlog is None:
-            continue
-        happened = history.get(queue.pk, Recent())
-        row = Row(
-            queue,
-            standing_in(backlog),
-            backlog.length,
-            backlog.exact,
-            oldest.get(queue.pk),
-            live[queue.name],
-            outcomes.get(queue.pk, happened),
-            happened.per_minute(at.second),
-            sources.get(queue.pk, []),
-        )
-        row.alerts += _alerts(row)
-        rows.append(row)
-    rows.sort(key=lambda row: row.worst, reverse=True)
-    alerts = [alert for row in rows for alert in row.alerts]
-    alerts += [
-        Alert(
-            WARNING,
-            gettext("Consumer %(consumer)s has sent no heartbeat for %(age)s")
-            % {"consumer": process, "age": age(seconds_since(process.heartbeat_at))},
-            "consumers",
-        )
-        for process in dead
-    ]
-    alerts += [
-        Alert(
-            WARNING,
-            gettext("Consumer %(consumer)s died %(age)s ago; it held %(messages)s, given back")
-            % {
-                "consumer": process,
-                "age": age(seconds_since(process.gone_at)),
-                "messages": counted(process.given_back),
-            },
-            "consumers",
-        )
-        for process in every
-        if process.gone_at is not None
-    ]
-    alerts.sort(key=lambda alert: -alert.level)
-    return Overview(rows, alerts, processes, at)
-
-
 def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, list[str]]:
     """For each queue's id the names of the queues that dead-letter into it."""
     found: dict[int, list[str]] = defaultdict(list)
-    every = (
-        queues
-        if seen is None
-        else Queue.objects.using(queues[0].alias).filter(dead_letter_queue__in=list(queues))
-    )
+    every: Iterable[Queue] = queues
+    if seen is not None:
+        every = Queue.objects.using(queues[0].alias).filter(dead_letter_queue__in=list(queues))
     for source in sorted(every, key=lambda queue: queue.name):
         if source.dead_letter_queue_id is not None:
             found[source.dead_letter_queue_id].append(name_of(source, seen))
@@ -281,7 +365,7 @@ def _sources(queues: Sequence[Queue], seen: Container[str] | None) -> dict[int, 
 
 def name_of(queue: Queue, seen: Container[str] | None) -> str:
     """The queue's name, or "another queue" if the user may not see it."""
-    return queue.name if seen is None or queue.name in seen else gettext("another queue")
+    return queue.name if seen is None or queue.name in seen else _("another queue")
 
 
 def add_times(rows: Sequence[Row]) -> None:
@@ -292,85 +376,97 @@ def add_times(rows: Sequence[Row]) -> None:
             row.times = found.get(row.queue.pk, UNKNOWN)
 
 
-def _alerts(row: Row) -> Iterator[Alert]:
-    """The alerts for a queue."""
-    queue = row.queue
-    readable = row.counts[Place.READY] + row.counts[Place.DUE]
-    told: dict[str, Any] = {"queue": queue, "messages": counted(row.length)}
-    if queue.paused:
+def _alert(row: Row, at: dt.datetime) -> Alert | None:
+    """The alert for a queue: its first cause, with the texts of the others."""
+    # A pause explains the other problems.
+    found = sorted(_causes(row), key=lambda each: (each[0] is not PAUSE, each[0].rank))
+    if not found:
+        return None
+    cause, alert = found[0][0], Alert(found[0][0], row.queue.name, "", row.queue)
+    alert.text = "; ".join(text for _cause, text in found)
+    if cause in (FAILING, FAILED):
+        alert.error, seconds = row.asked.error, row.recent.failing_for
+        alert.since = None if seconds is None else at - dt.timedelta(seconds=seconds)
+    return alert
+
+
+def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
+    """The problems of a queue, without those that another problem explains."""
+    exact = row.exact
+    to_read = _("%s to read") % counted(row.readable, exact=exact)
+    oldest = _(", the oldest for %s") % age(row.oldest) if row.oldest is not None else ""
+    if row.queue.paused:
         if row.length:
-            text = gettext("%(queue)s is paused with %(messages)s") % told
-            yield Alert(WARNING, text, "queue", queue)
+            yield PAUSE, _("%s waiting") % number(row.length, exact=exact)
     elif row.sources:
         if row.length:
-            told["sources"] = ", ".join(row.sources)
-            text = gettext("Dead letters: %(messages)s from %(sources)s in %(queue)s") % told
-            yield Alert(WARNING, text, "messages", queue)
-    else:
-        if readable and not row.consumers:
-            told["messages"] = counted(readable)
-            text = gettext("%(queue)s has no live consumer, and %(messages)s to read") % told
-            yield Alert(BAD, text, "consumers", queue)
-        if row.oldest is not None and row.oldest > queue.longest_wait:
-            place = Place.READY if row.counts[Place.READY] else Place.DUE
-            told["age"] = age(row.oldest)
-            text = gettext("%(queue)s: the oldest message has waited for %(age)s") % told
-            yield Alert(BAD, text, "messages", queue, place)
-    yield from _failing(queue, row.recent)
+            told = {"number": number(row.length, exact=exact), "queues": ", ".join(row.sources)}
+            yield DEAD, _("%(number)s from %(queues)s") % told + oldest
+    elif row.lacks_consumer:
+        yield NO_CONSUMER, to_read + oldest
+    elif row.is_old:
+        yield BEHIND, to_read + oldest
+    yield from _failing(row)
 
 
-def _failing(queue: Queue, recent: Recent) -> Iterator[Alert]:
-    """The alert for many failed attempts: BAD while attempts still fail, then WARNING."""
-    present, hour = recent.now, recent.hour
-    fails_now = present.bad >= FAILURES and present.share >= SHARE_NOW
-    if not fails_now and not (hour.bad >= FAILURES and hour.share >= SHARE):
+def _fails(recent: Recent) -> Cause | None:
+    """Whether attempts fail now, or failed in the last hour."""
+    present, hour = recent.lately, recent.hour
+    if present.bad >= FAILURES and present.share >= SHARE_NOW:
+        return FAILING
+    return FAILED if hour.bad >= FAILURES and hour.share >= SHARE else None
+
+
+def _failing(row: Row) -> Iterator[tuple[Cause, str]]:
+    cause = _fails(row.recent)
+    if cause is not None:
+        counts = row.recent.lately if cause is FAILING else row.recent.hour
+        text = (
+            _("%(bad)s of %(attempts)s attempts failed in the last ten minutes")
+            if cause is FAILING
+            else _("%(bad)s of %(attempts)s attempts failed in the last hour")
+        )
+        yield cause, text % {"bad": number(counts.bad), "attempts": number(counts.attempts)}
+    elif not row.recent.hour.attempts and row.bad >= FAILURES:
+        # Without a consumer of this package, the number of attempts is unknown.
+        yield FAILED, _("%s failed in the last hour") % counted(row.bad)
+
+
+def _vanished(process: Process) -> Alert | None:
+    """The alert for a consumer that died, or sends no heartbeat."""
+    if process.gone_at is None:
+        silent = seconds_since(process.heartbeat_at)
+        told = _("no heartbeat for %s") % age(silent)
+        since = process.heartbeat_at
+        return Alert(GONE, str(process), told, since=since) if silent > DEAD_AFTER else None
+    told = _("ended without deregistering; it held %s, now released") % counted(process.given_back)
+    return Alert(GONE, str(process), told, since=process.gone_at)
+
+
+def _add_pauses(alerts: Sequence[Alert]) -> None:
+    """Say who paused the queues, and when, if they were paused in the admin."""
+    by_id = {str(alert.queue.pk): alert for alert in alerts if alert.queue}
+    if not by_id:
         return
-    told = {
-        "queue": queue,
-        "now": f"{present.share:.0%}",
-        "hour": f"{hour.share:.0%}",
-        "bad": f"{hour.bad:,}",
-        "attempts": f"{hour.attempts:,}",
-    }
-    if fails_now and present.share > 1.5 * hour.share:
-        text = gettext(
-            "%(queue)s: failures are rising, %(now)s of attempts in the last two minutes and "
-            "%(hour)s in an hour"
-        )
-    else:
-        text = gettext("%(queue)s: %(bad)s of %(attempts)s attempts failed in the last hour")
-    yield Alert(BAD if fails_now else WARNING, text % told, "failures", queue, Place.FAILED)
+    entries = LogEntry.objects.filter(
+        content_type=ContentType.objects.get_for_model(Queue),
+        object_id__in=list(by_id),
+        change_message=PAUSED,
+    )
+    for entry in entries.select_related("user").order_by("action_time"):
+        alert = by_id[entry.object_id or ""]
+        told = {"waiting": alert.text.partition(";")[0], "user": cut(str(entry.user), 80)}
+        alert.text = _("%(waiting)s, paused by %(user)s") % told
+        alert.since = entry.action_time
 
 
-def _outcomes(queues: Collection[int], using: str) -> dict[int, Recent]:
-    """Outcomes of the last hour from the archive, for queues without history from a consumer."""
-    if not queues:
-        return {}
-    chosen: Any = queues
-    if len(queues) > LISTED:
-        chosen = RawSQL("SELECT unnest(%s::int[])", [list(queues)])
-    rows = ArchivedMessage.objects.using(using).filter(queue_id__in=chosen).order_by("-pk")
-    found: dict[int, Recent] = defaultdict(Recent)
-    for queue_id, state, at in rows.values_list("queue_id", "state", "archived_at")[:OUTCOMES]:
-        past = seconds_since(at)
-        if past <= RECENT:
-            failed = state == Place.FAILED.name
-            found[queue_id].add(past, Counts(completed=not failed, failed=failed))
-    return found
+def _long_open(seconds: float | None) -> Iterator[Alert]:
+    """The alert for a transaction that is open for too long."""
+    if seconds is not None and seconds > LONG_TRANSACTION:
+        told = _("open for %s: rows deleted since then cannot be removed") % age(seconds)
+        yield Alert(OPEN, "", told)
 
 
-def oldest_transaction(using: str) -> float | None:
-    """Seconds since the start of the oldest transaction that keeps dead rows from removal."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float "
-            "FROM pg_stat_activity WHERE backend_xmin IS NOT NULL "
-            "AND datname = current_database() AND backend_type = 'client backend'"
-        )
-        (seconds,) = cursor.fetchone()
-        return None if seconds is None else float(seconds)
-
-
-def seconds_since(at: dt.datetime) -> float:
-    """How long ago a moment was."""
-    return ((dt.datetime.now() if is_naive(at) else now()) - at).total_seconds()
+def short_error(error_class: str, message: str) -> str:
+    """An error in a line: the name of its class, and the first line of its message."""
+    return cut(f"{error_class.rpartition('.')[2]}: {message}".partition("\n")[0], 200)

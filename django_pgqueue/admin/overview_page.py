@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpResponse, JsonResponse
 from django.utils.crypto import constant_time_compare
-from django.utils.html import format_html
-from django.utils.http import urlencode
-from django.utils.translation import gettext
+from django.utils.translation import gettext as _
 
+from django_pgqueue.admin import overview
 from django_pgqueue.admin.access import allowed
-from django_pgqueue.admin.charts import count_of, seconds_of, spark_path
-from django_pgqueue.admin.overview import Alert, Overview, Row, add_times, look
+from django_pgqueue.admin.bulk_actions import may
+from django_pgqueue.admin.charts import spark_paths
+from django_pgqueue.admin.overview import Alert, Cause, Overview, Row, add_times, is_live, look
 from django_pgqueue.admin.page import Page
+from django_pgqueue.admin.places import Place
 from django_pgqueue.admin.queue_actions import PausePage
-from django_pgqueue.admin.wording import EMPTY
 from django_pgqueue.conf import settings
-from django_pgqueue.models import ArchivedMessage, ExportRun, Message, Process, Queue
-from django_pgqueue.wording import age, amount
+from django_pgqueue.history.recent import Recent
+from django_pgqueue.models import Queue
+from django_pgqueue.models.bulk import Kind
+from django_pgqueue.templatetags.pgqueue_admin import linked, number
 
-__all__ = ["FiguresPage", "OverviewJson", "OverviewPage"]
+__all__ = ["FiguresPage", "OverviewJson", "OverviewPage", "drawn"]
 
 #: How many queues a page of the overview shows, and how many it measures at most.
 QUEUES_PER_PAGE, MOST_QUEUES = 100, 2000
+#: How many alerts are shown before the others are folded.
+SHOWN = 5
 
 
 class FiguresPage(Page):
     """A page with the figures and alerts of queues."""
-
-    def look(self, *, by_name: bool) -> Overview:
-        """The figures of all queues that the user may see."""
-        queues = self.owner.get_queryset(self.request).order_by("name")
-        return look(list(queues[:MOST_QUEUES]), by_name=by_name, seen=self.seen)
 
     @property
     def seen(self) -> Collection[str] | None:
@@ -43,86 +43,60 @@ class FiguresPage(Page):
         seen = allowed(self.request)
         return None if seen is None else seen.values()
 
-    def cells(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """The template values of these rows."""
-        # URLs are resolved once: that takes longer than the rest of a cell.
-        has_pages = self.owner.admin_site.is_registered(Message)
-        messages = self.url("message_changelist") if has_pages else None
-        failures = self.url("message_failures") if has_pages else None
+    def look(self) -> Overview:
+        """The figures of all queues that the user may see."""
+        queues = self.owner.get_queryset(self.request).order_by("name")
+        return look(list(queues[:MOST_QUEUES]), seen=self.seen)
 
-        def link(page: str | None, text: str, **query: Any) -> str:
-            if page is None:
-                return text
-            return format_html('<a href="{}?{}">{}</a>', page, urlencode(query), text)
-
-        def listed(number: int, exact: bool, **query: Any) -> str:
-            return link(messages if number else None, amount(number, exact=exact), **query)
-
-        def failed(number: int) -> str:
-            return link(failures if number else None, amount(number), window="1h")
-
-        return [self._cells(row, listed, failed) for row in rows]
-
-    def _cells(
-        self, row: Row, listed: Callable[..., str], failed: Callable[[int], str]
-    ) -> dict[str, Any]:
-        queue, hour = row.queue, row.recent.hour
-        scale = max(max(slot.sent, slot.ended) for slot in row.recent.slots)
+    def context(self) -> dict[str, Any]:
+        """The addresses and permissions that the templates of figures need."""
         return {
-            "row": row,
-            "name": format_html('<a href="{}">{}</a>', self.url("queue_overview", queue.pk), queue),
-            "counts": [
-                (
-                    place,
-                    number,
-                    listed(number, row.exact, queue=queue.pk, state=place.value),
-                )
-                for place, number in row.counts.items()
-            ],
-            "length": amount(row.length, exact=row.exact),
-            "oldest": age(row.oldest),
-            "came": count_of(row.rates[0]),
-            "went": count_of(row.rates[1]),
-            "came_path": spark_path([slot.sent for slot in row.recent.slots], most=scale),
-            "went_path": spark_path([slot.ended for slot in row.recent.slots], most=scale),
-            "has_line": scale > 0,
-            "failed": failed(hour.failed),
-            "has_failed": hour.failed > 0,
-            "dead": failed(hour.dead_lettered),
-            "has_dead": hour.dead_lettered > 0,
-            "wait": EMPTY if row.times.wait is None else seconds_of(row.times.wait),
-            "run": EMPTY if row.times.run is None else seconds_of(row.times.run),
-            "look": max((alert.level for alert in row.alerts), default=0),
+            "messages_url": self.url("message_changelist"),
+            "failures_url": self.url("message_failures"),
+            "consumers_url": self.url("process_changelist"),
+            "may_redrive": may(self.request, Kind.REDRIVE),
+            "may_pause": self.may(PausePage),
         }
 
-    def alert_url(self, alert: Alert) -> str | None:
-        """The URL of the page with details of an alert; None if the site lacks that page."""
-        queue, about = alert.queue, alert.about
-        if queue is not None and about == "failures":
-            # Messages that failed for good are in the archive, or in the dead-letter queue.
-            target = queue.dead_letter_queue_id
-            about = "archive" if target is None else "messages"
-        else:
-            target = None
-        if about == "queue" and queue is not None:
-            return self.url("queue_overview", queue.pk)
-        if about == "exports":
-            has_page = self.owner.admin_site.is_registered(ExportRun)
-            return self.url("exportrun_changelist") if has_page else None
-        models = {"messages": Message, "archive": ArchivedMessage}
-        if about in models and queue is not None:
-            if not self.owner.admin_site.is_registered(models[about]):
-                return None
-            chosen = {"state": alert.place.value} if alert.place and target is None else {}
-            page = f"{models[about]._meta.model_name}_changelist"
-            return self.url(page, queue=target or queue.pk, **chosen)
-        if not self.owner.admin_site.is_registered(Process):
-            return None
-        return self.url("health" if about == "database" else "process_changelist")
+    def attention(self, alerts: Iterable[Alert]) -> list[tuple[Alert, str]]:
+        """These alerts, each with a link to the page that has details, if the site has it."""
+        return [(alert, self._link(alert.cause, alert.queue)) for alert in alerts]
+
+    def _link(self, cause: Cause, queue: Queue | None) -> str:
+        if queue is not None and cause is overview.DEAD and may(self.request, Kind.REDRIVE):
+            return linked(self.url("queue_redrive", queue.pk), _("redrive"))
+        url = cause.page and self.url(cause.page)
+        of_queue = queue is not None and cause.page.startswith("message")
+        query = {"queue": queue.pk} if queue is not None and of_queue else {}
+        return linked(url, cause.label, **query) if url else ""
+
+
+def drawn(row: Row) -> dict[str, Any]:
+    """A row with its bar and its sparkline."""
+    return {"row": row, "bar": _bar(row.counts, row.length), "spark": spark(row.recent, 80, 18)}
+
+
+def _bar(counts: Mapping[Place, int], length: int) -> list[tuple[str, float, float]]:
+    """The parts of a bar of 100 units that shows where a backlog stands: look, x and width."""
+    parts, x = [], 0.0
+    looks = {"flight": (Place.IN_FLIGHT,), "ready": (Place.READY, Place.DUE)}
+    looks |= {"waiting": (Place.WAITING,), "delayed": (Place.DELAYED,)}
+    for name, places in looks.items():
+        if count := sum(counts[place] for place in places):
+            width = 100 * count / length
+            parts.append((name, round(x, 1), round(width, 1)))
+            x += width
+    return parts
+
+
+def spark(recent: Recent, width: int, height: int) -> list[str]:
+    """The lines of messages in and out in the last hour; none if there were none."""
+    sent, ended = [slot.sent for slot in recent.over], [slot.ended for slot in recent.over]
+    return spark_paths([sent, ended], width, height) if any(sent + ended) else []
 
 
 class OverviewPage(FiguresPage):
-    """Alerts, and a row per queue."""
+    """Totals, alerts, and a row per queue."""
 
     name = "queue_changelist"
     template = "overview"
@@ -130,23 +104,55 @@ class OverviewPage(FiguresPage):
     def answer(self) -> HttpResponse:
         by_name = self.request.GET.get("by") == "name"
         words = self.request.GET.get("q", "").strip()
-        found = self.look(by_name=by_name)
+        found = self.look()
+        if by_name:
+            found.rows.sort(key=lambda row: row.queue.name.lower())
         shown = [row for row in found.rows if words.lower() in row.queue.name.lower()]
-        page = Paginator(shown, QUEUES_PER_PAGE).get_page(self.request.GET.get("p"))
+        # Idle queues are folded, except in a list by name, in a search, and if all are idle.
+        fold = not (by_name or words) and any(not row.is_idle for row in shown)
+        idle = [row for row in shown if row.is_idle] if fold else []
+        busy = [row for row in shown if not (fold and row.is_idle)]
+        page = Paginator(busy, QUEUES_PER_PAGE).get_page(self.request.GET.get("p"))
+        idle = idle[:QUEUES_PER_PAGE] if not page.has_next() else []
         add_times(list(page))
+        folded = found.alerts[SHOWN:]
         return self.render_live(
             {
-                "title": gettext("Queues"),
-                "alerts": [(alert, self.alert_url(alert)) for alert in found.alerts],
-                "rows": self.cells(page),
+                "title": _("Queues"),
+                **self.context(),
+                "strip": _strip(found),
+                "attention": self.attention(found.alerts[:SHOWN]),
+                "folded": self.attention(folded),
+                "folded_told": _kinds(folded),
+                "tables": [list(map(drawn, page)), list(map(drawn, idle))],
                 "page": page,
-                "at": found.at,
                 "words": words,
                 "by_name": by_name,
                 "has_add_permission": self.owner.has_add_permission(self.request),
-                "may_pause": self.may(PausePage),
             },
         )
+
+
+def _strip(found: Overview) -> dict[str, Any]:
+    """The totals of all queues, and their last hour as a chart."""
+    rows, dead = found.rows, [row for row in found.rows if row.sources]
+    return {
+        "spark": spark(Recent.sum(row.recent for row in rows), 300, 46),
+        "backlog": sum(row.length for row in rows),
+        "exact": all(row.exact for row in rows),
+        "out": sum(row.rates[1] for row in rows),
+        "failed": sum(row.bad for row in rows),
+        "dead": sum(row.length for row in dead),
+        "dead_exact": all(row.exact for row in dead),
+        "consumers": sum(map(is_live, found.processes)),
+        "gone": sum(alert.cause is overview.GONE for alert in found.alerts),
+    }
+
+
+def _kinds(alerts: Sequence[Alert]) -> str:
+    """The causes of folded alerts, counted: "3 without a consumer, 2 paused"."""
+    counts = Counter(alert.cause for alert in alerts)
+    return ", ".join(str(cause.many) % number(count) for cause, count in counts.items())
 
 
 class OverviewJson(FiguresPage):
@@ -160,16 +166,16 @@ class OverviewJson(FiguresPage):
         given = self.request.headers.get("Authorization", "")
         token = settings.OVERVIEW_TOKEN
         if token and constant_time_compare(given, f"Bearer {token}"):
-            queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
-            return self._as_json(look(queues, by_name=True))
+            return self._as_json(look(list(Queue.objects.order_by("name")[:MOST_QUEUES])))
         if not self.owner.admin_site.has_permission(self.request):
             return JsonResponse(
-                {"error": gettext("log in, or send the token of OVERVIEW_TOKEN")}, status=401
+                {"error": _("log in, or send the token of OVERVIEW_TOKEN")}, status=401
             )
         if not self.owner.has_view_or_change_permission(self.request):
             raise PermissionDenied
-        return self._as_json(self.look(by_name=True))
+        return self._as_json(self.look())
 
     def _as_json(self, found: Overview) -> JsonResponse:
         add_times(found.rows)
+        found.rows.sort(key=lambda row: row.queue.name.lower())
         return JsonResponse(found.as_dict())

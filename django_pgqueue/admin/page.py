@@ -59,7 +59,7 @@ class Page:
         return self._render(self.template, context)
 
     def render_live(self, context: dict[str, Any]) -> HttpResponse:
-        """A page that refreshes itself: the whole page, or for refresh.js only its live part."""
+        """A page that refreshes itself: the whole page, or for admin.js only its live part."""
         # A refresh that rendered the whole page would consume Django's pending messages.
         live = self.request.headers.get("X-Requested-With") == "pgqueue"
         told = {"is_list": True, "refreshed": True, **context}

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponse
+from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext as _
 
 from django_pgqueue.ddl.locks import milliseconds, set_locally
@@ -34,7 +35,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """
 
     @wraps(view)
-    def shown(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def limited_view(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         alias = Queue.objects.database()
         limits = (
             limited(alias, SECONDS)
@@ -43,7 +44,9 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         )
         try:
             with limits:
-                return view(self, request, *args, **kwargs)
+                shown = view(self, request, *args, **kwargs)
+                # Templates may query, too.
+                return shown.render() if isinstance(shown, SimpleTemplateResponse) else shown
         except OperationalError as error:
             if sqlstate(error) not in (QUERY_CANCELED, LOCK_NOT_AVAILABLE):
                 raise
@@ -55,7 +58,7 @@ def patiently(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         response.status_code = 503
         return response
 
-    return shown
+    return limited_view
 
 
 def _limit_transaction(

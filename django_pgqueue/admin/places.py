@@ -1,4 +1,4 @@
-"""Where messages stand: the same words, and the same rows, for a count and for what it links to.
+"""Places of messages. A count and the list that it links to use the same statements.
 
 A message in the queue stands in one of five places, which ``engine/places.sql`` defines. They add
 up to a queue's length. A message that is done is ``completed``, ``failed`` or ``cancelled``.
@@ -8,13 +8,14 @@ All queries read the narrow tables by their indexes, up to a limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import connections
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.admin.statements import ask
 from django_pgqueue.engine.statements import Part, compose
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ __all__ = [
     "Standing",
     "Surroundings",
     "listed",
-    "oldest_readable",
+    "oldest_readable_sql",
     "standing",
+    "standing_sql",
     "surroundings",
 ]
 
@@ -76,7 +78,7 @@ ENDED = (Place.COMPLETED, Place.FAILED, Place.CANCELLED)
 
 
 def _after(key: str, type_: str, lowest: str) -> str:
-    """Where the page before ended; in the queues behind that message's own, the lowest key."""
+    """SQL for the key at which the previous page ended; the lowest key for later queues."""
     return (
         f"CASE q.id WHEN %(after_queue)s THEN coalesce(CAST(%({key})s AS {type_}), '{lowest}') "
         f"ELSE '{lowest}'::{type_} END"
@@ -91,7 +93,7 @@ _LISTS: dict[str, object] = {
     "after_group": _after("after_key", "text", ""),
 }
 
-# By place the lists of its rows in lists.sql, and the part of places.sql that chooses among them.
+# For each place the lists in lists.sql that have its rows, and the condition from places.sql.
 _ROWS = {
     Place.READY: {"ready": "", "first_ready": ""},
     Place.DUE: {"deferred": "", "leased": ""},
@@ -123,14 +125,13 @@ def listed(place: Place, conditions: Sequence[str], *, ordered: bool = True) -> 
     )
 
 
-def oldest_readable(queues: Iterable[int], *, using: str) -> dict[int, float]:
-    """By queue, for how many seconds its oldest readable message has waited for a read."""
-    rows = _fetch("oldest_readable", "q.id", {"queues": list(queues)}, using)
-    return {queue_id: float(seconds) for queue_id, seconds in rows}
+def oldest_readable_sql() -> str:
+    """SQL for how long the oldest readable message of each of %(queues)s has waited for a read."""
+    return compose("oldest_readable", {"of": "q.id"}, __package__)
 
 
 class Standing(NamedTuple):
-    """Where one message in the queue stands."""
+    """The place of one message in the queue, and its deliveries."""
 
     place: Place
     vt: dt.datetime | None
@@ -139,6 +140,12 @@ class Standing(NamedTuple):
     first_read_at: dt.datetime | None
     last_read_at: dt.datetime | None
     leased: bool  # True also after the lease has expired
+    holder: int | None  # the consumer process that has the lease
+
+
+def standing_sql() -> str:
+    """SQL for the columns of :class:`Standing` of a message ``m``, to join laterally."""
+    return compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
 def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
@@ -149,12 +156,12 @@ def standing(messages: Sequence[Message], *, using: str) -> dict[int, Standing]:
         "priorities": [message.priority for message in messages],
         "groups": [message.group_key for message in messages],
     }
-    rows = _fetch("standing", "m.queue_id", params, using)
+    rows = ask("standing/all", params, using=using, of_message=standing_sql())
     return {pk: Standing(Place(place), *rest) for pk, place, *rest in rows}
 
 
 class Surroundings(NamedTuple):
-    """What is around a message in the queue."""
+    """The group, the errors and the consumers of a message in the queue."""
 
     head: int | None  # of its FIFO group
     before: list[int]  # of its group, those that wait: the nearest last
@@ -163,13 +170,20 @@ class Surroundings(NamedTuple):
     waiting_before: int  # at most MOST_COUNTED
     error: str | None  # of its last attempt
     has_consumer: bool
+    kind: int | None  # of its failure
+    source_id: int | None  # the queue that it died in
+    processes: dict[str, str]  # that held it: their names by id
 
 
-def surroundings(message: Message, dead_after: float, qty: int = 5) -> Surroundings:
-    """What is around a message in the queue: its FIFO group, its last error, its consumers.
+def surroundings(
+    message: Message, dead_after: float, source: str | None, holder: int | None, qty: int = 5
+) -> Surroundings:
+    """The group, the errors and the consumers of a message.
 
     Arguments:
         dead_after: seconds without a heartbeat after which a consumer counts as dead.
+        source: the name of the queue that a dead letter came from.
+        holder: the id of the process that has the lease.
         qty: how many messages of the group to list before it and after it.
     """
     params = {
@@ -180,14 +194,11 @@ def surroundings(message: Message, dead_after: float, qty: int = 5) -> Surroundi
         "queue_id": message.queue_id,
         "queue": message.queue.name,
         "dead_after": dead_after,
+        "source": source,
+        "holder": holder,
     }
-    with connections[message.queue.alias].cursor() as cursor:
-        cursor.execute(compose("surroundings", {}, __package__), params)
-        head, before, after, *others = cursor.fetchone()
+    queue = message.queue
+    rows = ask("message", params, using=queue.alias, **queue.tables)
+    [(head, before, after, *others)] = rows
+    others[-1] = json.loads(others[-1])
     return Surroundings(head, before[::-1], after[:qty], len(after) > qty, *others)
-
-
-def _fetch(name: str, of: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(compose(name, {"of": of}, __package__), params)
-        return list(cursor.fetchall())

@@ -1,28 +1,145 @@
-"""The admin of consumer processes. Its pages: the consumers, and the database's health."""
+"""The admin of consumer processes, live and gone, and the health of the database."""
 
 from __future__ import annotations
 
-from django.contrib import admin
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import F, Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
 from django.urls import URLPattern
+from django.utils.translation import gettext as _
 
-from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin import places
+from django_pgqueue.admin.access import allowed, queues_for
 from django_pgqueue.admin.base import RecordAdmin
-from django_pgqueue.admin.consumers_page import ConsumersPage
 from django_pgqueue.admin.health import HealthPage
-from django_pgqueue.models import Process
+from django_pgqueue.admin.overview import DEAD_AFTER
+from django_pgqueue.admin.page import Page
+from django_pgqueue.models import Message, Process, Queue
 from django_pgqueue.models.process import GONE_KEPT, ago
+from django_pgqueue.templatetags.pgqueue_admin import seconds_since
 
-__all__ = ["ProcessAdmin"]
+__all__ = ["ConsumersPage", "ProcessAdmin", "QuietPage", "WakePage", "look_of"]
+
+#: Maximum number of running messages that are looked up, over all consumers.
+IN_HAND = 500
+
+
+class ConsumersPage(Page):
+    """The list of consumers: the oldest heartbeat first, gone processes last."""
+
+    name = "process_changelist"
+    template = "consumers"
+
+    def answer(self) -> HttpResponse:
+        processes = self.owner.get_queryset(self.request).order_by(
+            F("gone_at").desc(nulls_first=True), "heartbeat_at", "pk"
+        )
+        queues = dict(queues_for(self.request).values_list("name", "pk"))
+        held = self._held(processes, queues)
+        may_quiet = self.may(QuietPage)
+        return self.render_live(
+            {
+                "title": _("Consumers"),
+                "rows": [
+                    {
+                        "process": process,
+                        "look": look_of(process),
+                        "queues": [name for name in process.queues if name in queues],
+                        "held": [held[pk] for pk in _ids(process) if pk in held],
+                        "may_quiet": may_quiet and sees_all(process, self.request),
+                    }
+                    for process in processes
+                ],
+            }
+        )
+
+    def _held(
+        self, processes: Iterable[Process], queues: Mapping[str, int]
+    ) -> dict[int, tuple[str, str, Any]]:
+        """For each message that a process works on, by id: a link, its queue, and since when."""
+        chosen = sorted({pk for process in processes for pk in _ids(process)})[:IN_HAND]
+        names = {pk: name for name, pk in queues.items()}
+        rows = Message.objects.filter(pk__in=chosen, queue_id__in=list(names))
+        found = list(rows.only("pk", "queue_id", "priority", "group_key")) if chosen else []
+        standing = places.standing(found, using=Queue.objects.database()) if found else {}
+        return {
+            message.pk: (
+                self.owner.message_link(message.pk, message.queue_id),
+                names[message.queue_id],
+                standing[message.pk].last_read_at,
+            )
+            for message in found
+            if message.pk in standing  # else settled meanwhile
+        }
+
+
+def look_of(process: Process) -> tuple[str, str]:
+    """The state of a process: its CSS class, and its name."""
+    if process.gone_at is not None:
+        return "bad", _("gone")
+    if seconds_since(process.heartbeat_at) > DEAD_AFTER:
+        return "bad", _("no heartbeat")
+    if process.stopping:
+        return "", _("stopping")
+    return ("warning", _("quiet")) if process.quiet else ("", _("running"))
+
+
+def sees_all(process: Process, request: HttpRequest) -> bool:
+    """Whether the user may see all queues of a live process: it fetches from all or none."""
+    seen = allowed(request)
+    return process.gone_at is None and (seen is None or set(process.queues) <= set(seen.values()))
+
+
+def _ids(process: Process) -> list[int]:
+    """The message ids in a process's ``working_on``, which may be malformed."""
+    told = process.working_on
+    lists = told.values() if isinstance(told, dict) else []
+    return [pk for ids in lists if isinstance(ids, list) for pk in ids if isinstance(pk, int)]
+
+
+class QuietPage(Page):
+    """Asks a process to stop fetching, and to finish the messages that it holds."""
+
+    name = "process_quiet"
+    route = "<int:pk>/quiet/"
+    permission = "quiet_process"
+    is_post = True
+    quiet = True
+
+    def answer(self, pk: int) -> HttpResponse:
+        process = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
+        if not sees_all(process, self.request):
+            raise PermissionDenied
+        Process.objects.filter(pk=pk).update(quiet=self.quiet)
+        told = (
+            _("Process %s fetches no more messages, and finishes those that it has.")
+            if self.quiet
+            else _("Process %s fetches messages again.")
+        )
+        self.owner.log_change(self.request, process, "Quieted." if self.quiet else "Woken.")
+        self.owner.message_user(self.request, told % process, messages.SUCCESS)
+        return HttpResponseRedirect(self.url("process_changelist"))
+
+
+class WakePage(QuietPage):
+    """Lets a quiet process fetch messages again."""
+
+    name = "process_wake"
+    route = "<int:pk>/wake/"
+    quiet = False
 
 
 @admin.register(Process)
 class ProcessAdmin(RecordAdmin):
-    """Consumer processes: those that run, and for a day those that died."""
+    """Consumer processes: live ones, and for a day those that are gone."""
 
     list_page = ConsumersPage
-    pages = [HealthPage]
+    pages: Sequence[type[Page]] = (HealthPage, QuietPage, WakePage)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Process]:
         rows = Process.every.filter(Q(gone_at=None) | Q(gone_at__gte=ago(GONE_KEPT)))
@@ -32,5 +149,6 @@ class ProcessAdmin(RecordAdmin):
         return rows.filter(queues__has_any_keys=list(seen.values())) if seen else rows.none()
 
     def get_urls(self) -> list[URLPattern]:
-        own = {f"django_pgqueue_{page.name}" for page in (ConsumersPage, HealthPage)}
+        pages: list[type[Page]] = [ConsumersPage, *self.pages]
+        own = {f"django_pgqueue_{page.name}" for page in pages}
         return [url for url in super().get_urls() if url.name in own]

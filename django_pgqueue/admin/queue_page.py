@@ -1,42 +1,39 @@
-"""The page of one queue: history charts, consumers, errors, groups and storage."""
+"""The page of one queue: its figures and charts, failures, consumers, groups and storage."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db import connections
 from django.db.models import Q
 from django.http import Http404, HttpResponse
-from django.template.defaultfilters import filesizeformat
+from django.utils.dateparse import parse_datetime
 from django.utils.timezone import now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin.bulk_actions import may
-from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of
-from django_pgqueue.admin.overview import DEAD_AFTER, Row, judged, name_of, seconds_since
+from django_pgqueue.admin.failures import WINDOWS, Failures
+from django_pgqueue.admin.failures_page import shown_group
+from django_pgqueue.admin.overview import judged, name_of, short_error
 from django_pgqueue.admin.overview_page import FiguresPage
-from django_pgqueue.admin.queue_actions import PausePage, PurgePage, SendPage
-from django_pgqueue.admin.wording import cut, moment
-from django_pgqueue.history.histograms import quantile
+from django_pgqueue.admin.processes import look_of
+from django_pgqueue.admin.queue_actions import PurgePage
+from django_pgqueue.admin.send import SendPage
+from django_pgqueue.admin.series import COUNTS, Span, charts
+from django_pgqueue.admin.statements import ask
+from django_pgqueue.errors import QueueNotFound
 from django_pgqueue.history.recent import LATELY, Counts, Recent, Times
-from django_pgqueue.models import Attempt, History, Message, Process, Queue
+from django_pgqueue.models import History, Message, Process, Queue
 from django_pgqueue.models.bulk import Kind
-from django_pgqueue.wording import age, amount, length_text
 
 __all__ = ["QueueOverviewPage"]
 
-#: How many errors and groups are shown, and how many waiting messages are read to find groups.
-LONGEST_LIST = 10
+#: How many failures and groups are shown, and how many waiting messages are read to find groups.
+LONGEST_LIST = 5
 WAITING = 20_000
-#: How many characters of an error are shown.
-ERROR = 300
-
-_COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
 
 
 @dataclass(frozen=True)
@@ -56,172 +53,33 @@ RANGES = {
 }
 
 
-@dataclass
-class Span:
-    """The counts and times of one span, summed over all processes."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    times: dict[str, Counter[str]] = field(
-        default_factory=lambda: {"waits": Counter(), "runs": Counter()}
-    )
-    depth: int | None = None
-    oldest: float | None = None
-
-    def add(self, row: dict[str, Any]) -> None:
-        self.counts.update({name: row[name] for name in _COUNTS})
-        for kind, counts in self.times.items():
-            counts.update(row[kind])
-        if row["depth"] is not None:
-            self.depth = max(self.depth or 0, row["depth"])
-            self.oldest = max(self.oldest or 0.0, row["oldest"] or 0.0)
-
-
 class Happened:
     """The history of a queue over a range that ends with the current span."""
 
     def __init__(self, queue: Queue, chosen: Range) -> None:
-        self._seconds = chosen.seconds
-        last = int(now().timestamp()) // chosen.seconds * chosen.seconds
-        self._starts = [last - chosen.seconds * back for back in reversed(range(chosen.spans))]
-        self._spans = {start: Span() for start in self._starts}
-        self.recent = Recent()
-        lately = Span()
-        minute = int(now().timestamp()) // 60 * 60
-        since = now() - dt.timedelta(seconds=chosen.seconds * chosen.spans)
-        rows = History.objects.using(queue.alias).filter(queue=queue, bucket__gte=since)
-        for row in rows.values("bucket", "seconds", "waits", "runs", "depth", "oldest", *_COUNTS):
-            at = int(row["bucket"].timestamp())
-            if row["seconds"] == 60 and minute - at < 3600:
-                self.recent.add(minute - at, Counts(*(row[name] for name in Counts._fields)))
-            if row["seconds"] == 60 and minute - at < LATELY:
-                lately.add(row)
-            span = self._spans.get(at // chosen.seconds * chosen.seconds)
-            if span is not None:
+        seconds, at = chosen.seconds, int(now().timestamp())
+        starts = [at // seconds * seconds - seconds * back for back in range(chosen.spans)][::-1]
+        spans = {start: Span() for start in starts}
+        lately, self.recent = Span(), Recent()
+        rows = History.objects.using(queue.alias).filter(
+            queue=queue, bucket__gte=dt.datetime.fromtimestamp(starts[0], dt.timezone.utc)
+        )
+        for row in rows.values("bucket", "seconds", "waits", "runs", "depth", "oldest", *COUNTS):
+            start = int(row["bucket"].timestamp())
+            minutes = (at - start) // 60
+            if row["seconds"] == 60 and 0 <= minutes < 60:
+                self.recent.add(minutes, Counts(*(row[name] for name in Counts._fields)))
+                if minutes * 60 < LATELY:
+                    lately.add(row)
+            if (span := spans.get(start // seconds * seconds)) is not None:
                 span.add(row)
-        self.times = Times.of(lately.times)
-
-    def charts(self) -> list[Chart]:
-        return _drawn(list(self._spans.values()), self._starts, self._seconds)
-
-
-def _drawn(spans: Sequence[Span], starts: Sequence[int], seconds: int) -> list[Chart]:
-    length = seconds_of(seconds)
-    moments = [dt.datetime.fromtimestamp(start, dt.timezone.utc) for start in starts]
-
-    def counts(name: str, look: str, *fields: str) -> Line:
-        return Line(name, [sum(span.counts[each] for each in fields) for span in spans], look)
-
-    def percentiles(kind: str) -> list[Line]:
-        return [
-            Line(f"p{part}", [quantile(span.times[kind], part / 100) for span in spans], f"p{part}")
-            for part in (50, 95, 99)
-        ]
-
-    def chart(
-        title: str, about: str, lines: list[Line], form: Any = count_of, whole: bool = False
-    ) -> Chart:
-        return Chart(title, about, moments, seconds, lines, form, whole, running=True)
-
-    depth: list[float | None] = [span.depth for span in spans]
-    oldest: list[float | None] = [span.oldest for span in spans]
-    busy = [span.counts["busy"] / seconds for span in spans]
-    return [
-        chart(
-            gettext("Throughput"),
-            gettext("Messages in and out in %s.") % length,
-            [
-                counts(gettext("in"), "first", "sent"),
-                counts(gettext("out"), "second", "completed", "failed", "dead_lettered"),
-            ],
-            whole=True,
-        ),
-        chart(
-            gettext("Depth"),
-            gettext("The largest number of messages in the queue."),
-            [Line(gettext("depth"), depth, "first")],
-            whole=True,
-        ),
-        chart(
-            gettext("Failures"),
-            gettext("Attempts that failed in %s. Later lines are drawn on top.") % length,
-            [
-                counts(gettext("retried"), "first", "retried"),
-                counts(gettext("dead-lettered"), "second", "dead_lettered"),
-                counts(gettext("failed"), "bad", "failed"),
-            ],
-            whole=True,
-        ),
-        chart(
-            gettext("Waiting"),
-            gettext("The time from readable to the first delivery."),
-            percentiles("waits"),
-            seconds_of,
-        ),
-        chart(
-            gettext("Running"), gettext("Run times of handlers."), percentiles("runs"), seconds_of
-        ),
-        chart(
-            gettext("Oldest message"),
-            gettext("The longest wait of a message in the queue."),
-            [Line(gettext("oldest"), oldest, "first")],
-            seconds_of,
-        ),
-        chart(
-            gettext("Busy workers"),
-            gettext("Handlers running at the same time, on average."),
-            [Line(gettext("busy"), busy, "first filled")],
-        ),
-    ]
-
-
-def errors_of(queue: Queue) -> list[Attempt]:
-    """The newest failed attempts, without their tracebacks."""
-    attempts = Attempt.objects.using(queue.alias).filter(queue=queue)
-    return list(attempts.defer("traceback").order_by("-at", "-id")[:LONGEST_LIST])
-
-
-def room_of(queue: Queue) -> tuple[list[tuple[str, str]], bool, list[tuple[str, str]]]:
-    """The largest FIFO groups, whether all waiting messages were read, and the storage used.
-
-    Groups are sorted by the number of messages behind their head.
-    """
-    sql = """
-        WITH waiting AS (
-            SELECT group_key FROM pgqueue_waiting WHERE queue_id = {queue_id}
-            ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)),
-        groups AS (
-            SELECT group_key, count(*) AS number FROM waiting
-            GROUP BY group_key ORDER BY number DESC, group_key LIMIT %(most)s)
-        SELECT ARRAY(SELECT group_key FROM groups), ARRAY(SELECT number FROM groups),
-               (SELECT count(*) FROM waiting),
-               (SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('{message}')),
-               (SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('{archive}')),
-               (SELECT purged_at FROM pgqueue_purge_mark WHERE queue_id = {queue_id})
-    """
-    with connections[queue.alias].cursor() as cursor:
-        cursor.execute(sql.format_map(queue.tables), {"limit": WAITING, "most": LONGEST_LIST})
-        keys, numbers, waiting, messages, archive, purged_at = cursor.fetchone()
-    storage = [
-        (gettext("Messages and their bodies"), str(filesizeformat(messages or 0))),
-        (gettext("Outcomes"), str(filesizeformat(archive or 0))),
-        (
-            gettext("Storage"),
-            gettext("unlogged: empty after a crash of the server")
-            if queue.unlogged
-            else gettext("logged"),
-        ),
-        (
-            gettext("Archived messages are kept"),
-            length_text(queue.retention) if queue.retention else gettext("for ever"),
-        ),
-        (gettext("Retention last removed messages"), moment(purged_at)),
-    ]
-    groups = [(key, amount(number)) for key, number in zip(keys, numbers, strict=True)]
-    return groups, waiting < WAITING, storage
+        self.times = Times.of({"waits": lately.waits, "runs": lately.runs})
+        moments = [dt.datetime.fromtimestamp(start, dt.timezone.utc) for start in starts]
+        self.charts = charts(list(spans.values()), moments, seconds, running=True)
 
 
 class QueueOverviewPage(FiguresPage):
-    """One queue: its numbers and charts, its consumers, errors, groups and storage."""
+    """One queue: its numbers and charts, failures, consumers, groups and storage."""
 
     name = "queue_overview"
     route = "<int:pk>/overview/"
@@ -238,73 +96,86 @@ class QueueOverviewPage(FiguresPage):
         sources.remove(queue)
         chosen = RANGES.get(self.request.GET.get("range", ""), RANGES["hour"])
         happened = Happened(queue, chosen)
-        self.owner.prepare([queue])
+        dead = [pk, *([queue.dead_letter_queue_id] if queue.dead_letter_queue_id else [])]
+        failures = Failures([pk], dead, WINDOWS["7d"], queue.alias, pk)
+        groups = failures.groups(LONGEST_LIST)
+        try:
+            measured = {queue.name: Message.objects.metrics(queue)}
+        except QueueNotFound:  # dropped meanwhile
+            raise Http404 from None
         found = judged(
             [queue],
-            {queue.name: queue.backlog} if queue.backlog else {},
-            {queue.pk: happened.recent},
-            sources={queue.pk: [name_of(source, seen) for source in sources]},
+            measured,
+            {pk: happened.recent},
+            replace(failures, window=WINDOWS["1h"]),
+            sources={pk: [name_of(source, seen) for source in sources]} if sources else {},
         )
         for row in found.rows:
             row.times = happened.times
-        groups, all_groups, storage = room_of(queue)
         return self.render_live(
             {
                 "title": queue.name,
                 "is_list": False,
                 "queue": queue,
-                "alerts": [(alert, self.alert_url(alert)) for alert in found.alerts],
-                "rows": self.cells(found.rows),
+                **self.context(),
+                "row": found.rows[0],
+                "attention": self.attention(found.alerts),
                 "ranges": [
-                    (key, each.label, each is chosen, f"?range={key}")
-                    for key, each in RANGES.items()
+                    (each.label, each is chosen, f"?range={key}") for key, each in RANGES.items()
                 ],
-                "charts": happened.charts(),
-                "consumers": self._consumers(queue, found.processes),
-                "errors": [
-                    (
-                        attempt,
-                        self.owner.message_link(attempt.message_id, queue.pk),
-                        cut(f"{attempt.error_class}: {attempt.message}", ERROR),
-                    )
-                    for attempt in errors_of(queue)
+                "charts": happened.charts,
+                "failures": [
+                    shown_group(self, failures, each, {pk: queue.name}) for each in groups
                 ],
-                "groups": groups,
-                "all_groups": all_groups,
-                "storage": storage,
-                "links": self._links(queue, found.rows),
-                "may_pause": self.may(PausePage),
+                "more_failures": bool(groups) and groups[0].every > len(groups),
+                "window": "7d",
+                "consumers": [
+                    (process, look_of(process), self._held(process, queue))
+                    for process in found.processes
+                ],
+                **self._stored(queue),
+                "links": self._links(queue, bool(sources)),
                 "back": self.request.get_full_path(),
             },
         )
 
-    def _consumers(self, queue: Queue, processes: Iterable[Process]) -> list[dict[str, Any]]:
-        """The consumers of the queue, and the messages of it that each works on."""
-        rows = []
-        for process in processes:
-            silent = seconds_since(process.heartbeat_at)
-            told = process.working_on if isinstance(process.working_on, dict) else {}
-            held = told.get(queue.name, [])
-            rows.append(
-                {
-                    "process": process,
-                    "is_dead": silent > DEAD_AFTER,
-                    "heartbeat": age(silent),
-                    "held": [self.owner.message_link(each, queue.pk) for each in held],
-                }
-            )
-        return rows
+    def _held(self, process: Process, queue: Queue) -> list[str]:
+        """Links to the messages of the queue that a consumer works on."""
+        told = process.working_on if isinstance(process.working_on, dict) else {}
+        return [self.owner.message_link(each, queue.pk) for each in told.get(queue.name, [])]
 
-    def _links(self, queue: Queue, rows: Sequence[Row]) -> list[tuple[str, str]]:
-        """Label and URL of each action that this user may take on the queue."""
+    def _stored(self, queue: Queue) -> dict[str, Any]:
+        """The newest failed attempts, the largest FIFO groups, and the storage used."""
+        params = {"limit": WAITING, "most": LONGEST_LIST}
+        rows = ask("queue", params, using=queue.alias, **queue.tables)
+        [(attempts, groups, waiting, *sizes)] = rows
+        return {
+            "attempts": [
+                (
+                    parse_datetime(each["at"]),
+                    self.owner.message_link(each["message_id"], queue.pk),
+                    each["attempt"],
+                    short_error(each["error_class"], each["message"]),
+                )
+                for each in json.loads(attempts)
+            ],
+            "groups": json.loads(groups),
+            "all_groups": waiting < WAITING,
+            "sizes": sizes,
+        }
+
+    def _links(self, queue: Queue, has_sources: bool) -> list[tuple[str, str, bool]]:
+        """Label and URL of each action that this user may take, and whether it deletes."""
         links = []
         if self.owner.admin_site.is_registered(Message):
-            links.append((gettext("Messages"), self.url("message_changelist", queue=queue.pk)))
+            url = self.url("message_changelist", queue=queue.pk)
+            links.append((gettext("Messages"), url, False))
         if self.may(SendPage):
-            links.append((gettext("Send a message"), self.url("queue_send", queue.pk)))
-        if any(row.sources for row in rows) and may(self.request, Kind.REDRIVE):
-            links.append((gettext("Redrive"), self.url("queue_redrive", queue.pk)))
+            url = self.url("queue_send", queue.pk)
+            links.append((gettext("Send a message"), url, False))
+        if has_sources and may(self.request, Kind.REDRIVE):
+            links.append((gettext("Redrive"), self.url("queue_redrive", queue.pk), False))
+        links.append((gettext("Settings"), self.url("queue_change", queue.pk), False))
         if self.may(PurgePage):
-            links.append((gettext("Purge"), self.url("queue_purge", queue.pk)))
-        links.append((gettext("Settings"), self.url("queue_change", queue.pk)))
+            links.append((gettext("Purge"), self.url("queue_purge", queue.pk), True))
         return links

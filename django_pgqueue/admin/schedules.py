@@ -1,49 +1,165 @@
-"""Schedules: what is sent when, changed and paused without a restart."""
+"""The admin of schedules. They are changed, paused and run without a restart."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from django.contrib import admin
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminTextInputWidget
+from django.db import models
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html, format_html_join
+from django.utils.timezone import is_naive, make_aware, now
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
+from django_pgqueue.admin import generic
 from django_pgqueue.admin.access import allowed
 from django_pgqueue.admin.base import PageAdmin
+from django_pgqueue.admin.json_text import JSONText
+from django_pgqueue.admin.page import Page
+from django_pgqueue.admin.spans import SpanField
+from django_pgqueue.admin.statements import ask
+from django_pgqueue.errors import PgQueueError
 from django_pgqueue.models import Schedule
+from django_pgqueue.templatetags.pgqueue_admin import EMPTY, when
 
 __all__ = ["ScheduleAdmin"]
+
+#: How many ticks are shown, and in how many messages of the queue the last ones are searched.
+TICKS, LOOK = 5, 2000
+
+
+class SchedulesPage(Page):
+    """All schedules by name, with their times and buttons."""
+
+    name = "schedule_changelist"
+    template = "schedules"
+
+    def answer(self) -> HttpResponse:
+        rows = self.owner.get_queryset(self.request).select_related("queue").order_by("name")
+        return self.render_live(
+            {
+                "title": _("Schedules"),
+                "rows": [(each, self.owner.queue_link(each.queue_id, each.queue)) for each in rows],
+                "now": now(),
+                "may_change": self.owner.has_change_permission(self.request),
+                "has_add_permission": self.owner.has_add_permission(self.request),
+            }
+        )
+
+
+class _SchedulePage(Page):
+    """Acts on one schedule, and redirects to the page that has the button."""
+
+    permission = "change_schedule"
+    is_post = True
+
+    def answer(self, pk: int) -> HttpResponse:
+        schedule = get_object_or_404(self.owner.get_queryset(self.request), pk=pk)
+        self.act(schedule)
+        on_page = "of_page" in self.request.POST
+        return HttpResponseRedirect(
+            self.url("schedule_change", pk) if on_page else self.url("schedule_changelist")
+        )
+
+    def act(self, schedule: Schedule) -> None:
+        raise NotImplementedError
+
+    def tell(self, told: str, level: int = messages.SUCCESS) -> None:
+        self.owner.message_user(self.request, told, level)
+
+
+class RunPage(_SchedulePage):
+    """Sends a message of a schedule now. Its ticks stay as they are."""
+
+    name = "schedule_run"
+    route = "<int:pk>/run/"
+
+    def act(self, schedule: Schedule) -> None:
+        try:
+            sent = schedule.run()
+        except PgQueueError as error:
+            self.tell(str(error), messages.ERROR)
+            return
+        self.owner.log_change(self.request, schedule, f"Sent message {sent}.")
+        link = self.owner.message_link(sent, schedule.queue_id)
+        told = _("Sent message {id} to {queue}.")
+        self.tell(format_html(told, id=link, queue=schedule.queue))
+
+
+class PausePage(_SchedulePage):
+    """Pauses a schedule."""
+
+    name = "schedule_pause"
+    route = "<int:pk>/pause/"
+    paused = True
+
+    def act(self, schedule: Schedule) -> None:
+        schedule.paused = self.paused
+        if schedule.ended_at is not None and not self.paused:
+            # No longer declared: a consumer would end it again.
+            schedule.ended_at = schedule.declared = None
+        schedule.save()
+        self.owner.log_change(self.request, schedule, "Paused." if self.paused else "Resumed.")
+        self.tell((_("Paused %s.") if self.paused else _("Resumed %s.")) % schedule)
+
+
+class ResumePage(PausePage):
+    """Resumes a schedule that was paused, or has ended."""
+
+    name = "schedule_resume"
+    route = "<int:pk>/resume/"
+    paused = False
+
+
+class ScheduleForm(generic.ModelForm):
+    """The settings of a schedule, each in one line."""
+
+    interval = SpanField(
+        required=False,
+        label=gettext_lazy("Interval"),
+        help_text=gettext_lazy("In place of cron: the time between two messages, like 20s or 1d."),
+    )
+    body = JSONText(
+        required=False,
+        label=gettext_lazy("Body"),
+        widget=forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"}),
+    )
+
+    class Meta:
+        model = Schedule
+        fields = [
+            *("name", "queue", "paused", "cron", "interval", "time_zone", "missed"),
+            *("body", "priority"),
+        ]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            self.initial["body"] = JSONText.shown(self.instance.body)
 
 
 @admin.register(Schedule)
 class ScheduleAdmin(PageAdmin):
-    """Those that the code declares stand here as well; what is changed here wins until then."""
+    """All schedules. A change to a declared one holds until its declaration changes."""
 
-    list_display = [
-        "name",
-        "queue",
-        "when",
-        "next_run",
-        "last_run_at",
-        "paused",
-        "ended_at",
-        "error",
-    ]
-    list_select_related = ["queue"]
-    list_filter = ["paused", ("ended_at", admin.EmptyFieldListFilter)]
-    search_fields = ["name"]
-    actions = ["pause", "go_on"]
-    readonly_fields = ["next_run", "last_run_at", "error", "is_declared", "ended_at"]
+    form = ScheduleForm
+    formfield_overrides = {models.TextField: {"widget": AdminTextInputWidget}}
+    list_page = SchedulesPage
+    pages = [RunPage, PausePage, ResumePage]
+    change_form_template = "admin/django_pgqueue/schedule.html"
+    readonly_fields = ["next_ticks", "last_ticks", "error", "is_declared", "ended_at"]
     fieldsets = [
         (None, {"fields": ["name", "queue", "paused"]}),
         (gettext_lazy("When"), {"fields": ["cron", "interval", "time_zone", "missed"]}),
         (gettext_lazy("Message"), {"fields": ["body", "priority"]}),
-        (
-            gettext_lazy("Runs"),
-            {"fields": ["next_run", "last_run_at", "error", "is_declared", "ended_at"]},
-        ),
+        (gettext_lazy("Runs"), {"fields": [*readonly_fields]}),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
@@ -51,47 +167,39 @@ class ScheduleAdmin(PageAdmin):
         seen = allowed(request)
         return rows if seen is None else rows.filter(queue__in=list(seen))
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fieldsets if obj else self.fieldsets[:-1]
+
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "queue":
             kwargs["queryset"] = self.queues(request)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
-    @admin.display(description=gettext_lazy("when"))
-    def when(self, schedule: Schedule) -> str:
-        if schedule.interval is not None:
-            return _("every %s") % schedule.interval
-        return f"{schedule.cron} {schedule.time_zone}"
+    @admin.display(description=gettext_lazy("next ticks"))
+    def next_ticks(self, schedule: Schedule) -> str:
+        if schedule.paused or schedule.ended_at:
+            return EMPTY
+        at = schedule.next_run_at
+        ticks = [make_aware(at) if is_naive(at) else at]
+        while len(ticks) < TICKS:
+            ticks.append(schedule.following(ticks[-1], ticks[-1]))
+        return format_html_join(", ", "{}", ((when(tick),) for tick in ticks))
 
-    @admin.display(description=gettext_lazy("next run"), ordering="next_run_at")
-    def next_run(self, schedule: Schedule) -> Any:
-        return None if schedule.paused or schedule.ended_at else schedule.next_run_at
+    @admin.display(description=gettext_lazy("last ticks"))
+    def last_ticks(self, schedule: Schedule) -> str:
+        """The last ticks, with links to their messages."""
+        pk, params = schedule.queue_id, {"name": schedule.name, "look": LOOK, "most": TICKS}
+        rows = ask("schedule", {"queue": pk, **params}, using=str(schedule._state.db))
+        if not rows:
+            return EMPTY
+        links = []
+        for message_id, text in rows:
+            at = ""
+            with suppress(ValueError):  # any sender can write the header
+                at = when(parse_datetime(text or ""))
+            links.append((at, self.message_link(message_id, pk)))
+        return format_html_join(", ", "{}: {}", links)
 
     @admin.display(description=gettext_lazy("declared in code"), boolean=True)
     def is_declared(self, schedule: Schedule) -> bool:
         return schedule.declared is not None
-
-    @admin.action(description=gettext_lazy("Pause"), permissions=["change"])
-    def pause(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> None:
-        self._set_paused(request, schedules, True)
-
-    @admin.action(description=gettext_lazy("Go on"), permissions=["change"])
-    def go_on(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> None:
-        self._set_paused(request, schedules, False)
-
-    def _set_paused(
-        self, request: HttpRequest, schedules: QuerySet[Schedule], paused: bool
-    ) -> None:
-        changed = 0
-        others = Q(paused=not paused)
-        for schedule in schedules.filter(others if paused else others | ~Q(ended_at=None)):
-            schedule.paused = paused
-            if schedule.ended_at is not None and not paused:
-                # The admin's from now on: a consumer would end a declared one again.
-                schedule.ended_at = schedule.declared = None
-            schedule.save()
-            changed += 1
-        if paused:
-            told = ngettext("Paused %s schedule.", "Paused %s schedules.", changed)
-        else:
-            told = ngettext("Resumed %s schedule.", "Resumed %s schedules.", changed)
-        self.message_user(request, told % changed)

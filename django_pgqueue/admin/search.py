@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from django.db import connections
 from django.http import QueryDict
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -21,8 +20,22 @@ from django.utils.translation import gettext as _
 from django_pgqueue.admin.json_text import as_jsonb
 from django_pgqueue.admin.places import ENDED, LIVE, Place, listed
 from django_pgqueue.admin.spans import span_of
+from django_pgqueue.admin.statements import ask, rows
+from django_pgqueue.engine.statements import compose
 
-__all__ = ["ARCHIVED", "LARGE", "LOOK", "MOST", "Backlog", "Extent", "Found", "Search", "Term"]
+__all__ = [
+    "ARCHIVED",
+    "LARGE",
+    "LOOK",
+    "MOST",
+    "Backlog",
+    "Extent",
+    "Found",
+    "Looked",
+    "Search",
+    "Term",
+    "is_number",
+]
 
 #: The value of ``state`` in an address for all archived messages.
 ARCHIVED = "archived"
@@ -53,9 +66,18 @@ class Found(NamedTuple):
         """Parse the position at which the previous page ended; None if the text is invalid."""
         queue_id, _, rest = text.partition(":")
         pk, _, key = rest.partition(":")
-        if not _is_number(queue_id, 2**31) or not _is_number(pk.removeprefix("-"), 2**63):
+        if not is_number(queue_id, 2**31) or not is_number(pk.removeprefix("-"), 2**63):
             return None
         return cls(int(queue_id), key, int(pk))
+
+
+class Looked(NamedTuple):
+    """The result of a search."""
+
+    found: list[Found]
+    #: Where the search stopped before its end, after testing ``most`` messages.
+    end: Found | None
+    most: int
 
 
 class Extent(NamedTuple):
@@ -107,6 +129,8 @@ class Search:
     ids: tuple[int, ...] | None = None
     #: Archived messages, with any outcome.
     archived: bool = False
+    #: The oldest first, where the list is the newest first.
+    oldest: bool = False
     #: Only messages that existed at this time.
     asked_at: dt.datetime | None = None
     #: Errors for the filters in the address that could not be parsed.
@@ -118,11 +142,11 @@ class Search:
         wrong: list[str] = []
         queues = None if seen is None else tuple(seen)
         if query.get("queue"):
-            chosen = int(query["queue"]) if _is_number(query["queue"], 2**31) else None
+            chosen = int(query["queue"]) if is_number(query["queue"], 2**31) else None
             queues = (chosen,) if chosen and (queues is None or chosen in queues) else ()
         places = [place for place in Place if place.value == query.get("state")]
         attempts = query.get("attempts", "").strip()
-        if attempts and not _is_number(attempts, 2**31):
+        if attempts and not is_number(attempts, 2**31):
             wrong.append(_("Attempts must be a number."))
             attempts = ""
         spans: dict[str, Any] = {}
@@ -136,7 +160,7 @@ class Search:
             term = Term.of(word)
             if term is not None:
                 terms.append(term)
-            elif _is_number(word, 2**63):
+            elif is_number(word, 2**63):
                 ids.append(int(word))
             else:
                 wrong.append(
@@ -147,6 +171,7 @@ class Search:
         return cls(
             place=places[0] if places else None,
             archived=query.get("state") == ARCHIVED,
+            oldest=query.get("o") == "oldest",
             queues=queues,
             group=query.get("group", "").strip(),
             attempts=int(attempts or 0) if places or query.get("state") == ARCHIVED else 0,
@@ -164,31 +189,59 @@ class Search:
     @property
     def is_filtered(self) -> bool:
         """Whether the search has filters that no index serves."""
-        return bool(self.group or self.attempts or self.older or self.newer or self.terms)
+        given = (self.group, self.attempts, self.older, self.newer, self.terms, self.ids)
+        return any(given) or self.place in (Place.COMPLETED, Place.CANCELLED)
 
-    def find(self, limit: int, after: Found | None = None, *, using: str) -> list[Found]:
-        """The first ``limit`` messages after ``after``, in list order."""
+    def find(
+        self, limit: int, after: Found | None = None, *, using: str, look: int | None = None
+    ) -> Looked:
+        """The first ``limit`` messages after ``after``, in list order.
+
+        Arguments:
+            look: test at most so many messages against filters without an index; None: ``LOOK``.
+        """
         sql, params = self._sql(limit, after)
-        rows = _fetch(f"SELECT queue_id, key::text, id FROM ({sql}) f", params, using)
-        return [Found(queue_id, key or "", pk) for queue_id, key, pk in rows]
+        params["look"] = look or params["look"]
+        found: list[Found] = []
+        text = f"SELECT queue_id, key::text, id, matches, ends FROM ({sql}) f"
+        for queue_id, key, pk, matches, ends in rows(text, params, using=using):
+            place = Found(queue_id, key or "", pk)
+            if matches:
+                found.append(place)
+            if ends or len(found) == limit:
+                return Looked(found, place if ends else None, params["look"])
+        return Looked(found, None, params["look"])
 
     def count(self, limit: int, *, using: str) -> int:
-        """The number of messages, at most ``limit``."""
+        """The number of messages, at most ``limit``. Counts no further than one look."""
         sql, params = self._sql(limit, None, ordered=False)
-        [(count,)] = _fetch(f"SELECT count(*) FROM ({sql}) f", params, using)
+        [(count,)] = rows(f"SELECT count(*) FROM ({sql}) f WHERE matches", params, using=using)
+        return int(count)
+
+    def searched(self, *, using: str) -> int | None:
+        """About how many messages there are to search; None if no statistics tell."""
+        if self.place in LIVE:
+            return None
+        params = {"queues": self._params["queues"]}
+        [(count,)] = ask("lists/kept_count", params, using=using, table=self._table)
         return int(count)
 
     def extents(self, *, using: str) -> dict[int, Extent]:
         """The number of messages and the highest id, by queue."""
-        sql, params = self._sql(MOST, None, ordered=False)
-        text = f"SELECT queue_id, count(*), max(id) FROM ({sql}) f GROUP BY 1 ORDER BY 1"
-        return {pk: Extent(*rest) for pk, *rest in _fetch(text, params, using)}
+        found = self._of_all("count(*), max(id)", self, using)
+        return {pk: Extent(*rest) for pk, *rest in found}
 
     def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
         """The ids of the messages that existed at ``asked_at``, by queue."""
-        sql, params = replace(self, asked_at=asked_at)._sql(MOST, None, ordered=False)
-        text = f"SELECT queue_id, array_agg(id ORDER BY id) FROM ({sql}) f GROUP BY 1"
-        return dict(_fetch(text, params, using))
+        search = replace(self, asked_at=asked_at)
+        return dict(self._of_all("array_agg(id ORDER BY id)", search, using))
+
+    @staticmethod
+    def _of_all(what: str, search: Search, using: str) -> list[tuple[Any, ...]]:
+        sql, params = search._sql(MOST, None, ordered=False)
+        params["look"] = MOST
+        sql = f"SELECT queue_id, {what} FROM ({sql}) f WHERE matches GROUP BY 1 ORDER BY 1"
+        return rows(sql, params, using=using)
 
     def as_query(self) -> dict[str, str]:
         """The query parameters of the list with this search."""
@@ -211,17 +264,10 @@ class Search:
 
     # SQL
 
-    def _sql(
-        self, limit: int, after: Found | None, *, ordered: bool = True
-    ) -> tuple[str, dict[str, Any]]:
-        after = after or Found(0, "", _LOWEST if self.place in LIVE else _HIGHEST)
-        params: dict[str, Any] = {
-            "limit": limit,
-            "look": LOOK if self.is_filtered or self.ids is not None else max(limit, SCAN),
+    @property
+    def _params(self) -> dict[str, Any]:
+        return {
             "queues": None if self.queues is None else list(self.queues),
-            "after_queue": after.queue_id,
-            "after_key": after.key or None,
-            "after_id": after.pk,
             "group": self.group or None,
             "attempts": self.attempts,
             "older": self.older,
@@ -229,61 +275,81 @@ class Search:
             "ids": None if self.ids is None else list(self.ids),
             "asked_at": self.asked_at,
         }
-        inner = []  # conditions on s, the message's row in the table of its place
+
+    @property
+    def _table(self) -> str:
+        return "pgqueue_archive" if self.archived or self.place in ENDED else "pgqueue_message"
+
+    def _sql(
+        self, limit: int, after: Found | None, *, ordered: bool = True
+    ) -> tuple[str, dict[str, Any]]:
+        """A statement whose rows are (queue_id, key, id, matches, ends), and its values."""
+        backwards = self.place not in LIVE and not self.oldest
+        after = after or Found(0, "", _HIGHEST if backwards else _LOWEST)
+        params: dict[str, Any] = {
+            **self._params,
+            "limit": limit,
+            "look": LOOK if self.is_filtered else max(limit, SCAN),
+            "after_queue": after.queue_id,
+            "after_key": after.key or None,
+            "after_id": after.pk,
+        }
+        conditions = []  # on s, the message's row in the table of its place
         if self.ids is not None:
-            inner.append("s.id = ANY(%(ids)s::bigint[])")
+            conditions.append("s.id = ANY(%(ids)s::bigint[])")
         if self.attempts:
-            inner.append("s.attempts >= %(attempts)s")
+            conditions.append("s.attempts >= %(attempts)s")
         if self.older is not None:
-            inner.append("s.enqueued_at <= statement_timestamp() - %(older)s::interval")
+            conditions.append("s.enqueued_at <= statement_timestamp() - %(older)s::interval")
         if self.newer is not None:
-            inner.append("s.enqueued_at >= statement_timestamp() - %(newer)s::interval")
+            conditions.append("s.enqueued_at >= statement_timestamp() - %(newer)s::interval")
         if self.asked_at is not None:
-            ended = self.archived or self.place in ENDED
-            entered = "archived_at" if ended else "enqueued_at"
-            inner.append(f"s.{entered} <= %(asked_at)s")
-        outer: list[str] = []  # conditions on m, the message
-        if self.group:
-            (inner if self.place in LIVE else outer).append(
-                f"{'s' if self.place in LIVE else 'm'}.group_key = %(group)s"
-            )
+            entered = "archived_at" if self._table == "pgqueue_archive" else "enqueued_at"
+            conditions.append(f"s.{entered} <= %(asked_at)s")
+        if self.place in (Place.COMPLETED, Place.CANCELLED):
+            conditions.append(f"s.state = '{self.place.name}'")
+        outer: list[str] = []  # on m, the message
+        if self.group and self._table == "pgqueue_archive":
+            outer.append("m.group_key = %(group)s")
+        elif self.group:
+            conditions.append("s.group_key = %(group)s")
         for number, term in enumerate(self.terms):
             sql, values = term.condition(number)
             outer.append(sql)
             params |= values
         if self.place is not None and self.place in LIVE:
-            conditions = [*inner, *self._of_message("q.id", outer)]
+            conditions += self._of_message("q.id", outer)
             return listed(self.place, conditions, ordered=ordered), params
-        return self._kept(inner, outer), params
+        conditions += self._of_message("s.queue_id", outer)
+        return self._kept(conditions, backwards), params
 
-    def _kept(self, inner: list[str], outer: list[str]) -> str:
-        """SQL for archived messages, or for all messages, the newest first."""
-        if self.place is None and not self.archived:
-            columns = "id, queue_id, enqueued_at, group_key, NULL::timestamptz AS archived_at"
-            table = "pgqueue_message"
-        else:
-            columns = "id, queue_id, enqueued_at, archived_at, attempts, state"
-            table = "pgqueue_archive"
-            if self.place not in (None, Place.FAILED):
-                inner = [*inner, f"s.state = '{self.place.name}'"]
-        only = "true"
+    def _kept(self, conditions: list[str], backwards: bool) -> str:
+        """SQL for archived messages, or for all messages."""
+        only, key, order = ["true"], "NULL::text", ["id"]
+        if self.place is Place.FAILED:  # its index finds them at any age, the last to fail first
+            only, key, order = ["state = 'FAILED'"], "archived_at", ["archived_at", "id"]
         if self.queues is not None:
-            only = "queue_id = ANY(%(queues)s::int[])"
-            if len(self.queues) == 1:
-                only = f"queue_id = {int(self.queues[0])}"  # so that only its partition is planned
+            only.append(
+                f"queue_id = {int(self.queues[0])}"  # so that only its partition is planned
+                if len(self.queues) == 1
+                else "queue_id = ANY(%(queues)s::int[])"
+            )
         if self.ids is not None:
-            only += " AND id = ANY(%(ids)s::bigint[])"
+            only.append("id = ANY(%(ids)s::bigint[])")
         if self.place is Place.FAILED:
-            only += " AND state = 'FAILED'"  # so that its index finds them at any age
-        conditions = [*inner, *self._of_message("s.queue_id", outer)]
-        look = f"{LOOK}" if conditions else "%(limit)s"
-        return (
-            f"SELECT s.queue_id, NULL::text AS key, s.id FROM (SELECT {columns} FROM {table} "
-            f"WHERE {only} AND id < %(after_id)s ORDER BY id DESC "
-            f"LIMIT (SELECT {look}::bigint)) s "
-            f"WHERE {' AND '.join(conditions) or 'true'} ORDER BY s.id DESC "
-            f"LIMIT (SELECT %(limit)s::bigint)"
-        )
+            start = "'infinity'" if backwards else "'-infinity'"
+            last = f"coalesce(%(after_key)s::timestamptz, {start}), %(after_id)s"
+        else:
+            last = "%(after_id)s"
+        only.append(f"({', '.join(order)}) {'<' if backwards else '>'} ({last})")
+        names = {
+            "table": self._table,
+            "conditions": " AND ".join(conditions) or "true",
+            "key": key,
+            "only": " AND ".join(only),
+            "order": ", ".join(f"{each} {'DESC' if backwards else 'ASC'}" for each in order),
+        }
+        return compose("lists/kept", names, __package__)
 
     def _of_message(self, queue: str, conditions: list[str]) -> list[str]:
         if not conditions:
@@ -301,35 +367,21 @@ class Backlog:
     queue_id: int
 
     def extents(self, *, using: str) -> dict[int, Extent]:
-        found = [each.get(self.queue_id) for each in (s.extents(using=using) for s in self._parts)]
-        there = [extent for extent in found if extent]
-        if not there:
-            return {}
-        highest = max(extent.highest for extent in there)
-        return {self.queue_id: Extent(sum(extent.number for extent in there), highest)}
+        [(number, highest)] = self._ask("count(*), max(id)", None, using)
+        return {self.queue_id: Extent(number, highest)} if number else {}
 
     def gather(self, asked_at: dt.datetime, *, using: str) -> dict[int, list[int]]:
-        # A set, since a message can move to another place between two queries.
-        ids = {
-            pk
-            for each in self._parts
-            for pk in each.gather(asked_at, using=using).get(self.queue_id, [])
-        }
-        return {self.queue_id: sorted(ids)[:MOST]}
+        [(ids,)] = self._ask("coalesce(array_agg(id ORDER BY id), '{}')", asked_at, using)
+        return {self.queue_id: ids}
 
     def as_query(self) -> dict[str, str]:
         return {}
 
-    @property
-    def _parts(self) -> list[Search]:
-        return [Search(place=place, queues=(self.queue_id,)) for place in LIVE]
+    def _ask(self, what: str, asked_at: dt.datetime | None, using: str) -> list[tuple[Any, ...]]:
+        params = {"queue": self.queue_id, "asked_at": asked_at, "most": MOST}
+        return ask("lists/backlog", params, using=using, what=what)
 
 
-def _fetch(sql: str, params: dict[str, Any], using: str) -> list[tuple[Any, ...]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql, params)
-        return list(cursor.fetchall())
-
-
-def _is_number(text: str, below: int) -> bool:
+def is_number(text: str, below: int) -> bool:
+    """Whether a text is a whole number, zero or more, in ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < below

@@ -1,30 +1,39 @@
-"""The timeline of a message: its steps, and how long each took."""
+"""The timeline of a message: when it was sent, its attempts, its end or its next step."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.utils.dateparse import parse_datetime
-from django.utils.html import format_html, format_html_join
-from django.utils.timezone import is_naive, make_naive, now
+from django.utils.html import format_html
+from django.utils.timezone import is_naive, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_pgqueue.admin.places import Place, Standing
-from django_pgqueue.admin.wording import lapse, moment, visible
-from django_pgqueue.models import ArchivedMessage, Message
+from django_pgqueue.admin.places import Place, Standing, Surroundings
+from django_pgqueue.admin.why import process_name
+from django_pgqueue.models import ArchivedMessage, Attempt, Message
+from django_pgqueue.templatetags.pgqueue_admin import (
+    cut,
+    lapse,
+    number,
+    seconds_since,
+    visible,
+)
 from django_pgqueue.types import State
+from django_pgqueue.wording import age
 
-__all__ = ["DeadLetter", "dead_letter", "drawn", "steps"]
+__all__ = ["HEADER", "DeadLetter", "Life", "Step", "dead_letter"]
 
 HEADER = "x-dead-letter"
 
 _ENDS = {
-    State.COMPLETED: gettext_lazy("Completed, after running"),
-    State.FAILED: gettext_lazy("Failed for good, after running"),
+    State.COMPLETED: gettext_lazy("Completed"),
+    State.FAILED: gettext_lazy("Failed for good"),
     State.CANCELLED: gettext_lazy("Cancelled"),
 }
 
@@ -34,7 +43,9 @@ class Step(NamedTuple):
 
     at: dt.datetime
     text: str
-    lasted: float | None = None  # seconds since the previous step
+    look: str = ""  # "bad" for a failure, "next" for the next step
+    error: str = ""
+    traceback: str = ""
 
 
 class DeadLetter(NamedTuple):
@@ -81,86 +92,155 @@ def dead_letter(headers: Any) -> DeadLetter | None:
     )
 
 
-def steps(
-    message: Message,
-    standing: Standing | None,
-    outcome: ArchivedMessage | None,
-    died: DeadLetter | None,
-) -> Iterator[Step]:
-    """The history of a message, in order, and its next step."""
-    sent = message.enqueued_at
-    if died is not None and died.died_at is not None:
+@dataclass
+class Life:
+    """A message with its state, its outcome and its attempts, to make its timeline."""
+
+    message: Message
+    standing: Standing | None
+    outcome: ArchivedMessage | None
+    died: DeadLetter | None
+    attempts: Sequence[Attempt]
+    around: Surroundings
+    link: Callable[[int, int], str]  # to a message, by its id and its queue's
+
+    def steps(self) -> list[Step]:
+        """The history of the message, in order, and its next step."""
+        past = sorted(self._past(), key=lambda step: step.at)
+        return [*past, *self._end()]
+
+    @property
+    def _readable_at(self) -> dt.datetime:
+        """When it could be read first."""
+        sent, scheduled = self.message.enqueued_at, self.message.scheduled_at
+        return sent if scheduled is None else max(sent, scheduled)
+
+    def _past(self) -> Iterator[Step]:
+        message, died = self.message, self.died
+        yield from self._attempts()
+        if died is not None and died.died_at is not None:
+            yield from self._death(died, died.died_at)
+        else:
+            yield Step(message.enqueued_at, self._origin() or _("Sent"))
+        delay = _between(message.enqueued_at, message.scheduled_at) or 0
+        if message.scheduled_at is not None and delay > 0 < seconds_since(message.scheduled_at):
+            yield Step(message.scheduled_at, _("The delay of %s ended") % lapse(delay))
+        yield from self._deliveries()
+
+    def _origin(self) -> str:
+        """Who sent the message, as far as its headers say."""
+        headers = self.message.headers if isinstance(self.message.headers, dict) else {}
+        schedule, original = headers.get("x-schedule"), headers.get("x-replay-of")
+        if isinstance(schedule, dict) and isinstance(schedule.get("name"), str):
+            return _("Sent by the schedule %s") % visible(schedule["name"])
+        if isinstance(original, int) and 0 < original < 2**63:
+            return format_html(
+                _("Sent again, a copy of message {}"), self.link(original, self.message.queue_id)
+            )
+        return ""
+
+    def _death(self, died: DeadLetter, died_at: dt.datetime) -> Iterator[Step]:
+        """The steps of a dead letter in its source queue, and its move to this one."""
         source = visible(died.source or "") or _("its queue")
         if died.sent_at is not None:
             yield Step(died.sent_at, _("Sent to %s") % source)
-        number = died.deliveries
-        after = ngettext(" after %s delivery", " after %s deliveries", number or 0)
-        times = after % number if number else ""
-        yield Step(
-            died.died_at,
-            _("Failed for good in %(queue)s%(times)s: a dead letter")
-            % {"queue": source, "times": times},
-            _between(died.sent_at, died.died_at),
-        )
-        if (_between(died.died_at, sent) or 0) > 0:
-            yield Step(sent, _("Sent to %s") % message.queue, _between(died.died_at, sent))
-    else:
-        yield Step(sent, _("Sent"))
-    readable = sent
-    if message.scheduled_at is not None and message.scheduled_at > sent:
-        readable = message.scheduled_at
-        yield Step(readable, _("Delayed until then"), _between(sent, readable))
-    told: Any = standing or outcome
-    first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
-    read_ct = getattr(told, "read_ct", 0)
-    if first is not None:
-        yield Step(first, _("First read, after waiting"), _between(readable, first))
-    if last is not None and read_ct > 1:
-        yield Step(last, _("Delivery %s") % read_ct, _between(first, last))
-    if outcome is not None and standing is None:
-        yield Step(
-            outcome.archived_at,
-            str(_ENDS[State(outcome.state)]),
-            _between(last, outcome.archived_at),
-        )
-    elif standing is not None and standing.vt is not None:
-        yield _next(standing)
+        number_of = died.deliveries
+        after = ngettext(" after %s delivery", " after %s deliveries", number_of or 0)
+        told = {"queue": source, "times": after % number(number_of) if number_of else ""}
+        text = _("Failed for good in %(queue)s%(times)s: a dead letter") % told
+        yield Step(died_at, text, "bad", *self._error(died.error))
+        if (_between(died_at, self.message.enqueued_at) or 0) > 0:
+            yield Step(self.message.enqueued_at, _("Sent to %s") % self.message.queue)
+
+    def _deliveries(self) -> Iterator[Step]:
+        """The first and the last delivery. Steps of failed attempts have the others."""
+        told: Any = self.standing or self.outcome
+        first, last = (getattr(told, f"{name}_read_at", None) for name in ("first", "last"))
+        read_ct, ran = getattr(told, "read_ct", 0), getattr(told, "attempts", 0)
+        if first is not None:
+            waited = lapse(_between(self._readable_at, first) or 0)
+            yield Step(first, _("First delivery after %s") % waited)
+        if last is not None and read_ct > 1:
+            yield Step(last, _("Delivery %s") % number(read_ct))
+        under_way = self.standing is not None and self.standing.place is Place.IN_FLIGHT
+        if last is not None and (silent := read_ct - ran - under_way) > 0 and self.outcome is None:
+            text = ngettext(
+                "%s delivery ended without an outcome: its lease ran out",
+                "%s deliveries ended without an outcome: their leases ran out",
+                silent,
+            )
+            yield Step(last, text % number(silent), "bad")
+
+    def _attempts(self) -> Iterator[Step]:
+        """The failed attempts; a traceback that repeats the one before is left out."""
+        told: Any = self.standing or self.outcome
+        starts = {
+            getattr(told, "attempts", 0): getattr(told, "last_read_at", None),
+            1: getattr(told, "first_read_at", None),
+        }
+        before = ""
+        for each in self.attempts:
+            words = {
+                "number": number(each.attempt),
+                "process": process_name(each.process_id, self.around) if each.process_id else "",
+            }
+            text = _("Attempt %(number)s failed") % words
+            if words["process"]:
+                text = _("Attempt %(number)s failed on %(process)s") % words
+            lasted = _between(starts.get(each.attempt), each.at)
+            if lasted is not None and lasted >= 0:
+                text += _(" after %s") % lapse(lasted)
+            # An attempt is stored a moment after the move to the dead-letter queue.
+            died_at = (self.died and self.died.died_at) or each.at
+            at = min(each.at, died_at) if 0 <= (_between(died_at, each.at) or 0) < 5 else each.at
+            error = f"{each.error_class.rpartition('.')[2]}: {each.message}"
+            if each.traceback and each.traceback == before:
+                yield Step(at, text + _(" with the same error"), "bad")
+            else:
+                yield Step(at, text, "bad", cut(error, 500), each.traceback)
+            before = each.traceback
+
+    def _end(self) -> Iterator[Step]:
+        outcome, standing = self.outcome, self.standing
+        if outcome is not None and standing is None:
+            text, look = str(_ENDS[State(outcome.state)]), ""
+            if outcome.state == State.FAILED:
+                look = "bad"
+            ran = _between(outcome.last_read_at, outcome.archived_at)
+            if ran is not None and outcome.state != State.CANCELLED:
+                text += _(" after running for %s") % lapse(ran)
+            yield Step(outcome.archived_at, text, look, *self._error(outcome.error))
+        elif standing is not None and standing.vt is not None:
+            yield _next(standing, standing.vt)
+
+    def _error(self, error: str | None) -> tuple[str, str]:
+        """An error's first line and its traceback; empty if the step of an attempt has them."""
+        if not error:
+            return "", ""
+        ends = (each.traceback.rstrip().rpartition("\n")[2] for each in self.attempts)
+        if any(end and end in error for end in ends):
+            return "", ""
+        return cut(error.strip().partition("\n")[0], 500), error if "\n" in error.strip() else ""
 
 
-def _next(standing: Standing) -> Step:
+def _next(standing: Standing, vt: dt.datetime) -> Step:
     """The next step, or the overdue one."""
-    vt = standing.vt
-    assert vt is not None
-    ahead = (vt - _now(vt)).total_seconds()
+    past = seconds_since(vt)
     if standing.place is Place.IN_FLIGHT:
-        return Step(vt, _("In flight: the lease ends then, in"), ahead)
+        return Step(vt, _("In flight: the lease ends in %s") % age(-past), "next")
     if standing.place is Place.DUE:
-        if standing.leased:
-            return Step(vt, _("The lease ran out; readable since"), -ahead)
-        return Step(vt, _("The delay was over; readable since"), -ahead)
-    if ahead > 0:
-        return Step(vt, _("Readable then, in"), ahead)
-    return Step(vt, _("Waits behind another message of its group since"), -ahead)
-
-
-def drawn(found: list[Step]) -> str:
-    """The steps as an HTML list."""
-    rows = format_html_join(
-        "",
-        "<li><time>{}</time> {} <b>{}</b></li>",
-        (
-            (moment(step.at), step.text, "" if step.lasted is None else lapse(step.lasted))
-            for step in found
-        ),
-    )
-    return format_html('<ol class="pgqueue-timeline">{}</ol>', rows)
+        text = (
+            _("The lease ran out; readable for %s")
+            if standing.leased
+            else _("The delay is over; readable for %s")
+        )
+        return Step(vt, text % age(past), "next")
+    if past < 0:
+        return Step(vt, _("Readable in %s") % age(-past), "next")
+    return Step(vt, _("Waits behind another message of its group"), "next")
 
 
 def _between(first: dt.datetime | None, second: dt.datetime | None) -> float | None:
     if first is None or second is None or is_naive(first) != is_naive(second):
         return None
     return (second - first).total_seconds()
-
-
-def _now(like: dt.datetime) -> dt.datetime:
-    return dt.datetime.now() if is_naive(like) else now()

@@ -9,13 +9,12 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import places
-from django_pgqueue.admin.overview import seconds_since
 from django_pgqueue.admin.places import MOST_COUNTED, Place, Standing, Surroundings
-from django_pgqueue.admin.wording import cut, moment, visible
 from django_pgqueue.models import Message
+from django_pgqueue.templatetags.pgqueue_admin import cut, number, seconds_since, visible, when
 from django_pgqueue.wording import age
 
-__all__ = ["why"]
+__all__ = ["process_name", "why"]
 
 
 def why(
@@ -23,22 +22,31 @@ def why(
     standing: Standing,
     around: Surroundings,
     link: Callable[[int, int], str],
+    *,
+    is_dead_letter: bool,
 ) -> str:
     """The reasons, as HTML; ``link`` makes a link to a message from its id and its queue's."""
-    reasons = _reasons(message, standing, around, link)
+    reasons = _reasons(message, standing, around, link, is_dead_letter)
     return format_html_join("; ", "{}", ((each,) for each in reasons))
 
 
 def _reasons(
-    message: Message, standing: Standing, around: Surroundings, link: Callable[[int, int], str]
+    message: Message,
+    standing: Standing,
+    around: Surroundings,
+    link: Callable[[int, int], str],
+    is_dead_letter: bool,
 ) -> Iterator[str]:
     queue = message.queue
     if standing.place is Place.IN_FLIGHT:
-        read_at = standing.last_read_at or message.enqueued_at
-        yield _("In flight for %s") % age(seconds_since(read_at))
+        yield _in_flight(message, standing, around)
+        if around.error is not None:
+            yield format_html(_("the last attempt failed: {}"), _error(around.error))
         return
     if queue.paused:
         yield _("%s is paused") % queue
+    elif not around.has_consumer and is_dead_letter:
+        yield _("A dead letter: it stays here until it is redriven or deleted")
     elif not around.has_consumer:
         yield _("No consumer of %s is alive") % queue
     if standing.place is Place.WAITING:
@@ -46,9 +54,26 @@ def _reasons(
     elif standing.place is Place.DELAYED:
         yield _delay(standing, around)
     elif around.error is not None:
-        yield _("Readable again, after: %s") % _first_line(around.error)
-    elif not queue.paused:
+        yield format_html(_("Readable again after {}"), _error(around.error))
+    elif not queue.paused and around.has_consumer:
         yield _("Readable: the next free consumer takes it")
+
+
+def _in_flight(message: Message, standing: Standing, around: Surroundings) -> str:
+    told: dict[str, Any] = {
+        "age": age(seconds_since(standing.last_read_at or message.enqueued_at)),
+        "count": number(standing.read_ct),
+        "most": number(message.queue.max_deliveries),
+    }
+    if standing.holder is None:
+        return _("In flight for %(age)s, delivery %(count)s of at most %(most)s") % told
+    told["process"] = process_name(standing.holder, around)
+    return _("In flight for %(age)s on %(process)s, delivery %(count)s of at most %(most)s") % told
+
+
+def process_name(pk: int, around: Surroundings) -> str:
+    """The name of a process that held the message, or its id once its row is gone."""
+    return around.processes.get(str(pk)) or _("process %s") % pk
 
 
 def _waits(
@@ -58,16 +83,14 @@ def _waits(
     before = around.waiting_before + (around.head is not None)
     more = around.waiting_before >= MOST_COUNTED
     told: dict[str, Any] = {
-        "number": f"{MOST_COUNTED:,}+" if more else f"{before + 1:,}",
+        "number": f"{number(MOST_COUNTED)}+" if more else number(before + 1),
         "group": visible(message.group_key or ""),
     }
     if around.head is None:
-        yield _("Number %(number)s in group %(group)s, which the next read begins") % told
+        yield _("Number %(number)s in group %(group)s, whose first message is ready") % told
         return
-    found = Message.objects.using(message.queue.alias).filter(
-        pk=around.head, queue_id=message.queue_id
-    )
-    standing = places.standing(list(found), using=message.queue.alias).get(around.head)
+    head = Message(pk=around.head, queue=message.queue, group_key=message.group_key)
+    standing = places.standing([head], using=message.queue.alias).get(around.head)
     state = str(standing.place) if standing else ""
     if standing and standing.place is Place.IN_FLIGHT and standing.last_read_at:
         state = _("in flight for %s") % age(seconds_since(standing.last_read_at))
@@ -80,14 +103,16 @@ def _waits(
 
 
 def _delay(standing: Standing, around: Surroundings) -> str:
-    at = moment(standing.vt)
+    assert standing.vt is not None
+    told: dict[str, Any] = {"at": when(standing.vt), "age": age(-seconds_since(standing.vt))}
     if standing.read_ct == 0:
-        return _("Scheduled for %s") % at
+        return format_html(_("Scheduled for {at} (in {age})"), **told)
     if around.error is None:
-        return _("Tried again at %s") % at
-    told = {"moment": at, "error": _first_line(around.error)}
-    return _("Tried again at %(moment)s, after: %(error)s") % told
+        return format_html(_("Delivered again at {at} (in {age})"), **told)
+    return format_html(
+        _("Delivered again at {at} (in {age}), after {error}"), **told, error=_error(around.error)
+    )
 
 
-def _first_line(error: str) -> str:
-    return cut(error.strip().partition("\n")[0], 200)
+def _error(error: str) -> str:
+    return format_html("<code>{}</code>", cut(error.strip().partition("\n")[0], 200))

@@ -1,6 +1,6 @@
--- Messages and their outcomes. Both tables are append-only and partitioned by queue. A message's
--- row is never updated: the tables of live.sql hold its state. Columns are ordered by alignment,
--- widest first.
+-- Messages and their outcomes, partitioned by queue. A message's row is never updated: the tables of
+-- live.sql hold its state. Of an outcome's row only the column failure is updated. Columns are ordered
+-- by alignment, widest first.
 
 -- Limits on values, as domains: a session caches a domain's check, but reads a table's CHECKs for
 -- each INSERT (2 us instead of 13 us per send).
@@ -32,7 +32,10 @@ CREATE TABLE pgqueue_message (
     scheduled_at pgqueue_time,
     -- The sending transaction. bigint, not xid8: PostgreSQL 15 has no BRIN operator class for it.
     enqueued_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
+    -- In dead letters only: the kind of the failure (engine/errors.sql), and the source queue.
+    failure bigint,
     queue_id integer NOT NULL,
+    source_id integer,
     priority pgqueue_priority NOT NULL DEFAULT 0,
     group_key pgqueue_key,
     dedup_key pgqueue_key,
@@ -66,6 +69,8 @@ CREATE TABLE pgqueue_archive (
     archived_at timestamptz NOT NULL DEFAULT statement_timestamp(),
     -- The archiving transaction.
     archive_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
+    -- In failed messages only: the kind of the failure. NULL after the message was sent again.
+    failure bigint,
     queue_id integer NOT NULL,
     read_ct integer NOT NULL,
     attempts integer NOT NULL,
@@ -78,8 +83,11 @@ CREATE TABLE pgqueue_archive (
 CREATE INDEX pgqueue_archive_xid_idx ON pgqueue_archive
     USING brin (archive_xid) WITH (autosummarize = on);
 
--- Failed messages are looked for at any age, among many that completed.
-CREATE INDEX pgqueue_archive_failed_idx ON pgqueue_archive (id) WHERE state = 'FAILED';
+-- Index-only scans list and group failed messages and dead letters of any age.
+CREATE INDEX pgqueue_archive_failed_idx ON pgqueue_archive (archived_at, id) INCLUDE (failure, queue_id)
+    WHERE state = 'FAILED';
+CREATE INDEX pgqueue_message_dead_idx ON pgqueue_message (enqueued_at, id)
+    INCLUDE (failure, source_id, queue_id) WHERE headers ? 'x-dead-letter';
 
 -- Reverse
 

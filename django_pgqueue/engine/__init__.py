@@ -1,41 +1,41 @@
-"""The queue itself: SQL, and the decisions around it. Imports no Django.
+"""The operations on queues, in SQL and Python, without Django.
 
-Each folder is one behaviour, its Python beside its .sql:
+Each folder has the Python and the .sql of one kind of operation:
 
 ========  ==============================================================================
 send      put messages into a queue
-read      lease messages, by groups too, look at them, take them for good
-settle    write the outcome of a message: archive, delete, retry, fail, a new timeout
+read      lease messages, one by one or in groups; peek and pop
+settle    write the outcome of a message: archive, delete, retry, fail, set its timeout
 leases    batch leases: one row for messages that one read leased together
 groups    FIFO groups: which message is at the head of each
-redrive   dead letters and archived messages, back to work
-metrics   how much a queue holds
+redrive   send dead letters and archived messages again
+metrics   message counts and ages
 ========  ==============================================================================
 
-``places.sql`` defines where a message stands, in parts that other statements include.
+``places.sql`` defines the states that are counted and shown, and ``errors.sql`` which errors are
+alike. Other statements include their parts.
 
 An operation is a function whose first argument is an open queue
-(:class:`django_pgqueue.engine.queue.OpenQueue`): it runs one statement, or a few, and returns
-rows by name (:mod:`django_pgqueue.engine.rows`). The queue's *runner* says how a statement runs,
-and what a transaction is (:mod:`django_pgqueue.engine.runner`).
+(:class:`django_pgqueue.engine.queue.OpenQueue`). It runs one or a few statements and returns named
+tuples (:mod:`django_pgqueue.engine.rows`). The queue's *runner* runs statements and transactions
+(:mod:`django_pgqueue.engine.runner`).
 :class:`django_pgqueue.models.BoundQueue` has a method for each; ``Message.objects`` and the async
 twins are made of its methods.
 
 Rules for the SQL, each from a plan that went wrong; statements cite them by number:
 
-P1  A value that decides how much is read is written as a scalar subquery: ``LIMIT (SELECT
-    %(qty)s)``. A planner that sees the value plans anew for each, or sorts everything for the first
-    few rows.
-P2  Rows are changed by ``ctid = ANY(ARRAY(SELECT ctid …))``: a join could be planned as a hash over
-    the whole table.
-P3  ``queue_id + 0``, where the id is known, leaves the planner only the index led by id: the one
-    led by queue_id would read all of the queue.
-P4  A list of values is hidden in ``ARRAY(SELECT unnest(…))``, or the planner plans for its length.
-P5  ``LATERAL (… OFFSET 0)`` looks rows up one by one, by the index: for a join the planner reads
-    all of a partition that has no statistics yet.
-P6  Existence is asked for in the order of an index with ``LIMIT 1``: EXISTS may be planned as a
-    scan that hopes to find a row early.
-P7  ``(… IN (SELECT …)) IS TRUE`` is a look-up in a hash, and never a join.
+P1  A limit is a scalar subquery: ``LIMIT (SELECT %(qty)s)``. A planner that sees the value makes a
+    plan for each, sorts all rows for the first few, or scans those of other queues.
+P2  Rows are changed by ``ctid = ANY(ARRAY(SELECT ctid …))``: a join may become a hash over the
+    whole table.
+P3  ``queue_id + 0``, where the id is known, makes the planner use the index on id: the one on
+    queue_id would scan the whole queue.
+P4  A list is wrapped in ``ARRAY(SELECT unnest(…))``: its length must not change the plan.
+P5  ``LATERAL (… OFFSET 0)`` looks up each row by the index: for a join the planner scans a
+    partition that has no statistics yet.
+P6  Existence is tested by an index's order and ``LIMIT 1``: EXISTS may become a scan that expects
+    to find a row early.
+P7  ``(… IN (SELECT …)) IS TRUE`` is always a hash look-up, never a join.
 """
 
 from __future__ import annotations

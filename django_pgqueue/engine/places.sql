@@ -1,19 +1,19 @@
--- Where a message in a queue stands: its place. Statements include these parts, so that every
--- count, list and page means the same by a word.
+-- The places where a message can stand. Statements include these parts, so that all counts, lists and
+-- pages agree.
 --
--- ready      may be read, and never was: a row of ready, or the first of a group without a head
--- due        may be read again, its lease or its delay is over: a row of deferred or lease
--- in_flight  leased: a row of lease, or of deferred in the state PROCESSING
+-- ready      readable, and never read: a row of ready, or the first of a group without a head
+-- due        readable again, its lease or delay is over: a row of deferred or lease
+-- in_flight  leased: a row of lease, or a row of deferred in the state PROCESSING
 -- delayed    readable from vt on: any other row of deferred, or the first of a group without a head
 -- waiting    behind another message of its FIFO group: any other row of waiting
 --
--- Conditions are on the columns vt and state of deferred or pgqueue_live. A row of lease has no state:
--- it is PROCESSING.
+-- The conditions are on the columns vt and state of deferred or pgqueue_live. A row of lease has no
+-- state column: it counts as PROCESSING.
 
--- {places/due}: with the index (queue_id, vt)
+-- {places/due}: served by the index (queue_id, vt)
 vt <= statement_timestamp()
 
--- {places/not_due}: with the same index
+-- {places/not_due}: served by the same index
 vt > statement_timestamp()
 
 -- {places/in_flight}
@@ -22,8 +22,8 @@ vt > statement_timestamp()
 -- {places/delayed}
 {places/not_due} AND state <> 'PROCESSING'
 
--- {places/first}: the first message of the group g.group_key in the queue {of}, and its place, where
--- the group has no head. P5.
+-- {places/first}: the first message of the group g.group_key in the queue {of}, with its place, if the
+-- group has no head. P5.
 SELECT w.*, CASE WHEN {places/not_due} THEN 'delayed' ELSE 'ready' END AS place
 FROM (SELECT * FROM pgqueue_waiting WHERE queue_id = {of} AND group_key = g.group_key
       ORDER BY id LIMIT 1) w
@@ -38,6 +38,6 @@ FROM (SELECT DISTINCT group_key
             ORDER BY id LIMIT (SELECT {places/rechecks})) r) g
 CROSS JOIN LATERAL ({places/first}) f
 
--- {places/rechecks}: how many rechecks are looked at for groups without a head: those that one read
--- settles (groups/promote.sql)
+-- {places/rechecks}: how many rechecks are searched for groups without a head: as many as one read
+-- processes (groups/promote.sql)
 1000

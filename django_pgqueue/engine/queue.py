@@ -1,4 +1,4 @@
-"""An open queue: its id, its settings, and the database that its statements run in."""
+"""An open queue: its id, its settings, and the runner of its statements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNFLUSHED = "SELECT set_config('synchronous_commit', 'off', true)"
 
 @dataclass(frozen=True, eq=False)
 class OpenQueue:
-    """One queue as operations see it.
+    """The queue that an operation works on.
 
     ``find`` opens another queue of the same database by its name, and raises QueueNotFound.
     """
@@ -40,7 +40,7 @@ class OpenQueue:
 
     @property
     def alias(self) -> str:
-        """What errors call its database."""
+        """The name of its database in error messages."""
         return self.runner.alias
 
     @property
@@ -49,13 +49,12 @@ class OpenQueue:
         return ddl.own_table("pgqueue_message", self.id)
 
     def text(self, statement: str, /, **names: object) -> str:
-        """The text of a statement, as ``"read/read"``, as it runs now.
+        """The text of a statement, such as ``"read/read"``.
 
-        ``names`` are names in it besides those of the queue's own tables. A statement that only
-        moves leases includes ``{leases/unflushed}``: as a transaction of its own it commits without
-        waiting for the disk. A crash of the server may undo it; then the messages are delivered
-        again. The ack that follows flushes the lease, too. Each statement of an unlogged queue
-        commits in this way.
+        ``names`` are placeholders besides the queue's own tables. A statement that only changes
+        leases includes ``{leases/unflushed}``: outside a transaction it commits without waiting for
+        the disk. If the server crashes before the lease is on disk, the messages are delivered
+        again. All statements of an unlogged queue commit in this way.
         """
         alone = self.runner.alone
         names["own_transaction"] = "true" if alone else "false"
@@ -65,10 +64,10 @@ class OpenQueue:
     def run(
         self, statement: str, params: Mapping[str, Any] | None = None, /, **names: object
     ) -> Rows:
-        """Run a statement, and fetch its rows; ``params`` are the values in its text.
+        """Run a statement and return its rows, in the caller's transaction if there is one.
 
-        It is a transaction of its own, or part of the caller's. What runs for each message asks
-        ``runner`` itself, which is one call less.
+        ``params`` are the values in its text. Operations on single messages call ``runner``
+        directly, to save a function call.
         """
         return self.runner.run(self.text(statement, **names), params)
 
@@ -82,15 +81,15 @@ class OpenQueue:
             yield
 
     def refuse_transaction(self, operation: str) -> None:
-        """A lease is only one once it is committed. Raises TransactionRefused in a transaction."""
+        """Raise TransactionRefused in a transaction: a lease only holds once it is committed."""
         if not self.runner.may_lease:
             raise TransactionRefused(operation)
 
 
 def clear_lost(runner: Runner) -> None:
-    """Delete what a crash of the server left of the unlogged queues, before one is opened.
+    """Delete rows of messages that unlogged queues lost in a crash of the server.
 
-    A crash empties the partitions of an unlogged queue; the live tables, which all queues share,
-    still have rows of the lost messages.
+    A crash empties the partitions of an unlogged queue, but not the live tables, which all queues
+    share. Called before an unlogged queue is opened.
     """
     runner.run("SELECT pgqueue_clear_lost(id) FROM pgqueue_queue WHERE unlogged")

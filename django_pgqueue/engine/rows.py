@@ -1,4 +1,4 @@
-"""Rows of statements, by name."""
+"""The rows that statements return, as named tuples."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from django_pgqueue.types import Batch, Receipt, receipt_of
 
 __all__ = ["BLOCKED", "EXHAUSTED", "RECHECK", "Deliveries", "Delivery", "deliveries"]
 
-# Markers in the rows of read.sql that are no deliveries.
-#: This message was delivered as often as allowed.
+# Values of ``note`` in rows of read.sql that are not deliveries but work for the reader.
+#: The message has no deliveries left.
 EXHAUSTED = "exhausted"
-#: Messages are due that are not the head of their group.
+#: A message is due that is not the head of its group.
 BLOCKED = "blocked"
-#: Groups may have got a head, which could come before what is ready.
+#: Some groups may lack a head, and their next message may come before those that are ready.
 RECHECK = "recheck"
 
 
 class Delivery(NamedTuple):
-    """A message as a read brings it. Moments are in microseconds since 1970, which cost less than
-    dates; bodies and headers are JSON text."""
+    """A row of a statement that reads.
+
+    Bodies and headers are JSON text. Times are microseconds since 1970, which are fetched faster
+    than timestamps.
+    """
 
     note: str | None
     id: int
     read_ct: int
-    #: The moment of the read: with ``read_ct`` it tells this delivery from every other one.
+    #: When the message was read. Together with ``read_ct`` it identifies the delivery.
     read_at: int
     body: str | None
     headers: str | None
@@ -36,7 +39,7 @@ class Delivery(NamedTuple):
     attempts: int
     vt: int
     first_read_at: int | None
-    #: When the message was scheduled for, if it was delayed. Only some statements return it.
+    #: The end of the delay that the sender asked for. Only some statements return it.
     scheduled_at: dt.datetime | None = None
     #: The batch that shares one lease row with this message, if any.
     batch: Batch | None = None
@@ -47,12 +50,12 @@ class Delivery(NamedTuple):
 
 
 class Deliveries(list[Delivery]):
-    """What a read leased, and what it failed."""
+    """The messages that a read leased."""
 
-    #: Messages that had been delivered as often as allowed.
+    #: The receipts of messages that the read failed, because they had no deliveries left.
     exhausted: Sequence[Receipt] = ()
 
 
 def deliveries(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
-    """Rows of a statement that reads, by name."""
+    """Convert rows of a statement that reads."""
     return [Delivery(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""How a statement runs, and what a transaction is: the one thing that the engine is told."""
+"""How the engine runs statements and transactions: the interface to a connection."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PLAN_SECONDS = 10
 
 
 class Runner(Protocol):
-    """The database of a queue, in this thread: Django's connection to it, or psycopg's own."""
+    """This thread's connection to a queue's database: Django's, or a plain psycopg connection."""
 
-    #: Those of :mod:`django_pgqueue.settings`, as attributes.
+    #: An object with the settings of :mod:`django_pgqueue.settings` as attributes.
     settings: Any
 
     @property
     def alias(self) -> str:
-        """What errors call the database."""
+        """The name of the database in error messages."""
 
     @property
     def database(self) -> Hashable:
-        """Tells this database from another one: for what is remembered of it."""
+        """The key of this database in caches."""
 
     @property
     def session(self) -> psycopg.Connection[Any]:
@@ -38,35 +38,34 @@ class Runner(Protocol):
 
     @property
     def errors(self) -> AbstractContextManager[Any]:
-        """Inside it, errors of psycopg become those that the caller expects."""
+        """A context that converts psycopg's errors to those that the caller expects."""
 
     @property
     def alone(self) -> bool:
-        """Whether a statement that runs now is a transaction of its own."""
+        """Whether no transaction is open, so that a statement commits at once."""
 
     @property
     def may_lease(self) -> bool:
-        """Whether a lease taken now is committed at once, or stands for that in a test."""
+        """Whether a lease is committed at once. True in a test's transaction, too."""
 
     def run(self, text: str, params: Mapping[str, Any] | None = None) -> Rows:
-        """Run a statement, and fetch its rows."""
+        """Run a statement and return its rows."""
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A transaction for the block, or a savepoint in the one that there is."""
+        """A transaction, or a savepoint in the open one."""
 
 
 def dated(text: str) -> str:
-    """The statement with the ten seconds in which it runs: a prepared plan of earlier ones is not
-    found.
+    """Append a comment to the statement that changes every ten seconds, so that its plan expires.
 
-    A plan made while the tables were empty reads all of them once they are full. To keep it for one
-    second made the server plan a statement eleven times a second: five runs before psycopg prepares
-    it, five before PostgreSQL keeps a plan for any values, and that one.
+    A plan made while the tables were empty scans them once they are full. A period of one second
+    made the server plan each statement eleven times a second: five times before psycopg prepares
+    it, five before PostgreSQL keeps a generic plan, and once for that.
     """
     return _ended(text, int(time.monotonic() // PLAN_SECONDS))
 
 
 @lru_cache(maxsize=256)
 def _ended(text: str, period: int) -> str:
-    # psycopg keeps how it adapts values while a cursor runs the same object.
+    # psycopg caches the adapters of a statement by the identity of its text.
     return f"{text}\n-- {period}"

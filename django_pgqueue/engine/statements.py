@@ -1,9 +1,9 @@
-"""The text of each statement: one .sql file, named by its folder, with the queue's tables in place.
+"""Load statements from .sql files, and fill in their placeholders.
 
-Values travel as ``%(name)s``. ``{message}`` and ``{archive}`` are the tables of one queue, which
-only :mod:`django_pgqueue.ddl` knows how to name. ``{settle/fence}`` is the text of another file,
-``{places/due}`` a part of ``places.sql``: what follows the line ``-- {places/due}``.
-``{of}`` is the id of the queue in texts that several statements share.
+``%(name)s`` is a parameter. ``{message}`` and ``{archive}`` are the tables of one queue, named by
+:mod:`django_pgqueue.ddl`. ``{settle/fence}`` includes another file; ``{places/due}`` includes a
+part of ``places.sql``, the lines after ``-- {places/due}``. ``{of}`` is the id of the queue in
+parts that several statements include.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _RETURNED_ID = re.compile(r"(RETURNING|SELECT) id( FROM \w+)?\s*$")
 
 
 class Part(str):
-    """A name that stands for the text of a file."""
+    """The name of a file, to be replaced by its text."""
 
     __slots__ = ()
 
 
 class _Names(dict[str, object]):
-    """The values of the names in a text, and in the files that are parts of it."""
+    """The values of placeholders, in a text and in the files that it includes."""
 
     def __getitem__(self, name: str) -> object:
         value = Part(name) if "/" in name else super().__getitem__(name)
@@ -42,7 +42,7 @@ class _Names(dict[str, object]):
 
 @cache
 def load(name: str, package: str = ENGINE) -> str:
-    """The text of a statement or of a part as it is written; ``package`` has the file.
+    """Read a statement, or a part of one, from a file of ``package``.
 
     >>> "SKIP LOCKED" in load("read/read")
     True
@@ -58,13 +58,13 @@ def load(name: str, package: str = ENGINE) -> str:
 
 
 def compose(name: str, names: Mapping[str, object], package: str = ENGINE) -> str:
-    """The text of a statement, and of its parts, with these names in place."""
+    """Load a statement with its parts, and fill in its placeholders."""
     return load(name, package).format_map(_Names(names))
 
 
 @lru_cache(maxsize=4096)
 def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ()) -> str:
-    """The text of a statement, with one queue's table names filled in.
+    """Load a statement, and fill in the tables of one queue.
 
     ``names`` are pairs of a further placeholder and its value, such as another queue's table.
 
@@ -77,7 +77,8 @@ def render(name: str, queue_id: int, names: tuple[tuple[str, object], ...] = ())
 
 @lru_cache(maxsize=256)
 def unflushed(text: str) -> str:
-    """The statement, to commit without waiting for the disk. It must return ids, if it writes.
+    """Change a statement so that it commits without waiting for the disk. If it writes, it must
+    return ids.
 
     >>> unflushed("DELETE FROM pgqueue_ready RETURNING id").endswith("RETURNING id")
     False

@@ -15,11 +15,11 @@ from django_pgqueue.history.histograms import quantile
 
 __all__ = ["LATELY", "SLOTS", "Counts", "Recent", "Times", "recent", "times"]
 
-#: The slots of two minutes in an hour.
-SLOTS = 30
-#: Seconds over which wait and run times are measured.
-LATELY = 600
-#: The number of newest slots from which rates per minute are computed.
+#: The slots of an hour: one of the current minute, the others of two minutes.
+SLOTS = 31
+#: Seconds over which wait and run times are measured, and the slots of about that time.
+LATELY, LATELY_SLOTS = 600, 6
+#: The number of two-minute slots from which rates per minute are computed.
 RATE = 3
 
 
@@ -64,33 +64,57 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 @dataclass
 class Recent:
-    """The last hour of a queue: ``slots`` of two minutes, the oldest first."""
+    """The last hour of a queue, or of several: ``slots``, the oldest first."""
 
     slots: list[Counts] = field(default_factory=lambda: [Counts()] * SLOTS)
+
+    @classmethod
+    def sum(cls, every: Iterable[Recent]) -> Recent:
+        """The counts of several queues, added up."""
+        slots = [total(slots) for slots in zip(*(each.slots for each in every), strict=True)]
+        return cls(slots) if slots else cls()
 
     @cached_property
     def hour(self) -> Counts:
         return total(self.slots)
 
     @property
-    def now(self) -> Counts:
-        """The current minute and the previous one."""
-        return self.slots[-1]
+    def over(self) -> list[Counts]:
+        """The slots that are over: without the current minute."""
+        return self.slots[:-1]
 
-    def add(self, past: float, counts: Counts) -> None:
-        """Add counts of ``past`` seconds ago."""
-        slot = -1 - min(int(past / 120), SLOTS - 1)
+    @property
+    def lately(self) -> Counts:
+        """The last ten minutes."""
+        return total(self.slots[-LATELY_SLOTS:])
+
+    @property
+    def failing_for(self) -> int | None:
+        """Seconds since attempts began to fail; a slot in which none failed ends the count."""
+        since = None
+        for back, slot in enumerate(reversed(self.slots)):
+            if slot.bad:
+                since = 60 + 120 * back
+            elif slot.attempts:
+                break
+        return since
+
+    def add(self, minutes: int, counts: Counts) -> None:
+        """Add the counts of a minute that began ``minutes`` before the current one."""
+        slot = -1 - min((minutes + 1) // 2, SLOTS - 1)
         self.slots[slot] = total([self.slots[slot], counts])
 
     def per_minute(self, second: int) -> tuple[float, float]:
-        """Messages sent and ended per minute, averaged over the last five to six minutes.
+        """Messages sent and ended per minute, averaged over the last six minutes.
+
+        Messages sent are sampled once a minute, so the count of the current minute is not complete.
 
         Arguments:
             second: how many seconds ago the current minute began.
         """
-        counts = total(self.slots[-RATE:])
-        minutes = 2 * RATE - 1 + second / 60
-        return counts.sent / minutes, counts.ended / minutes
+        counts, minutes = total(self.over[-RATE:]), 2 * RATE
+        ended = counts.ended + self.slots[-1].ended
+        return counts.sent / minutes, ended / (minutes + second / 60)
 
 
 class Times(NamedTuple):
@@ -111,7 +135,7 @@ def recent(alias: str, queues: Sequence[int]) -> dict[int, Recent]:
     with connections[alias].cursor() as cursor:
         cursor.execute(load("recent", __package__), {"queues": list(queues)})
         for queue_id, slot, *counts in cursor.fetchall():
-            if 0 <= slot < SLOTS:
+            if 0 <= slot < SLOTS:  # a clock may have been put back
                 found[queue_id].slots[-1 - slot] = Counts(*counts)
     return dict(found)
 

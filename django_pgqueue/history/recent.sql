@@ -1,9 +1,10 @@
--- The last hour of queues, in slots of two minutes. Slot 0 has the current minute and the one before.
+-- The last hour of queues, in slots. Slot 0 has the current minute, each further slot two earlier minutes.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
        sum(failed)::bigint, sum(dead_lettered)::bigint
 FROM pgqueue_history
 CROSS JOIN LATERAL (
-    SELECT extract(epoch FROM date_trunc('minute', statement_timestamp()) - bucket)::integer / 120 AS slot) s
-WHERE seconds = 60 AND bucket > statement_timestamp() - interval '1 hour'
+    SELECT (extract(epoch FROM date_trunc('minute', statement_timestamp()) - bucket)::integer / 60 + 1) / 2
+           AS slot) s
+WHERE seconds = 60 AND bucket >= date_trunc('minute', statement_timestamp()) - interval '1 hour'
   AND queue_id = ANY(%(queues)s)
 GROUP BY queue_id, s.slot

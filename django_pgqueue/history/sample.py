@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 
+from django.db import connections
+
+from django_pgqueue import ddl
 from django_pgqueue.engine.metrics import measuring
 from django_pgqueue.history.lock import run_alone
 from django_pgqueue.runner import runner
 
-__all__ = ["sample"]
+__all__ = ["sample", "seconds_until_due"]
+
+
+def seconds_until_due(alias: str) -> float:
+    """The seconds until the next sample is due, in the middle of a minute by the server's clock."""
+    with connections[alias].cursor() as cursor:
+        at = ddl.server_time(cursor)
+    return 60 - (at.second + at.microsecond / 1e6 + 30) % 60
 
 
 def sample(alias: str) -> None:

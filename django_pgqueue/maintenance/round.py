@@ -16,7 +16,7 @@ from django_pgqueue.conf import settings
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.history.fold import fold
 from django_pgqueue.history.forget import forget
-from django_pgqueue.history.sample import sample
+from django_pgqueue.history.sample import sample, seconds_until_due
 from django_pgqueue.maintenance.drop_partitions import drop_partitions
 from django_pgqueue.maintenance.find_expired import find_expired
 from django_pgqueue.maintenance.make_partitions import make_partitions
@@ -106,11 +106,14 @@ def maintain_or_tell(
         return Maintained(queue_name=queue.name, error=str(error).strip() or type(error).__name__)
 
 
-def keep_history(alias: str) -> None:
-    """Run the steps on the history, if one is kept. A lock lets one process at a time do it."""
-    if settings.HISTORY_SECONDS is not None:
-        for step in HISTORY_STEPS:
-            step(alias)
+def keep_history(alias: str) -> float:
+    """Run the steps on the history, if one is kept. A lock lets one process at a time do it.
+    Returns the seconds until the next run is due."""
+    if settings.HISTORY_SECONDS is None:
+        return LONGEST
+    for step in HISTORY_STEPS:
+        step(alias)
+    return seconds_until_due(alias)
 
 
 def is_lost(alias: str) -> bool:

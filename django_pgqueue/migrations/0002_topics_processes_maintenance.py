@@ -77,6 +77,12 @@ class Migration(migrations.Migration):
                 ),
                 ("stopping", models.BooleanField(default=False)),
                 (
+                    "quiet",
+                    models.BooleanField(
+                        default=False, help_text="Asked to fetch no more messages."
+                    ),
+                ),
+                (
                     "started_at",
                     models.DateTimeField(
                         db_default=models.Func(
@@ -111,7 +117,10 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "consumer processes",
                 "db_table": "pgqueue_process",
                 "default_permissions": ("view",),
-                "permissions": (("view_health", "Can view the health of the database"),),
+                "permissions": (
+                    ("view_health", "Can view the health of the database"),
+                    ("quiet_process", "Can keep consumer processes from fetching"),
+                ),
                 "required_db_vendor": "postgresql",
             },
         ),

@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("readable", "Make readable"),
                             ("redrive", "Redrive"),
-                            ("archive", "Archive"),
+                            ("cancel", "Cancel"),
                             ("delete", "Delete"),
                             ("purge", "Purge"),
                             ("replay", "Send again"),

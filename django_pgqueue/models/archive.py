@@ -20,7 +20,7 @@ _ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
 class ArchivedMessage(models.Model):
-    """The outcome of one message. Rows are inserted once and never changed.
+    """The outcome of one message. Rows are inserted once and never changed, but for ``failure``.
 
     It has the id of its message, which keeps the body: ``archived.message.body``.
     """

@@ -181,7 +181,7 @@ class BoundQueue:
         poll_interval_ms: float = 100,
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
-        """Read; if there is nothing to read, wait for it."""
+        """Read; if there are no messages, wait for some."""
         return self._messages(
             polling.read_with_poll,
             vt=vt,
@@ -198,7 +198,7 @@ class BoundQueue:
     def read_grouped(
         self, *, vt: float | dt.timedelta | None = None, qty: int = 1, in_transaction: bool = False
     ) -> list[Message]:
-        """Lease up to ``qty`` messages: all there are of the first group, then of the next."""
+        """Lease up to ``qty`` messages: all of the first group, then all of the next."""
         return self._messages(grouped.read_grouped, vt=vt, qty=qty, in_transaction=in_transaction)
 
     @twin_of(read_grouped)
@@ -213,7 +213,7 @@ class BoundQueue:
         max_poll_seconds: float = 5,
         poll_interval_ms: float = 100,
     ) -> list[Message]:
-        """``read_grouped``; if nothing is there to read, wait as ``read_with_poll`` does."""
+        """``read_grouped``; if there are no messages, wait as ``read_with_poll`` does."""
         return self._messages(
             polling.read_grouped_with_poll,
             vt=vt,
@@ -246,7 +246,7 @@ class BoundQueue:
         max_poll_seconds: float = 5,
         poll_interval_ms: float = 100,
     ) -> list[Message]:
-        """``read_grouped_rr``; if nothing is there to read, wait as ``read_with_poll`` does."""
+        """``read_grouped_rr``; if there are no messages, wait as ``read_with_poll`` does."""
         return self._messages(
             polling.read_grouped_rr_with_poll,
             vt=vt,
@@ -285,7 +285,7 @@ class BoundQueue:
         poll_interval_ms: float = 100,
         conditional: dict[str, Any] | None = None,
     ) -> list[Message]:
-        """Read; if there is nothing to read, wait for it."""
+        """Read; if there are no messages, wait for some."""
         return self._messages(
             polling.read_with_poll,
             vt=vt,
@@ -302,7 +302,7 @@ class BoundQueue:
     def peek(
         self, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
     ) -> list[Message]:
-        """The messages that a read would find, without leasing or counting anything."""
+        """Return the messages that a read would find. Nothing is leased or counted."""
         return self._messages(reading.peek, qty=qty, conditional=conditional)
 
     @twin_of(peek)
@@ -310,7 +310,7 @@ class BoundQueue:
 
     @documented(reading.pop)
     def pop(self, qty: int | None = 1) -> list[Message]:
-        """Take up to ``qty`` messages and delete them at once: delivered at most once."""
+        """Read up to ``qty`` messages and delete them: each is delivered at most once."""
         return self._messages(reading.pop, qty)
 
     @twin_of(pop)
@@ -318,19 +318,19 @@ class BoundQueue:
 
     @documented(reading.next_due)
     def next_due(self) -> float:
-        """Seconds until the next deferred message is due; infinity when none waits."""
+        """Seconds until the next delayed or leased message is due; infinity if there is none."""
         return self._run(reading.next_due)
 
     @documented(reading.drained)
     def drained(self) -> bool:
-        """Whether nothing is ready, due or waiting to be tried again."""
+        """Whether nothing is ready, due or waiting for its next attempt."""
         return self._run(reading.drained)
 
     @documented(settling.archive)
     def archive(
         self, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
     ) -> Settled:
-        """Done: move messages from the queue to the archive, as COMPLETED."""
+        """Complete messages: move them from the queue to the archive."""
         return self._run(settling.archive, receipts_or_ids, in_flight=in_flight)
 
     @twin_of(archive)
@@ -344,7 +344,7 @@ class BoundQueue:
         reason: str | None = None,
         in_flight: bool = True,
     ) -> Settled:
-        """Call messages off: move them to the archive as CANCELLED, whatever state they are in."""
+        """Cancel messages: move them to the archive as CANCELLED, whatever their state."""
         return self._run(settling.cancel, receipts_or_ids, reason=reason, in_flight=in_flight)
 
     @twin_of(cancel)
@@ -354,7 +354,7 @@ class BoundQueue:
     def delete(
         self, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
     ) -> Settled:
-        """Delete messages from the queue for good, bodies too. The archive is not touched."""
+        """Delete messages from the queue, with their bodies. Archived messages stay."""
         return self._run(settling.delete, receipts_or_ids, in_flight=in_flight)
 
     @twin_of(delete)
@@ -440,12 +440,12 @@ class BoundQueue:
         ran: bool = True,
         process_id: int | None = None,
     ) -> Settled:
-        """Write the outcome of each message, one statement for each kind of outcome."""
+        """Settle each message by its outcome, with one statement for each kind of outcome."""
         return self._run(settle_each, outcomes, ran=ran, process_id=process_id)
 
     @documented(settling.purge)
     def purge(self, *, progress: Any = None) -> int:
-        """Delete every live message, ready, delayed or in flight; returns how many."""
+        """Delete every live message, ready, delayed or in flight. Returns how many."""
         return self._run(settling.purge, progress=progress)
 
     @documented(results.result)
@@ -484,7 +484,7 @@ class BoundQueue:
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Send dead letters back, each to the queue it came from; returns how many went."""
+        """Send dead letters back, each to its source queue. Returns how many."""
         return self._run(
             redriving.redrive, to=to, ids=ids, conditional=conditional, rate=rate, progress=progress
         )
@@ -500,7 +500,7 @@ class BoundQueue:
         rate: float | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Send archived messages again, to their queue or another; returns how many were sent."""
+        """Send archived messages again, to their queue or another. Returns how many."""
         return self._run(
             redriving.replay,
             to=to,
@@ -513,7 +513,7 @@ class BoundQueue:
 
     @documented(measuring.metrics)
     def metrics(self) -> Metrics:
-        """How much one queue holds now; see :class:`django_pgqueue.types.Metrics`."""
+        """Count the messages of one queue; see :class:`django_pgqueue.types.Metrics`."""
         return self._run(measuring.metrics)
 
     @twin_of(metrics)

@@ -50,7 +50,7 @@ class Kind(models.TextChoices):
 
     READABLE = "readable", "Make readable"
     REDRIVE = "redrive", "Redrive"
-    ARCHIVE = "archive", "Archive"
+    CANCEL = "cancel", "Cancel"
     DELETE = "delete", "Delete"
     PURGE = "purge", "Purge"
     REPLAY = "replay", "Send again"
@@ -341,9 +341,8 @@ class BulkAction(models.Model):
                 return self._send(redriving.replay, queue, ids)
             case Kind.READABLE:
                 return len(settling.set_vt(queue, ids, 0, in_flight=self.in_flight))
-            case Kind.ARCHIVE:
-                by = f", by {self.username}" if self.username else ""
-                reason = f"archived by hand{by}"
+            case Kind.CANCEL:
+                reason = f"cancelled by {self.username or 'hand'}"
                 return len(settling.cancel(queue, ids, reason=reason, in_flight=self.in_flight))
             case Kind.DELETE | Kind.PURGE:
                 return len(settling.delete(queue, ids, in_flight=self.in_flight))

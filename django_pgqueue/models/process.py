@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import socket
 from typing import Any, ClassVar
 
 from django.db import connections, models, transaction
-from django.db.models.expressions import RawSQL
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.ddl.locks import set_locally
@@ -19,11 +19,13 @@ from django_pgqueue.models.queue import Queue
 __all__ = ["GONE_KEPT", "Process", "ago"]
 
 
-# A condition that is always true. Its function lets the transaction commit without waiting for the
-# disk: a crash may lose a heartbeat.
-UNFLUSHED = RawSQL(
-    "set_config('synchronous_commit', 'off', true) = 'off'", [], output_field=models.BooleanField()
-)
+# A heartbeat is committed without waiting for the disk: a crash may lose one.
+_BEAT = """
+    UPDATE pgqueue_process
+    SET heartbeat_at = statement_timestamp(), working_on = %s, stopping = %s
+    WHERE id = %s AND gone_at IS NULL AND set_config('synchronous_commit', 'off', true) = 'off'
+    RETURNING quiet
+"""
 
 #: How long the row of a dead process is kept.
 GONE_KEPT = dt.timedelta(days=1)
@@ -50,13 +52,12 @@ class ProcessManager(models.Manager["Process"]):
             host=socket.gethostname(), pid=os.getpid(), version=version, queues=queues
         )
 
-    def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool:
-        """Record a heartbeat. Returns False if the process was reaped."""
-        return bool(
-            self.using(process._state.db)
-            .filter(UNFLUSHED, pk=process.pk)
-            .update(heartbeat_at=columns.NOW, working_on=working_on, stopping=stopping)
-        )
+    def beat(self, process: Process, working_on: dict[str, Any], stopping: bool) -> bool | None:
+        """Record a heartbeat. Returns ``quiet`` of the row; None if the process was reaped."""
+        with connections[process._state.db or "default"].cursor() as cursor:
+            cursor.execute(_BEAT, [json.dumps(working_on), stopping, process.pk])
+            row = cursor.fetchone()
+        return None if row is None else bool(row[0])
 
     def live(self, dead_after: float, *, using: str) -> list[Process]:
         """Processes with a heartbeat in the last ``dead_after`` seconds that are not stopping."""
@@ -115,6 +116,9 @@ class Process(models.Model):
         default=list, help_text="Names of the schedules that its code declares."
     )
     stopping: columns.Boolean = models.BooleanField(default=False)
+    quiet: columns.Boolean = models.BooleanField(
+        default=False, help_text="Asked to fetch no more messages."
+    )
     started_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     heartbeat_at: columns.Time = models.DateTimeField(db_default=columns.NOW)
     gone_at: columns.TimeOrNull = models.DateTimeField(
@@ -134,6 +138,7 @@ class Process(models.Model):
         default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         permissions: ClassVar[tuple[tuple[str, str], ...]] = (
             ("view_health", "Can view the health of the database"),
+            ("quiet_process", "Can keep consumer processes from fetching"),
         )
         db_table = "pgqueue_process"
 

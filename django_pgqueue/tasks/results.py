@@ -202,7 +202,7 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
         return {**times, **_failed(attempts, done.attempts, error, cancelled=True)}
     if done.state != State.COMPLETED:
         return {**times, **_failed(attempts, done.attempts, done.error)}
-    # A message that was archived by hand has no result and no worker.
+    # A message that was cancelled by hand has no result and no worker.
     kept = done.result if isinstance(done.result, dict) else {}
     worker = kept.get("worker_id", UNKNOWN)
     return {

@@ -87,15 +87,15 @@ class Fetcher(Loop):
         """Lease as many messages as the buffer may hold, and put them there."""
         buffer, handler = subscription.buffer, subscription.handler
         plan, size = buffer.plan, subscription.fetch_batch_size
-        queue = subscription.refresh()
+        is_held = subscription.refresh().paused or subscription.quiet
         wanted = 1 if plan.suspicious else buffer.free(size)
         allowed = None if self._allowance is None else self._allowance()
         if allowed is not None:
             wanted = min(wanted, allowed)
-        if queue.paused or wanted == 0:
+        if is_held or wanted == 0:
             plan.at = time.monotonic() + handler.max_fetch_interval
             # Messages that are notified until then are fetched as soon as the buffer has capacity.
-            plan.more = not queue.paused
+            plan.more = not is_held
             if plan.more and allowed != 0 and buffer.free(size):
                 # A worker took messages before ``more`` was set, so it did not wake this loop.
                 plan.at = 0.0

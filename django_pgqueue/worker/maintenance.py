@@ -20,7 +20,7 @@ from django_pgqueue.worker.loop import Loop, for_each
 _TERM = 30.0
 #: Maximum seconds between two rounds of a queue.
 _LONGEST_PAUSE = 3600.0
-#: Maximum seconds between two samples of all queues for the history.
+#: Seconds until the history is tried again after an error.
 _HISTORY = 60.0
 
 
@@ -116,14 +116,14 @@ class Maintenance(Loop):
         if time.monotonic() < self._history_due.get(alias, 0.0):
             return
         wait = min(self._every, _HISTORY)
-        self._history_due[alias] = time.monotonic() + wait
         try:
-            keep_history(alias)
+            wait = min(self._every, keep_history(alias))
         except Error as error:
             signals.database_failed.send_robust(
                 self.name, operation="history", error=error, wait=wait
             )
             connections[alias].close()
+        self._history_due[alias] = time.monotonic() + wait
 
     def _maintain(self, queue: Queue) -> None:
         """Run a round for one queue. If it fails, release the lease and raise _Stopped."""

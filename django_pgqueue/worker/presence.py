@@ -60,12 +60,15 @@ class Presence(Loop):
             for s in subscriptions
             if s.running
         }
-        if not Process.objects.beat(process, working_on, self.leaving):
+        quiet = Process.objects.beat(process, working_on, self.leaving)
+        if quiet is None:
             # This process was silent for so long that another one rescued its leases. Its running
             # handlers cannot settle any more: their receipts are old.
             self._register(alias)
             for subscription in subscriptions:
                 subscription.release(subscription.buffer.take_all())
+        for subscription in subscriptions:
+            subscription.quiet = bool(quiet)
         for worker, count in Process.objects.reap(self._dead_after, using=alias).items():
             signals.leases_rescued.send_robust(self.name, count=count, worker=worker)
         self._recorders[alias].write(self._processes[alias].pk)

@@ -48,6 +48,8 @@ class Subscription:
         self.vt = max(float(handler.visibility_timeout or queue.visibility_timeout), 0.1)
         #: The id of this process's row in the queue's database. The presence loop sets it.
         self.process_id: int | None = None
+        #: Whether this process is asked to fetch nothing. The presence loop sets it.
+        self.quiet = False
         capacity = max(int(self.fetch_batch_size * handler.overfetch_factor), handler.run_size)
         most = handler.batch_size if handler.batch else 10
         buffer = AsyncBuffer if handler.is_async else Buffer

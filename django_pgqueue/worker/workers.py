@@ -144,7 +144,7 @@ class LockedWorker(Loop):
         subscription = self._subscription
         with limited():
             queue = subscription.refresh()
-        if queue.paused or not self._reserve(subscription):
+        if queue.paused or subscription.quiet or not self._reserve(subscription):
             return False
         found: list[tuple[Message, Outcome]] | None = None
         outcomes = None

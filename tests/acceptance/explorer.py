@@ -316,9 +316,9 @@ class Explorer:
     def run(self, scenario: Scenario, prefix: list[int]) -> list[Choice]:
         """Run one interleaving: the choices of ``prefix``, then always the first. Raises Broken."""
         from django_pgqueue import queue
-        from django_pgqueue.engine.read import claims
+        from django_pgqueue.engine.read import positions
 
-        claims._claims.clear()
+        positions._positions.clear()
         self.world.empty()
         history = History()
         for pk, group in scenario.prepare(queue("orders")) or ():
@@ -513,7 +513,7 @@ def send_to_group(session: Session) -> None:
         session.send("late", group="g")
 
 
-def claim(session: Session) -> None:
+def position(session: Session) -> None:
     for _ in range(3):
         work(session)
 
@@ -576,9 +576,9 @@ SCENARIOS = (
     ),
     Scenario(
         "late",
-        "four messages; one reads behind its claim, one commits late, one works",
+        "four messages; one reads behind its position, one commits late, one works",
         singles(4),
-        (claim, send_late, work),
+        (position, send_late, work),
     ),
 )
 
@@ -616,14 +616,14 @@ def set_up(url: str) -> None:
     django.setup()
     from django.core.management import call_command
 
-    from django_pgqueue.engine.read import claims, reading
+    from django_pgqueue.engine.read import positions, reading
     from django_pgqueue.models import Message
 
     call_command("migrate", verbosity=0)
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     # No clock decides: a read begins at the front only when a read comes back short.
-    claims.SWEEP_INTERVAL = claims.SWEEP_LIMIT = 10**9
+    positions.SWEEP_INTERVAL = positions.SWEEP_LIMIT = 10**9
     # Lease small batches as large ones are leased.
     reading.BATCH_FROM = 2
 

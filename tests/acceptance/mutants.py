@@ -349,10 +349,10 @@ MUTANTS = (
     Mutant(
         "no-read-from-the-start",
         "under an endless backlog nothing looks for messages that committed late",
-        ("tests/engine/read/test_claims.py",),
+        ("tests/engine/read/test_positions.py",),
         (
             Change(
-                f"{ENGINE}/read/claims.py",
+                f"{ENGINE}/read/positions.py",
                 "time.monotonic() - self._swept_at >= rest:",
                 "time.monotonic() - self._swept_at >= float('inf') > rest:",
             ),

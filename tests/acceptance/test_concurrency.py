@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgqueue.errors import QueueBusy, QueueNotFound
-from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
+from django_pgqueue.models import LiveMessage, Message, Queue
 from tests.actors import (
     Actor,
     archive_each,
@@ -52,9 +52,7 @@ def pid(actor: Actor) -> int:
 # Readers
 
 
-def test_eight_readers_get_each_of_5000_messages_exactly_once(
-    committed_orders: BoundQueue, actors: Actors
-) -> None:
+def test_eight_readers_get_each_of_5000_messages_exactly_once(committed_orders, actors):
     sent = committed_orders.send_batch(range(5000))
     committed_orders.set_vt(sent[::10], 0)  # due again
 
@@ -69,9 +67,7 @@ def test_eight_readers_get_each_of_5000_messages_exactly_once(
     assert sum(1 for ids in read if ids) > 1, "one reader did it all"
 
 
-def test_senders_and_readers_at_once_lose_nothing_and_double_nothing(
-    committed_orders: BoundQueue, actors: Actors
-) -> None:
+def test_senders_and_readers_at_once_lose_nothing_and_double_nothing(committed_orders, actors):
     *senders, one, two = actors(6)
     sending = [actor.start(send_each, "orders", 100) for actor in senders]
     read: list[int] = []
@@ -85,9 +81,7 @@ def test_senders_and_readers_at_once_lose_nothing_and_double_nothing(
     assert Counter(read) == Counter(sent)
 
 
-def test_a_late_commit_with_a_lower_id_is_not_lost(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_late_commit_with_a_lower_id_is_not_lost(committed_orders, actor):
     actor.do(begin)
     late = actor.do(call, "send", "orders", "late")
     early = committed_orders.send("early")
@@ -101,8 +95,8 @@ def test_a_late_commit_with_a_lower_id_is_not_lost(
 
 
 def test_an_expired_lease_is_read_by_another_and_the_first_holder_changes_nothing(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+    committed_orders, actor
+):
     pk = committed_orders.send(1)
     [mine] = committed_orders.read(vt=0.05)
 
@@ -117,9 +111,7 @@ def test_an_expired_lease_is_read_by_another_and_the_first_holder_changes_nothin
     assert actor.do(call, "archive", "orders", theirs.receipt) == [pk]
 
 
-def test_the_archive_of_a_lease_that_another_is_just_reading_again_is_lost(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_the_archive_of_a_lease_that_another_is_just_reading_again_is_lost(committed_orders, actor):
     committed_orders.send(1)
     [mine] = committed_orders.read(vt=0)
     actor_pid = pid(actor)
@@ -136,8 +128,8 @@ def test_the_archive_of_a_lease_that_another_is_just_reading_again_is_lost(
 
 @pytest.mark.parametrize("operation", ["archive", "delete"])
 def test_a_bare_id_is_found_though_it_is_being_read_at_that_moment(
-    committed_orders: BoundQueue, actor: Actor, operation: str
-) -> None:
+    committed_orders, actor, operation
+):
     pk = committed_orders.send(1)
     actor_pid = pid(actor)
 
@@ -151,9 +143,7 @@ def test_a_bare_id_is_found_though_it_is_being_read_at_that_moment(
 
 
 @pytest.mark.parametrize("leased", [False, True], ids=["unread", "leased"])
-def test_two_processes_archive_overlapping_ids_without_a_deadlock(
-    committed_orders: BoundQueue, actors: Actors, leased: bool
-) -> None:
+def test_two_processes_archive_overlapping_ids_without_a_deadlock(committed_orders, actors, leased):
     sent = committed_orders.send_batch(range(2000))
     if leased:
         committed_orders.read(qty=None)
@@ -176,7 +166,7 @@ def test_two_processes_archive_overlapping_ids_without_a_deadlock(
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_interval": 86400, "unlogged": True}], ids=str)
-def test_eight_processes_create_one_queue_at_once(actors: Actors, options: dict[str, Any]) -> None:
+def test_eight_processes_create_one_queue_at_once(actors, options):
     made = results([actor.start(call, "create_queue", "orders", **options) for actor in actors(8)])
 
     assert len({queue.pk for queue in made}) == 1
@@ -190,7 +180,7 @@ def test_eight_processes_create_one_queue_at_once(actors: Actors, options: dict[
     assert leaves.count((made[0].tables["message"],)) == 1
 
 
-def test_eight_processes_create_and_drop_queues_at_once(actors: Actors) -> None:
+def test_eight_processes_create_and_drop_queues_at_once(actors):
     company = actors(8)
     for _ in range(3):
         results([a.start(call, "create_queue", f"q{n}") for n, a in enumerate(company)])
@@ -201,8 +191,8 @@ def test_eight_processes_create_and_drop_queues_at_once(actors: Actors) -> None:
 
 
 def test_a_create_waits_for_another_of_the_same_name_and_takes_over_when_that_rolls_back(
-    actors: Actors,
-) -> None:
+    actors,
+):
     one, two = actors(2)
     two_pid = pid(two)
     one.do(begin)
@@ -217,9 +207,7 @@ def test_a_create_waits_for_another_of_the_same_name_and_takes_over_when_that_ro
     assert Message.objects.send("orders", 1)
 
 
-def test_creating_a_queue_does_not_wait_for_a_long_reader_of_another(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_creating_a_queue_does_not_wait_for_a_long_reader_of_another(committed_orders, actor):
     actor.do(begin)
     actor.do(execute, "SELECT count(*) FROM pgqueue_message")
 
@@ -236,8 +224,8 @@ def test_creating_a_queue_does_not_wait_for_a_long_reader_of_another(
 
 
 def test_a_purge_waits_for_no_open_transaction_and_says_how_many_it_deleted(
-    committed_orders: BoundQueue, actors: Actors
-) -> None:
+    committed_orders, actors
+):
     sender, reader, due = actors(3)
     committed_orders.send_batch(range(20))
     held_again, *_ = committed_orders.read(qty=1, vt=0)
@@ -264,7 +252,7 @@ def test_a_purge_waits_for_no_open_transaction_and_says_how_many_it_deleted(
 # Drop
 
 
-def test_a_drop_waits_for_a_sender_without_blocking_others(actors: Actors) -> None:
+def test_a_drop_waits_for_a_sender_without_blocking_others(actors):
     sender, dropper = actors(2)
     for name in ("orders", "mails"):
         Message.objects.create_queue(name)
@@ -291,9 +279,7 @@ def test_a_drop_waits_for_a_sender_without_blocking_others(actors: Actors) -> No
     assert Message.objects.metrics("mails").archived == 30
 
 
-def test_a_drop_gives_up_after_lock_seconds_and_changes_nothing(
-    committed_orders: BoundQueue, actor: Actor, settings: Any
-) -> None:
+def test_a_drop_gives_up_after_lock_seconds_and_changes_nothing(committed_orders, actor, settings):
     settings.PGQUEUE = {"LOCK_SECONDS": 0.5}
     kept = committed_orders.send(1)
     actor.do(begin)
@@ -310,8 +296,8 @@ def test_a_drop_gives_up_after_lock_seconds_and_changes_nothing(
 
 
 def test_a_drop_that_gives_up_leaves_the_transaction_around_it_usable(
-    committed_orders: BoundQueue, actor: Actor, settings: Any
-) -> None:
+    committed_orders, actor, settings
+):
     settings.PGQUEUE = {"LOCK_SECONDS": 0.2}
     actor.do(begin)
     actor.do(call, "send", "orders", 1)
@@ -325,9 +311,7 @@ def test_a_drop_that_gives_up_leaves_the_transaction_around_it_usable(
     assert committed_orders.metrics().length == 2
 
 
-def test_a_sender_that_meets_a_drop_finds_no_queue(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_sender_that_meets_a_drop_finds_no_queue(committed_orders, actor):
     actor.do(call, "send", "orders", "remembers the queue")
     actor_pid = pid(actor)
 
@@ -342,9 +326,7 @@ def test_a_sender_that_meets_a_drop_finds_no_queue(
     assert LiveMessage.objects.count() == Message.objects.count() == 0
 
 
-def test_a_vanished_reader_leaves_its_messages_to_others(
-    committed_orders: BoundQueue, reachable: dict[str, dict[str, Any]]
-) -> None:
+def test_a_vanished_reader_leaves_its_messages_to_others(committed_orders, reachable):
     pk = committed_orders.send(1)
     with Actor(reachable) as doomed:
         doomed.do(begin)

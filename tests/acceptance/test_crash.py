@@ -81,9 +81,7 @@ def count(actor: Actor, table: str) -> int:
     return actor.do(execute, f"SELECT count(*) FROM {table}")[0][0]
 
 
-def test_an_unlogged_queue_is_empty_after_a_crash_and_works_again(
-    actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_an_unlogged_queue_is_empty_after_a_crash_and_works_again(actor, crash):
     sent = fill(actor, "fast", unlogged=True)
     sent += fill(actor, "daily", unlogged=True, partition_interval=86400)
     sent += fill_tables(actor, "fast")
@@ -103,9 +101,7 @@ def test_an_unlogged_queue_is_empty_after_a_crash_and_works_again(
     assert actor.do(call, "drop_queue", "daily") is True
 
 
-def test_nothing_of_a_lost_message_is_in_the_way_of_one_sent_since(
-    actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_nothing_of_a_lost_message_is_in_the_way_of_one_sent_since(actor, crash):
     actor.do(call, "create_queue", "fast", unlogged=True)
     lost = fill_tables(actor, "fast")
 
@@ -122,9 +118,7 @@ def test_nothing_of_a_lost_message_is_in_the_way_of_one_sent_since(
     assert [count(actor, table) for table in LIVE] == [0] * 6 + [1]
 
 
-def test_plain_inserts_since_a_crash_stay_when_the_queue_is_cleared(
-    server: EmbeddedServer, actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_plain_inserts_since_a_crash_stay_when_the_queue_is_cleared(server, actor, crash):
     """They open no queue: what the crash left is still there when they run."""
     actor.do(call, "create_queue", "fast", unlogged=True)
     fill_tables(actor, "fast")
@@ -140,9 +134,7 @@ def test_plain_inserts_since_a_crash_stay_when_the_queue_is_cleared(
     assert len(actor.do(call, "read", "fast", qty=9)) == 2
 
 
-def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(
-    server: EmbeddedServer, actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(server, actor, crash):
     actor.do(call, "create_queue", "fast", unlogged=True)
     lost = actor.do(call, "send", "fast", "once", dedup_key="report 7")
     actor.do(execute, f"CREATE ROLE {SENDER} LOGIN")
@@ -160,9 +152,7 @@ def test_a_role_that_may_only_send_claims_the_keys_that_a_crash_left(
     assert actor.do(call, "metrics", "fast").length == 0
 
 
-def test_a_logged_queue_keeps_all_that_was_committed(
-    actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_a_logged_queue_keeps_all_that_was_committed(actor, crash):
     sent = fill(actor, "safe")
     fill(actor, "fast", unlogged=True)
     actor.do(begin)
@@ -181,9 +171,7 @@ def test_a_logged_queue_keeps_all_that_was_committed(
     assert actor.do(call, "send", "safe", 1) > max(sent)
 
 
-def test_a_queue_wakes_its_readers_again_after_a_crash(
-    server: EmbeddedServer, actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_a_queue_wakes_its_readers_again_after_a_crash(server, actor, crash):
     fill(actor, "safe")
     actor.do(call, "purge", "safe")
     mark = "SELECT pg_sequence_last_value('pgqueue_wake_q1'::regclass)"

@@ -21,7 +21,7 @@ MOST = os.environ.get("EXPLORER_MOST", "25")
 
 
 @pytest.mark.parametrize(("bound", "count"), [(0, 2), (1, 4), (2, 6), (None, 6)])
-def test_a_bound_leaves_out_interleavings_with_more_switches(bound: int | None, count: int) -> None:
+def test_a_bound_leaves_out_interleavings_with_more_switches(bound, count):
     """Two sessions with two steps each."""
     found, prefix = [], []
     while True:
@@ -43,7 +43,7 @@ def test_a_bound_leaves_out_interleavings_with_more_switches(bound: int | None, 
 
 
 @pytest.mark.slow
-def test_no_interleaving_breaks_an_invariant() -> None:
+def test_no_interleaving_breaks_an_invariant():
     command = [sys.executable, "-m", "tests.acceptance.explorer", "--most", MOST]
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."}
@@ -55,7 +55,7 @@ def test_no_interleaving_breaks_an_invariant() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["no-fence", "fence-by-count", "followers-ready"])
-def test_an_interleaving_shows_a_planted_bug(name: str) -> None:
+def test_an_interleaving_shows_a_planted_bug(name):
     [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
     this = f"{Path(__file__).relative_to(ROOT)}::test_no_interleaving_breaks_an_invariant"
 

@@ -78,8 +78,8 @@ def fault(draw: random.Random) -> dict[str, Any]:
 
 
 def test_every_group_keeps_its_order_whichever_handler_fails_or_dies(
-    lease: BoundQueue, workers: list[Command], tmp_path: Path, draw: random.Random
-) -> None:
+    lease, workers, tmp_path, draw
+):
     killed: dict[int, float] = {}
     for number in range(LENGTH // 2):
         send_round(lease, number, draw)

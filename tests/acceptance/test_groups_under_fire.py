@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.models import BoundQueue
 from tests.acceptance import group_players
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
@@ -38,8 +37,8 @@ def notes(committed: None, sql: Sql) -> Iterator[None]:
 
 
 def test_effects_come_in_the_order_of_sending_and_never_two_at_once(
-    committed_orders: BoundQueue, notes: None, reachable: dict[str, dict[str, Any]], sql: Sql
-) -> None:
+    committed_orders, notes, reachable, sql
+):
     spawn = multiprocessing.get_context("spawn")
     chance = random.Random(7)
 

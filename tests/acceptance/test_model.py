@@ -823,7 +823,5 @@ def run_machine(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_any_operations_in_any_order_do_what_the_model_does(
-    committed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_operations_in_any_order_do_what_the_model_does(committed, monkeypatch):
     run_machine(EXAMPLES, monkeypatch)

@@ -26,7 +26,7 @@ def bench() -> Iterator[Laboratory]:
         yield found
 
 
-def test_a_harmless_mutant_is_reported_as_a_survivor(bench: Laboratory) -> None:
+def test_a_harmless_mutant_is_reported_as_a_survivor(bench):
     verdict = bench.examine(HARMLESS, 120)
 
     assert verdict.catcher is None
@@ -35,7 +35,7 @@ def test_a_harmless_mutant_is_reported_as_a_survivor(bench: Laboratory) -> None:
     assert "P6." in (bench.root / HARMLESS.changes[0].path).read_text()
 
 
-def test_a_planted_bug_is_caught_by_the_test_that_fails(bench: Laboratory) -> None:
+def test_a_planted_bug_is_caught_by_the_test_that_fails(bench):
     never = "    if policy is AckPolicy.ACK_FIRST:\n        return None\n"
     broken = Change("django_pgqueue/acks.py", never, "")
     text = (bench.root / broken.path).read_text()
@@ -47,7 +47,7 @@ def test_a_planted_bug_is_caught_by_the_test_that_fails(bench: Laboratory) -> No
     assert (bench.root / broken.path).read_text() == text
 
 
-def test_a_test_that_fails_without_the_mutant_catches_nothing(bench: Laboratory) -> None:
+def test_a_test_that_fails_without_the_mutant_catches_nothing(bench):
     broken = bench.root / "tests/test_broken.py"
     broken.write_text("def test_broken():\n    assert False\n")
 
@@ -55,7 +55,7 @@ def test_a_test_that_fails_without_the_mutant_catches_nothing(bench: Laboratory)
         bench.examine(replace(HARMLESS, tests=("tests/test_broken.py",)), 120)
 
 
-def test_a_mutant_whose_text_is_gone_is_an_error(bench: Laboratory) -> None:
+def test_a_mutant_whose_text_is_gone_is_an_error(bench):
     gone = replace(HARMLESS, changes=(Change(HARMLESS.changes[0].path, "no such text", ""),))
 
     with pytest.raises(ValueError, match="stands 0 times"):
@@ -63,7 +63,7 @@ def test_a_mutant_whose_text_is_gone_is_an_error(bench: Laboratory) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_fits_the_code_of_today(bench: Laboratory, mutant: Mutant) -> None:
+def test_each_mutant_fits_the_code_of_today(bench, mutant):
     for change in mutant.changes:
         assert (bench.root / change.path).read_text().count(change.old) == 1
         assert change.new != change.old

@@ -197,7 +197,7 @@ def player(tmp_path: Path, python: Path, server: dict[str, str]) -> Iterator[Pla
 
 
 @pytest.mark.parametrize("page", [README, QUICKSTART], ids=lambda page: page.name)
-def test_a_page_runs_from_the_wheel_in_an_empty_directory(page: Path, player: Player) -> None:
+def test_a_page_runs_from_the_wheel_in_an_empty_directory(page, player):
     player.play(page)
 
     assert "python manage.py runconsumer" in player.did
@@ -205,7 +205,7 @@ def test_a_page_runs_from_the_wheel_in_an_empty_directory(page: Path, player: Pl
     assert player.command(f'python manage.py shell -v 0 -c "{look}"').strip() == "charged"
 
 
-def test_the_order_service_runs_from_the_wheel(player: Player) -> None:
+def test_the_order_service_runs_from_the_wheel(player):
     player.play(TUTORIAL)
 
     assert player.did.count("python manage.py runconsumer") == 2
@@ -218,7 +218,7 @@ def test_the_order_service_runs_from_the_wheel(player: Player) -> None:
     assert "payments.dead" in player.command(f'python manage.py shell -v 0 -c "{ask}"')
 
 
-def test_the_wheel_is_what_the_pages_ran(python: Path, tmp_path: Path) -> None:
+def test_the_wheel_is_what_the_pages_ran(python, tmp_path):
     ask = [str(python), "-c", "import django_pgqueue; print(django_pgqueue.__file__)"]
 
     place = run(ask, tmp_path, clean_environment())
@@ -226,7 +226,7 @@ def test_the_wheel_is_what_the_pages_ran(python: Path, tmp_path: Path) -> None:
     assert place.startswith(str(python.parent.parent))
 
 
-def test_the_wheel_has_the_package_and_nothing_else(packages: Path) -> None:
+def test_the_wheel_has_the_package_and_nothing_else(packages):
     [wheel] = packages.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
 
@@ -239,13 +239,13 @@ def test_the_wheel_has_the_package_and_nothing_else(packages: Path) -> None:
     assert not [name for name in names if name.endswith((".pyc", ".orig")) or "/tests/" in name]
 
 
-def test_the_package_is_imported_without_settings(python: Path, tmp_path: Path) -> None:
+def test_the_package_is_imported_without_settings(python, tmp_path):
     code = "import django_pgqueue, pyspark_pgqueue; print(django_pgqueue.__version__)"
 
     assert run([str(python), "-c", code], tmp_path, clean_environment()).startswith("0.")
 
 
-def test_the_wheel_brings_the_pytest_plugin(packages: Path) -> None:
+def test_the_wheel_brings_the_pytest_plugin(packages):
     [wheel] = packages.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         [name] = [name for name in files.namelist() if name.endswith("entry_points.txt")]
@@ -254,7 +254,7 @@ def test_the_wheel_brings_the_pytest_plugin(packages: Path) -> None:
     assert "[pytest11]\ndjango_pgqueue.pytest_plugin = django_pgqueue.pytest_plugin" in told
 
 
-def test_the_source_distribution_runs_its_own_tests(packages: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_runs_its_own_tests(packages, tmp_path):
     [sdist] = packages.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -271,7 +271,7 @@ def test_the_source_distribution_runs_its_own_tests(packages: Path, tmp_path: Pa
     )  # fmt: skip
 
 
-def test_links_of_the_description_work_on_a_package_index(packages: Path) -> None:
+def test_links_of_the_description_work_on_a_package_index(packages):
     [wheel] = packages.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         [name] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
@@ -286,7 +286,7 @@ def test_links_of_the_description_work_on_a_package_index(packages: Path) -> Non
     assert [target for target in targets if not target.startswith("https://")] == []
 
 
-def test_a_wheel_can_be_built_from_the_source_distribution(packages: Path, tmp_path: Path) -> None:
+def test_a_wheel_can_be_built_from_the_source_distribution(packages, tmp_path):
     [sdist] = packages.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")

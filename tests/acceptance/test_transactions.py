@@ -18,7 +18,7 @@ from django.test import Client
 
 from django_pgqueue import queue
 from django_pgqueue.errors import TransactionRefused
-from django_pgqueue.models import BoundQueue, Message, Queue
+from django_pgqueue.models import Message, Queue
 from tests.actors import (
     Actor,
     begin,
@@ -55,14 +55,14 @@ def save(using: str = "default") -> Order:
 # Commit and rollback
 
 
-def test_a_commit_keeps_both(committed_orders: BoundQueue) -> None:
+def test_a_commit_keeps_both(committed_orders):
     with transaction.atomic():
         order = save()
 
     assert orders_and_messages() == ([order.pk], [order.pk])
 
 
-def test_a_rollback_keeps_neither(committed_orders: BoundQueue) -> None:
+def test_a_rollback_keeps_neither(committed_orders):
     with transaction.atomic():
         save()
         transaction.set_rollback(True)
@@ -71,9 +71,7 @@ def test_a_rollback_keeps_neither(committed_orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 600])
-def test_a_rolled_back_savepoint_takes_its_own_messages_only(
-    committed_orders: BoundQueue, count: int
-) -> None:
+def test_a_rolled_back_savepoint_takes_its_own_messages_only(committed_orders, count):
     with transaction.atomic():
         kept = save()
         with transaction.atomic():
@@ -85,9 +83,7 @@ def test_a_rolled_back_savepoint_takes_its_own_messages_only(
     assert orders_and_messages() == ([kept.pk, also_kept.pk], [kept.pk, also_kept.pk])
 
 
-def test_no_message_is_read_before_its_transaction_commits(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_no_message_is_read_before_its_transaction_commits(committed_orders, actor):
     with transaction.atomic():
         save()
         before = actor.do(call, "read", "orders")
@@ -98,7 +94,7 @@ def test_no_message_is_read_before_its_transaction_commits(
     assert (before, length, len(after)) == ([], 0, 1)
 
 
-def test_a_rolled_back_send_is_never_seen(committed_orders: BoundQueue, actor: Actor) -> None:
+def test_a_rolled_back_send_is_never_seen(committed_orders, actor):
     actor.do(begin)
     actor.do(call, "send", "orders", 1)
     actor.do(call, "send_batch", "orders", [1] * 600)
@@ -109,9 +105,7 @@ def test_a_rolled_back_send_is_never_seen(committed_orders: BoundQueue, actor: A
     assert committed_orders.metrics().length == 0
 
 
-def test_a_message_sent_without_autocommit_waits_for_the_commit(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_message_sent_without_autocommit_waits_for_the_commit(committed_orders, actor):
     transaction.set_autocommit(False)
     try:
         committed_orders.send(1)
@@ -123,7 +117,7 @@ def test_a_message_sent_without_autocommit_waits_for_the_commit(
     assert (before, len(actor.do(call, "read", "orders"))) == ([], 1)
 
 
-def test_a_queue_can_be_made_and_used_in_one_transaction(committed: None, actor: Actor) -> None:
+def test_a_queue_can_be_made_and_used_in_one_transaction(committed, actor):
     with transaction.atomic():
         Message.objects.create_queue("orders")
         order = save()
@@ -141,8 +135,8 @@ def atomic_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.urls("tests.app.views")
 def test_a_request_that_succeeds_under_atomic_requests_keeps_both(
-    committed_orders: BoundQueue, atomic_requests: None
-) -> None:
+    committed_orders, atomic_requests
+):
     assert Client().post("/accept").status_code == 201
 
     saved, told = orders_and_messages()
@@ -152,8 +146,8 @@ def test_a_request_that_succeeds_under_atomic_requests_keeps_both(
 
 @pytest.mark.urls("tests.app.views")
 def test_a_request_that_fails_under_atomic_requests_keeps_neither(
-    committed_orders: BoundQueue, atomic_requests: None
-) -> None:
+    committed_orders, atomic_requests
+):
     assert Client(raise_request_exception=False).post("/fail").status_code == 500
 
     assert orders_and_messages() == ([], [])
@@ -161,8 +155,8 @@ def test_a_request_that_fails_under_atomic_requests_keeps_neither(
 
 @pytest.mark.urls("tests.app.views")
 def test_a_request_that_fails_without_atomic_requests_keeps_both(
-    committed_orders: BoundQueue,
-) -> None:
+    committed_orders,
+):
     assert Client(raise_request_exception=False).post("/fail").status_code == 500
 
     saved, told = orders_and_messages()
@@ -171,9 +165,7 @@ def test_a_request_that_fails_without_atomic_requests_keeps_both(
 
 
 @pytest.mark.urls("tests.app.views")
-def test_a_read_under_atomic_requests_is_refused(
-    committed_orders: BoundQueue, atomic_requests: None
-) -> None:
+def test_a_read_under_atomic_requests_is_refused(committed_orders, atomic_requests):
     committed_orders.send(1)
 
     with pytest.raises(TransactionRefused, match="ATOMIC_REQUESTS"):
@@ -186,7 +178,7 @@ def test_a_read_under_atomic_requests_is_refused(
 
 
 @both_committed
-def test_a_message_follows_the_transaction_of_its_own_database(committed: None) -> None:
+def test_a_message_follows_the_transaction_of_its_own_database(committed):
     for alias in DATABASES:
         Message.objects.using(alias).create_queue("orders")
 
@@ -201,7 +193,7 @@ def test_a_message_follows_the_transaction_of_its_own_database(committed: None) 
 
 
 @both
-def test_a_queue_of_the_same_name_in_another_database_is_another_queue() -> None:
+def test_a_queue_of_the_same_name_in_another_database_is_another_queue():
     for alias in DATABASES:
         Message.objects.using(alias).create_queue("orders")
 
@@ -219,7 +211,7 @@ def test_a_queue_of_the_same_name_in_another_database_is_another_queue() -> None
 
 
 @both
-def test_a_read_is_refused_in_a_transaction_of_its_own_database_only() -> None:
+def test_a_read_is_refused_in_a_transaction_of_its_own_database_only():
     for alias in DATABASES:
         Message.objects.using(alias).create_queue("orders")
         Message.objects.using(alias).send("orders", 1)
@@ -238,7 +230,7 @@ def routed(settings: Any) -> None:
 
 
 @both_committed
-def test_a_router_sends_queues_to_a_database_of_their_own(committed: None, routed: None) -> None:
+def test_a_router_sends_queues_to_a_database_of_their_own(committed, routed):
     made = Message.objects.create_queue("orders")
     order = OrderFactory()
 
@@ -258,9 +250,7 @@ def test_a_router_sends_queues_to_a_database_of_their_own(committed: None, route
 
 
 @both_committed
-def test_the_transaction_that_counts_is_that_of_the_queues_database(
-    committed: None, routed: None
-) -> None:
+def test_the_transaction_that_counts_is_that_of_the_queues_database(committed, routed):
     Message.objects.create_queue("orders")
 
     with transaction.atomic(using="other"):
@@ -282,9 +272,7 @@ def test_the_transaction_that_counts_is_that_of_the_queues_database(
     [{"pool": True}, {"pool": {"min_size": 1, "max_size": 2}}, {"server_side_binding": True}],
     ids=str,
 )
-def test_it_works_with_psycopgs_pool_and_with_server_side_binding(
-    committed: None, reachable: dict[str, dict[str, Any]], options: dict[str, Any]
-) -> None:
+def test_it_works_with_psycopgs_pool_and_with_server_side_binding(committed, reachable, options):
     default = reachable["default"]
     with Actor({"default": {**default, "OPTIONS": {**default["OPTIONS"], **options}}}) as actor:
         use_every_operation(actor)
@@ -363,9 +351,7 @@ def wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 @pytest.mark.acceptance
-def test_it_works_behind_pgbouncer_in_transaction_mode(
-    committed: None, pgbouncer: dict[str, Any]
-) -> None:
+def test_it_works_behind_pgbouncer_in_transaction_mode(committed, pgbouncer):
     with Actor({"default": pgbouncer}) as actor:
         use_every_operation(actor)
 
@@ -378,9 +364,7 @@ def test_it_works_behind_pgbouncer_in_transaction_mode(
 
 
 @pytest.mark.acceptance
-def test_waiting_polls_hold_no_connection_of_pgbouncers(
-    committed_orders: BoundQueue, pgbouncer: dict[str, Any]
-) -> None:
+def test_waiting_polls_hold_no_connection_of_pgbouncers(committed_orders, pgbouncer):
     with ExitStack() as stack:
         one, two, another = (stack.enter_context(Actor({"default": pgbouncer})) for _ in range(3))
         polls = [
@@ -398,9 +382,7 @@ def test_waiting_polls_hold_no_connection_of_pgbouncers(
 
 
 @pytest.mark.acceptance
-def test_prepared_statements_that_pgbouncer_exchanges_do_no_harm(
-    committed: None, pgbouncer: dict[str, Any]
-) -> None:
+def test_prepared_statements_that_pgbouncer_exchanges_do_no_harm(committed, pgbouncer):
     untold = {"default": {**pgbouncer, "DISABLE_SERVER_SIDE_CURSORS": False}}
     queues = ["orders", "bills"]
     for name in queues:

@@ -123,7 +123,7 @@ def register() -> None:
 def beat() -> None:
     from django_pgqueue.models import Process
 
-    assert Process.objects.beat(Process.objects.get(), {}, False)
+    assert Process.objects.beat(Process.objects.get(), {}, False) is False
 
 
 def reap() -> None:
@@ -132,7 +132,7 @@ def reap() -> None:
     assert Process.objects.reap(dt.timedelta(0), using="default")
 
 
-def test_what_only_moves_a_lease_is_not_flushed(actor: Actor) -> None:
+def test_what_only_moves_a_lease_is_not_flushed(actor):
     actor.do(call, "send_batch", "orders", list(range(60)))
     actor.do(call, "send_batch", "orders", list(range(6)), group="customer 1")
     [first, *_] = found = actor.do(call, "read", "orders", qty=3)
@@ -147,14 +147,14 @@ def test_what_only_moves_a_lease_is_not_flushed(actor: Actor) -> None:
     assert not flushes(actor, call, "read_grouped", "orders", qty=99)
 
 
-def test_a_heartbeat_and_the_reaping_of_a_dead_process_are_not_flushed(actor: Actor) -> None:
+def test_a_heartbeat_and_the_reaping_of_a_dead_process_are_not_flushed(actor):
     actor.do(register)
 
     assert not flushes(actor, beat)
     assert not flushes(actor, reap)
 
 
-def test_sends_and_outcomes_are_flushed(actor: Actor) -> None:
+def test_sends_and_outcomes_are_flushed(actor):
     assert flushes(actor, call, "send", "orders", 1)
     assert flushes(actor, call, "send_batch", "orders", list(range(60)))
     assert flushes(actor, call, "pop", "orders")
@@ -170,7 +170,7 @@ def test_sends_and_outcomes_are_flushed(actor: Actor) -> None:
     assert flushes(actor, call, "set_vt", "orders", [rest[0].id], 5)
 
 
-def test_no_operation_on_an_unlogged_queue_is_flushed(actor: Actor) -> None:
+def test_no_operation_on_an_unlogged_queue_is_flushed(actor):
     actor.do(call, "create_queue", "fast", unlogged=True)
 
     assert not flushes(actor, call, "send", "fast", 1)
@@ -191,7 +191,7 @@ def test_no_operation_on_an_unlogged_queue_is_flushed(actor: Actor) -> None:
     actor.do(call, "drop_queue", "fast")
 
 
-def test_a_read_in_the_callers_transaction_leaves_its_commit_alone(actor: Actor) -> None:
+def test_a_read_in_the_callers_transaction_leaves_its_commit_alone(actor):
     actor.do(call, "send_batch", "orders", list(range(3)))
     actor.do(begin)
     actor.do(call, "send", "orders", "more")
@@ -202,7 +202,7 @@ def test_a_read_in_the_callers_transaction_leaves_its_commit_alone(actor: Actor)
 
 
 @pytest.mark.parametrize("own", ["local", "remote_apply", "off"])
-def test_a_session_keeps_its_own_synchronous_commit(actor: Actor, own: str) -> None:
+def test_a_session_keeps_its_own_synchronous_commit(actor, own):
     actor.do(call, "send", "orders", 1)
     actor.do(execute, f"SET synchronous_commit = {own}")
 
@@ -213,8 +213,8 @@ def test_a_session_keeps_its_own_synchronous_commit(actor: Actor, own: str) -> N
 
 @pytest.mark.parametrize("lease", ["of one", "of a batch", "of a group"])
 def test_leases_that_a_crash_takes_are_delivered_again_and_their_receipts_are_no_good(
-    actor: Actor, crash: Callable[[], None], lease: str
-) -> None:
+    actor, crash, lease
+):
     group = "customer 1" if lease == "of a group" else None
     sent = actor.do(call, "send_batch", "orders", list(range(20)), group=group)
     old = [m.receipt for m in read_all(actor, lease)]
@@ -237,9 +237,7 @@ def test_leases_that_a_crash_takes_are_delivered_again_and_their_receipts_are_no
     assert actor.do(call, "metrics", "orders").archived == 20
 
 
-def test_an_ack_takes_the_leases_before_it_to_the_disk(
-    actor: Actor, crash: Callable[[], None]
-) -> None:
+def test_an_ack_takes_the_leases_before_it_to_the_disk(actor, crash):
     sent = actor.do(call, "send_batch", "orders", list(range(22)))
     [one] = actor.do(call, "read", "orders")
     [two] = actor.do(call, "read", "orders")
@@ -253,10 +251,8 @@ def test_an_ack_takes_the_leases_before_it_to_the_disk(
     assert sorted(actor.do(call, "complete", "orders", held)) == sent[1:]
 
 
-def test_a_read_behind_a_crash_finds_what_lies_before_its_claim(
-    actor: Actor, crash: Callable[[], None]
-) -> None:
-    """The process remembers its last claim, which the server has lost."""
+def test_a_read_behind_a_crash_finds_what_lies_before_its_position(actor, crash):
+    """The process remembers its last position, which the server has lost."""
     sent = actor.do(call, "send_batch", "orders", list(range(30)))
     for _ in range(3):
         actor.do(call, "read", "orders", qty=5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -100,9 +99,7 @@ def steps() -> list[list[str]]:
     ]
 
 
-def test_a_project_that_leaves_keeps_its_own_tables_and_nothing_of_ours(
-    database: dict[str, Any], project: Path
-) -> None:
+def test_a_project_that_leaves_keeps_its_own_tables_and_nothing_of_ours(database, project):
     plan, remove, forget = steps()
     before = Release(ROOT, project, database)
     before.manage("migrate")

@@ -176,8 +176,8 @@ def _source_of_newest_tag(directory: Path) -> Path | None:
 
 
 def test_processes_of_the_last_release_work_on_the_schema_of_the_next(
-    database: dict[str, Any], project: Path, last_release: Path
-) -> None:
+    database, project, last_release
+):
     last, this = (Release(each, project, database) for each in (last_release, ROOT))
     last.manage("migrate")
     last.manage("pgqueue_create", "orders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -113,11 +113,32 @@ def page(client: Client, model: str, view: str = "changelist", *args: object, **
     return response.content.decode()
 
 
-def field(client: Client, pk: int, name: str, model: str = "message") -> str:
-    """The text of a field on a message's page."""
-    text = page(client, model, "change", pk)
-    part = re.split('<div class="form-row|</fieldset', text.partition(f"field-{name}")[2])[0]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part.partition(">")[2])).split())
+#: The most queries of a page, and further ones for a user's permissions: a superuser has all.
+MOST, OF_PERMISSIONS = 12, 2
+
+
+class Shown(NamedTuple):
+    """What the page of a message shows."""
+
+    state: str
+    why: str
+    life: str
+    facts: dict[str, str]
+
+
+def shown(client: Client, pk: int) -> Shown:
+    """The page of a message, as visible text."""
+    text = page(client, "message", "change", pk)
+    state = text.partition('<span class="chip')[2].partition("</span>")[0].partition(">")[2]
+    why = text.partition('<p class="note')[2].partition("</p>")[0].partition(">")[2]
+    life = text.partition('<ol class="pgqueue-timeline">')[2].partition("</ol>")[0]
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text, re.DOTALL)
+    return Shown(
+        plain(state),
+        plain(why.partition('<a href="/admin/django_pgqueue/message/failures')[0]),
+        plain(life),
+        {plain(name): plain(value) for name, value in facts},
+    )
 
 
 def queries(asked: Iterable[dict[str, str]]) -> int:
@@ -128,39 +149,49 @@ def queries(asked: Iterable[dict[str, str]]) -> int:
     return len([sql for sql in told if "SAVEPOINT" not in sql and "SELECT set_config" not in sql])
 
 
-def rows(client: Client, model: str, **query: Any) -> list[list[str]]:
-    """The cells of a list as visible text."""
+def rows(client: Client, model: str, **query: Any) -> list[dict[str, str]]:
+    """The rows of a list, by the names of their fields, as visible text."""
     text = page(client, model, **query)
     body = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    cell = re.compile(r'<t[hd] class="field-([\w-]+)[^>]*>(.*?)</t[hd]>', re.DOTALL)
     return [
-        [
-            _plain(cell)
-            for cell in re.findall(r'<t[hd] class="field-[^>]*>(.*?)</t[hd]>', row, re.DOTALL)
-        ]
+        {name: plain(value) for name, value in cell.findall(row)}
         for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
     ]
 
 
+def ids(client: Client, model: str = "message", **query: Any) -> list[int]:
+    """The ids that a list shows."""
+    return [int(row["id"]) for row in rows(client, model, **query)]
+
+
 def overview(client: Client, **query: Any) -> dict[str, dict[str, str]]:
-    """The overview's rows by queue, each with its cells by label."""
-    body = page(client, "queue", **query).partition("<tbody>")[2].partition("</tbody>")[0]
+    """The overview's rows by queue, each with its cells by label; idle queues are last."""
     found = {}
-    for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL):
-        cells = dict(re.findall(r'data-label="([^"]+)">(.*?)</td>', row, re.DOTALL))
-        name = re.search(r'<th scope="row">(.*?)</th>', row, re.DOTALL)
-        assert name is not None
-        found[_plain(name[1]).split()[0]] = {label: _plain(text) for label, text in cells.items()}
+    for row in re.findall(r"<tr><th.*?</tr>", page(client, "queue", **query), re.DOTALL):
+        if "data-label" in row:
+            cells = dict(re.findall(r'data-label="([^"]+)">(.*?)</td>', row, re.DOTALL))
+            name = re.search(r'<span class="name" title="([^"]*)"', row)
+            assert name is not None
+            found[name[1]] = {label: plain(text) for label, text in cells.items()}
     return found
 
 
 def alerts(client: Client) -> list[str]:
-    """The alerts of the overview."""
-    told = re.findall(r'<p class="alert \w+">(.*?)</p>', page(client, "queue"), re.DOTALL)
-    return [_plain(text) for text in told]
+    """The alerts of the overview, each in a line; see :func:`young`."""
+    text = page(client, "queue")
+    told = re.findall(r'<tr class="(?:bad|warning)">(.*?)<td class="since">', text, re.DOTALL)
+    return [young(plain(each)) for each in told]
 
 
-def _plain(text: str) -> str:
-    return html.unescape(re.sub(r"<[^>]+>", "", text)).strip()
+def young(text: str) -> str:
+    """The text with all ages below a minute as 0 s, however long the test takes."""
+    return re.sub(r"\b\d+ s\b", "0 s", text)
+
+
+def plain(text: str) -> str:
+    """What a part of a page says."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 def answer(asked: str) -> dict[str, str]:

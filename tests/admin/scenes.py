@@ -10,7 +10,7 @@ from django.utils.timezone import now
 
 from django_pgqueue import queue
 from django_pgqueue.acks import Failure
-from django_pgqueue.models import BulkAction, History, Message, Process, Queue, Rollup
+from django_pgqueue.models import BulkAction, History, Message, Process, Queue, Rollup, Schedule
 from django_pgqueue.models.bulk import Kind
 
 TRACEBACK = """CardDeclined: the bank said no to card <4242> of customer 1{number:05}
@@ -22,6 +22,10 @@ Traceback (most recent call last):
 shop.payments.CardDeclined: the bank said no to card <4242> of customer 1{number:05}"""
 
 
+#: The longest name of a queue.
+LONG = "a-very-long-queue-name-that-somebody-chose-with-sixty-three-chr"
+
+
 def superuser() -> User:
     return User.objects.create_superuser("ann", "ann@example.com", "ann")
 
@@ -30,7 +34,7 @@ def play() -> None:
     """Fill the queues: every page has something to show, and messages are in every place."""
     dead = Message.objects.create_queue("payments.dead")
     Message.objects.create_queue("payments", dead_letter_queue=dead, visibility_timeout=60)
-    for name in ("mails", "invoices", "reports", "search-index", "thumbnails"):
+    for name in ("mails", "invoices", "reports", "search-index", "thumbnails", LONG):
         Message.objects.create_queue(name, retention=dt.timedelta(days=7))
     Queue.objects.filter(name="reports").update(paused=True)
     Queue.objects.forget_all()
@@ -78,9 +82,28 @@ def play() -> None:
     )
     held = [message.id for message in mails.read(qty=3, vt=600)]
     Process.objects.filter(pk=consumer.pk).update(working_on={"mails": held})
+    _schedules()
     _bulk_actions()
     _history()
     _rollups()
+
+
+def _schedules() -> None:
+    """A schedule that has run, one that is paused, and one that fails."""
+    reports = Queue.objects.get(name="reports")
+    often = Schedule.objects.create(
+        name="refresh", queue=reports, interval=dt.timedelta(seconds=20), body={"all": True}
+    )
+    often.run()
+    Schedule.objects.create(
+        name="nightly-report", queue=reports, cron="0 4 * * *", time_zone="Europe/Berlin"
+    )
+    late = Schedule.objects.create(name="monthly", queue=reports, cron="0 4 1 * *", paused=True)
+    late._update(last_run_at=now() - dt.timedelta(days=20))
+    broken = Schedule.objects.create(
+        name="broken", queue=reports, interval=dt.timedelta(minutes=10)
+    )
+    broken._update(error="DatabaseError: permission denied for table pgqueue_message_q4")
 
 
 def _bulk_actions() -> None:
@@ -88,7 +111,7 @@ def _bulk_actions() -> None:
     reports = Queue.objects.get(name="reports")
     values = {"username": "ann", "user_id": str(User.objects.get(username="ann").pk)}
     sent = queue("reports").send_batch([{"month": n} for n in range(2600)])
-    done = BulkAction.objects.begin(reports, Kind.ARCHIVE, sent[:900], values)
+    done = BulkAction.objects.begin(reports, Kind.CANCEL, sent[:900], values)
     BulkAction.objects.drive(60, using="default", only=[done.pk])
     half = BulkAction.objects.begin(reports, Kind.DELETE, sent[900:], values)
     BulkAction.objects.drive(0, using="default", only=[half.pk])

@@ -11,11 +11,11 @@ from urllib.parse import quote
 import pytest
 
 from django_pgqueue import queue
-from django_pgqueue.admin.failures import fingerprint
+from django_pgqueue.admin.failures import WINDOWS, Failures
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, BulkAction, History, Message, Process, Queue
+from django_pgqueue.models import ArchivedMessage, BulkAction, Message, Process, Queue
 from tests.admin import scenes
-from tests.admin.browsing import EVERY_RULE, RULES_OF_LOOKS, faults
+from tests.admin.browsing import EVERY_RULE, RULES_OF_LOOKS, faults, sign_in
 from tests.waiting import until
 from tests.worker.consuming import InThread
 from tests.worker.test_processes import url
@@ -66,7 +66,7 @@ def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any
 
     page.goto("/admin/django_pgqueue/message/?state=failed")
 
-    cells = page.locator("td.field-first_line")
+    cells = page.locator("td.field-error")
     assert cells.count() == ArchivedMessage.objects.filter(state="FAILED").count()
     for number in range(cells.count()):
         box = cells.nth(number).bounding_box()
@@ -74,28 +74,57 @@ def test_an_error_is_seen_in_the_list_without_scrolling(visit: Callable[..., Any
         assert "CardDeclined" in cells.nth(number).inner_text()
 
 
-def test_a_traceback_is_three_clicks_away_and_redriving_its_group_two_more(
+def test_a_traceback_is_two_clicks_away_and_redriving_its_group_three(
     visit: Callable[..., Any],
 ) -> None:
     scenes.play()
-    # The scene's history of this queue shows no failure.
-    History.objects.filter(queue__name="mails").delete()
     page = visit()
-    page.goto("/admin/")
+    page.goto(OVERVIEW)
 
-    page.click(".model-queue th a")
-    page.click("text=mails: 4 of 44 attempts failed")
-    page.locator("#result_list tbody th a").first.click()
+    row = page.locator("table.overview tr", has_text="mails")
+    row.locator("td.bad-text a").click()
+    failures = page.url
+    page.click("table.failures th a")
 
-    told = page.locator(".field-error pre").inner_text()
+    told = page.locator(".pgqueue-text").inner_text()
     assert "line 112, in charge" in told
     assert "\n  File" in told
 
-    page.click("text=Retry all like this")
+    page.goto(failures)
+    page.click("table.failures button[value=retry]")
+    assert "Send 4 messages of mails again" in page.inner_text("#content-main")
     page.click(".delete-confirmation input[type=submit]")
 
     wait_for(page, "4 messages sent again.")
     assert queue("mails").metrics().ready >= 4
+    assert not page.said
+
+
+def test_why_a_message_is_not_delivered_is_one_click_from_the_list(
+    visit: Callable[..., Any],
+) -> None:
+    orders = queue("orders").create()
+    Process.objects.create(host="web-1", pid=7, version="1", queues=["orders"])
+    queue("orders").send(1, delay=600)
+    page = visit()
+    page.goto(f"/admin/django_pgqueue/message/?queue={orders.pk}")
+
+    page.click("#result_list tbody th a")
+
+    assert "Scheduled for" in page.inner_text("p.note")
+
+
+def test_all_messages_of_a_page_are_chosen_at_once(visit: Callable[..., Any]) -> None:
+    queue("orders").create()
+    queue("orders").send_batch(range(3))
+    page = visit()
+    page.goto("/admin/django_pgqueue/message/")
+
+    page.check("[data-pgqueue-all]")
+    page.select_option("select[name=action]", "cancel")
+    page.click(".actions button")
+
+    wait_for(page, "3 messages cancelled.")
     assert not page.said
 
 
@@ -111,13 +140,13 @@ def test_the_overview_says_without_a_reload_that_the_consumers_were_killed(
         until(lambda: Process.objects.count() == 2, 60)
         page.goto(OVERVIEW)
         page.evaluate("window.same = true")
-        assert page.locator(".alert.bad").count() == 0
+        assert page.locator(".attention .bad").count() == 0
 
         one.kill()
         other.kill()
         queue("lease").send({"op": 1})
 
-        wait_for(page, "lease has no live consumer")
+        wait_for(page, "No consumer")
     assert page.evaluate("window.same")
     assert not page.said
 
@@ -137,7 +166,7 @@ def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(
     try:
         queue("orders").send_batch(range(400))
 
-        wait_for(page, "orders: 40 of 400 attempts failed in the last hour")
+        wait_for(page, "40 of 400 attempts failed in the last ten minutes")
     finally:
         consumer.stop()
     assert page.evaluate("window.same")
@@ -145,18 +174,20 @@ def test_the_overview_says_without_a_reload_that_a_tenth_of_the_attempts_fail(
 
 
 def test_a_queue_page_refreshes_but_while_a_table_is_open(visit: Callable[..., Any]) -> None:
-    orders = queue("orders").create()
+    scenes.play()
+    payments = Queue.objects.filter(name="payments")
+    payments.update(paused=True)
     page = visit()
-    page.goto(f"{OVERVIEW}{orders.pk}/overview/")
+    page.goto(f"{OVERVIEW}{payments.get().pk}/overview/")
     page.locator("figure summary").first.click()
-    queue("orders").send(1)
+    payments.update(paused=False)
 
     wait_for(page, "/updated ([7-9]|\\d\\d) s ago/")
-    assert page.locator(".alert.bad").count() == 0
+    assert page.locator("text=No consumer").count() == 0
     page.locator("figure summary").first.click()
     page.evaluate("document.activeElement.blur()")
 
-    wait_for(page, "orders has no live consumer")
+    wait_for(page, "No consumer")
     assert not page.said
 
 
@@ -173,7 +204,7 @@ def test_the_overview_stays_as_it_is_while_it_is_stopped(visit: Callable[..., An
     queue("orders").send(1)
     page.click("[data-pgqueue-stop]")
 
-    wait_for(page, "orders has no live consumer")
+    wait_for(page, "No consumer")
     assert asked
 
 
@@ -191,33 +222,82 @@ def test_the_overview_waits_for_who_types_or_selects(visit: Callable[..., Any], 
     queue("orders").send(1)
 
     wait_for(page, "/updated ([7-9]|\\d\\d) s ago/")
-    assert page.locator(".alert.bad").count() == 0
+    assert page.locator(".attention .bad").count() == 0
     page.evaluate("document.activeElement.blur(); document.getSelection().removeAllRanges()")
 
-    wait_for(page, "orders has no live consumer")
+    wait_for(page, "No consumer")
 
 
-def test_the_overview_shows_all_its_columns_beside_the_list_of_models(
-    visit: Callable[..., Any],
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("sidebar", ["open", "closed"])
+def test_numbers_and_pauses_of_the_overview_are_never_cut(
+    visit: Callable[..., Any], width: int, sidebar: str
 ) -> None:
+    """A queue of the scene has a name of 63 characters."""
     scenes.play()
+    page = visit(width)
+    page.goto(OVERVIEW)
+    toggle = page.locator("#toggle-nav-sidebar")
+    if sidebar == "closed" and toggle.is_visible():
+        toggle.click()
+    page.click("#pgqueue-idle summary")
+    page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
+
+    ends = [box["x"] + box["width"] for box in boxes(page, "table.overview :is(button, td)")]
+    buttons = page.locator("table.overview :is(button, td.act a)").count()
+
+    assert any(len(queue.name) == 63 for queue in Queue.objects.all())
+    assert buttons == Queue.objects.count()
+    assert max(ends) <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CUT) == []
+
+
+#: Numbers and buttons of the overview that are wider than their cells.
+CUT = """() => [...document.querySelectorAll('table.overview td:is(.number, .act)')]
+    .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText)"""
+
+
+def test_the_first_queue_is_seen_without_scrolling(visit: Callable[..., Any]) -> None:
+    for number in range(31):
+        queue(f"late-{number}").create()
+        queue(f"late-{number}").send(1)
     page = visit()
     page.goto(OVERVIEW)
 
-    ends = [box["x"] + box["width"] for box in boxes(page, "table.queues button")]
+    [row] = [boxes(page, "table.overview tbody tr")[0]]
 
-    assert len(ends) == Queue.objects.count()
-    assert max(ends) <= 1280
+    assert row["y"] + row["height"] <= 900
+    assert page.locator("#pgqueue-folded").count() == 1
 
 
-def test_the_table_of_charts_shows_all_its_columns(visit: Callable[..., Any]) -> None:
+def test_pages_work_without_a_script(chromium: Any, site: str) -> None:
+    queue("orders").create()
+    [sent] = queue("orders").send_batch([1])
+    context = chromium.new_context(java_script_enabled=False, base_url=site)
+    page = context.new_page()
+    sign_in(page, site)
+
+    page.goto(OVERVIEW)
+    page.click("table.overview button")
+    assert Queue.objects.get().paused
+    page.goto("/admin/django_pgqueue/message/")
+    page.check(f"input[value='{sent}']")
+    page.select_option("select[name=action]", "delete")
+    page.click(".actions button")
+    page.click(".delete-confirmation input[type=submit]")
+    assert not Message.objects.exists()
+    context.close()
+
+
+def test_the_table_of_charts_shows_all_its_numbers(visit: Callable[..., Any]) -> None:
     scenes.play()
     page = visit()
     page.goto("/admin/django_pgqueue/rollup/charts/")
 
-    ends = [box["x"] + box["width"] for box in boxes(page, ".results th[scope=col]")]
+    ends = [box["x"] + box["width"] for box in boxes(page, ".panel.wide th[scope=col]")]
 
-    assert len(ends) == 12
+    assert len(ends) == 10  # without the two lines, which need a wider page
     assert max(ends) <= 1280
 
 
@@ -241,7 +321,7 @@ def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
     page = visit()
     page.goto(OVERVIEW)
 
-    page.click("table.queues button")
+    page.click("table.overview button")
 
     wait_for(page, "Paused orders")
     assert Queue.objects.get().paused
@@ -249,12 +329,13 @@ def test_a_queue_is_paused_by_its_button(visit: Callable[..., Any]) -> None:
 
 def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
     attack = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
-    queue("orders").create()
+    orders = queue("orders").create()
     [sent] = [queue("orders").send({attack: attack}, headers={attack: attack})]
     queue("orders").send(attack, group=attack, dedup_key=attack)
     queue("orders").send_batch([1], group=attack)
     [message] = queue("orders").read()
     message.reject(attack)
+    [group] = Failures([orders.pk], [], WINDOWS["1h"], "default").groups(1)
     page = visit()
 
     for path in (
@@ -263,14 +344,15 @@ def test_what_senders_write_stays_text(visit: Callable[..., Any]) -> None:
         "/admin/django_pgqueue/message/?state=archived",
         f"/admin/django_pgqueue/message/{sent}/change/",
         f"/admin/django_pgqueue/message/{sent + 1}/change/",
-        f"/admin/django_pgqueue/message/{sent}/resend/",
+        f"/admin/django_pgqueue/queue/{orders.pk}/send/?copy={sent}",
+        f"/admin/django_pgqueue/queue/{orders.pk}/overview/",
         "/admin/django_pgqueue/message/failures/",
-        f"/admin/django_pgqueue/message/failures/{fingerprint(attack)}/",
+        f"/admin/django_pgqueue/message/failures/{group.kind}/",
         f"/admin/django_pgqueue/message/?state=ready&group={quote(attack)}",
         f"/admin/django_pgqueue/message/?q={quote(attack)}",
     ):
         page.goto(path)
-        assert "taken" not in page.title()
+        assert page.title() != "taken"
 
     assert not page.said
 
@@ -288,7 +370,7 @@ def test_a_large_redrive_shows_its_progress_stops_and_goes_on(visit: Callable[..
     page.select_option("select[name=action]", "redrive")
     page.check("[name=select_across]")
     page.click(".actions button")
-    wait_for(page, f"dead: {count:,} messages")
+    wait_for(page, f"Send {count:,} messages of dead back")
     page.click(".delete-confirmation input[type=submit]")
     page.click("text=Stop the bulk action")
     wait_for(page, "Stopped:")

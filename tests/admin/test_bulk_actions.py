@@ -51,12 +51,12 @@ def test_an_action_on_more_than_a_page_is_a_row(
     operator: Client, orders: BoundQueue, slowly: None
 ) -> None:
     orders.send_batch(list(range(60)))
-    url, asked = ask(operator, "archive_selected", state="ready")
+    url, asked = ask(operator, "cancel", state="ready")
 
     text = confirm(operator, url, asked)
 
     bulk_action = BulkAction.objects.get()
-    assert (bulk_action.kind, bulk_action.count, bulk_action.done) == ("archive", 60, 20)
+    assert (bulk_action.kind, bulk_action.count, bulk_action.done) == ("cancel", 60, 20)
     assert (bulk_action.username, bulk_action.filter) == ("ann", {"state": "ready"})
     assert "20 of 60" in text
     assert "data-pgqueue-drive" in text
@@ -64,7 +64,7 @@ def test_an_action_on_more_than_a_page_is_a_row(
 
 def test_its_page_drives_it_to_the_end(operator: Client, orders: BoundQueue, slowly: None) -> None:
     ids = orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "archive_selected", state="ready"))
+    confirm(operator, *ask(operator, "cancel", state="ready"))
     bulk_action = BulkAction.objects.get()
 
     assert [send_for(operator, bulk_action, "step") for _ in range(2)] == [302, 302]
@@ -79,7 +79,7 @@ def test_both_ends_are_logged_in_the_queues_history(
     operator: Client, orders: BoundQueue, slowly: None
 ) -> None:
     ids = orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "archive_selected", state="ready"))
+    confirm(operator, *ask(operator, "cancel", state="ready"))
     bulk_action = BulkAction.objects.get()
     begun = [entry.get_change_message() for entry in LogEntry.objects.all()]
     while BulkAction.objects.drive(using="default") is not None:
@@ -87,8 +87,8 @@ def test_both_ends_are_logged_in_the_queues_history(
 
     told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
     assert begun == told[:1]
-    what = f"Archive messages, 60 messages up to id {ids[-1]}: bulk action {bulk_action.pk}"
-    assert told == [f"{what} begun.", f"{what} ended: 60 archived."]
+    what = f"Cancel, 60 messages up to id {ids[-1]}: bulk action {bulk_action.pk}"
+    assert told == [f"{what} started.", f"{what} ended: 60 cancelled."]
     assert {entry.object_repr for entry in LogEntry.objects.all()} == {"orders"}
     assert {entry.user.username for entry in LogEntry.objects.all()} == {"ann"}
 
@@ -96,13 +96,13 @@ def test_both_ends_are_logged_in_the_queues_history(
 def test_160_there_after_a_question_about_60_and_60_go(
     operator: Client, orders: BoundQueue
 ) -> None:
-    there = orders.send_batch(list(range(60)))
-    url, asked = ask(operator, "delete_for_good", state="ready")
+    orders.send_batch(list(range(60)))
+    url, asked = ask(operator, "delete", state="ready")
     later = orders.send_batch(list(range(100)))
 
     confirm(operator, url, asked)
 
-    assert f"60 in all, up to id {there[-1]}" in asked
+    assert "Delete 60 messages of orders for good, with their bodies?" in asked
     assert set(Message.objects.values_list("pk", flat=True)) == set(later)
 
 
@@ -130,7 +130,7 @@ def test_a_bulk_action_is_stopped_and_resumed(
     operator: Client, orders: BoundQueue, slowly: None
 ) -> None:
     orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "delete_for_good", state="ready"))
+    confirm(operator, *ask(operator, "delete", state="ready"))
     bulk_action = BulkAction.objects.get()
 
     send_for(operator, bulk_action, "stop")
@@ -143,7 +143,7 @@ def test_a_bulk_action_is_stopped_and_resumed(
     assert bulk_action.done == 40
     told = [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")]
     assert [text.split(": bulk action")[1].split(" ", 2)[2] for text in told] == [
-        "begun.",
+        "started.",
         "stopped after 20 messages.",
         "resumed.",
     ]
@@ -155,12 +155,10 @@ def test_messages_in_flight_are_left_alone_unless_the_question_says_so(
     orders.send_batch(list(range(60)))
     orders.read(qty=60, vt=60)
 
-    url, asked = ask(operator, "delete_for_good", state="in_flight")
+    url, asked = ask(operator, "delete", state="in_flight")
     confirm(operator, url, asked)
     left = BulkAction.objects.get()
-    confirm(
-        operator, *ask(operator, "delete_for_good", state="in_flight"), **{"with-in_flight": "on"}
-    )
+    confirm(operator, *ask(operator, "delete", state="in_flight"), **{"with-in_flight": "on"})
 
     assert (left.done, left.passed) == (0, 60)
     assert not Message.objects.exists()
@@ -171,12 +169,12 @@ def test_the_button_of_a_question_is_marked_where_it_deletes(
 ) -> None:
     orders.send_batch(list(range(60)))
 
-    _url, deletes = ask(operator, "delete_for_good", state="ready")
-    _url, archives = ask(operator, "archive_selected", state="ready")
+    _url, deletes = ask(operator, "delete", state="ready")
+    _url, cancels = ask(operator, "cancel", state="ready")
 
     marked = '<input type="submit" value="{}" class="danger">'
-    assert marked.format("Delete messages for good") in deletes
-    assert "danger" not in archives
+    assert marked.format("Delete") in deletes
+    assert "danger" not in cancels
 
 
 def test_redriving_goes_to_another_queue_at_a_rate(operator: Client, orders: BoundQueue) -> None:
@@ -191,7 +189,7 @@ def test_redriving_goes_to_another_queue_at_a_rate(operator: Client, orders: Bou
 
     confirm(operator, url, asked, **{"with-to": "elsewhere", "with-rate": "1000"})
 
-    assert "the queue that each came from" in asked
+    assert "each to its source queue" in asked
     bulk_action = BulkAction.objects.get()
     assert (bulk_action.target, bulk_action.rate, bulk_action.done) == ("elsewhere", 1000.0, 3)
     assert queue("elsewhere").metrics().length == 3
@@ -219,7 +217,7 @@ def test_an_answer_to_no_question_is_refused(
     orders.send(1)
 
     response = operator.post(
-        LIST, {"action": "delete_for_good", "query": "state=ready", "confirmed": "1", "asked": text}
+        LIST, {"action": "delete", "query": "state=ready", "confirmed": "1", "asked": text}
     )
 
     assert response.status_code == 400
@@ -235,7 +233,7 @@ def test_purging_is_a_bulk_action(operator: Client, orders: BoundQueue) -> None:
     asked = operator.get(url).content.decode()
     confirm(operator, url, asked, typed="orders")
 
-    assert "orders: 65 messages" in asked
+    assert "Delete the 65 messages in orders? The archive stays." in asked
     bulk_action = BulkAction.objects.get()
     assert (bulk_action.kind, bulk_action.done, bulk_action.passed) == ("purge", 63, 2)
     assert {m.id for m in held} == set(Message.objects.values_list("pk", flat=True))
@@ -245,7 +243,7 @@ def test_a_bulk_action_shows_and_moves_for_who_may_only(
     operator: Client, staff: Callable[..., Client], orders: BoundQueue, slowly: None
 ) -> None:
     orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "delete_for_good", state="ready"))
+    confirm(operator, *ask(operator, "delete", state="ready"))
     bulk_action = BulkAction.objects.get()
     operator.logout()
     bob = User.objects.create_user("bob", is_staff=True)
@@ -271,11 +269,11 @@ def test_the_list_of_bulk_actions_shows_how_far_they_are(
     operator: Client, orders: BoundQueue, slowly: None
 ) -> None:
     orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "delete_for_good", state="ready"))
+    confirm(operator, *ask(operator, "delete", state="ready"))
 
     text = html.unescape(re.sub("<[^>]+>", " ", page(operator, "bulkaction")))
 
-    assert re.search(r"for good\s+orders\s+running\s+20 of 60 messages\s+20\s+ann", text)
+    assert re.search(r"Delete\s+orders\s+running\s+20 of 60 messages\s+20\s+ann", text)
 
 
 @pytest.mark.slow
@@ -401,7 +399,7 @@ def test_a_request_drives_its_own_bulk_action_only(
     )
     orders.send_batch(list(range(60)))
 
-    confirm(operator, *ask(operator, "delete_for_good", state="ready"))
+    confirm(operator, *ask(operator, "delete", state="ready"))
 
     other.refresh_from_db()
     assert (other.state, other.done) == ("running", 0)
@@ -475,18 +473,18 @@ def test_who_may_not_see_bulk_actions_is_told_of_the_one_that_began(
     client = staff("view_message", "delete_message")
     orders.send_batch(list(range(60)))
 
-    text = confirm(client, *ask(client, "delete_for_good", state="ready"))
+    text = confirm(client, *ask(client, "delete", state="ready"))
 
-    assert f"Bulk action {BulkAction.objects.get().pk}, begun at " in text
+    assert f"Bulk action {BulkAction.objects.get().pk}, started at " in text
     assert "running, 20 of 60 messages" in text
 
 
-def test_two_who_archive_the_same_messages_are_told_how_many_each_changed(
+def test_two_who_cancel_the_same_messages_are_told_how_many_each_changed(
     operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_pgqueue.admin.bulk_actions._drive", lambda *args: None)
+    monkeypatch.setattr("django_pgqueue.admin.bulk_actions.drive", lambda *args: None)
     orders.send_batch(list(range(60)))
-    questions = [ask(operator, "archive_selected", state="ready") for _ in range(2)]
+    questions = [ask(operator, "cancel", state="ready") for _ in range(2)]
     for url, asked in questions:
         confirm(operator, url, asked)
 
@@ -504,7 +502,7 @@ def test_dropping_a_queue_keeps_the_record_of_its_bulk_actions(
     operator: Client, orders: BoundQueue, slowly: None
 ) -> None:
     orders.send_batch(list(range(60)))
-    confirm(operator, *ask(operator, "archive_selected", state="ready"))
+    confirm(operator, *ask(operator, "cancel", state="ready"))
     bulk_action = BulkAction.objects.get()
 
     Message.objects.drop_queue("orders")

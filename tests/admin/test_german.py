@@ -14,6 +14,7 @@ from django.test import Client
 from django.utils import translation
 
 import django_pgqueue
+from django_pgqueue.templatetags.pgqueue_admin import decimal, lapse, number, percent
 from tests.admin import scenes
 from tools.screenshots import pages
 
@@ -82,6 +83,12 @@ def test_no_page_shows_an_english_label(client: Client, db: None, german: None) 
 
     assert len(patterns) > 300
     assert left == set()
+
+
+def test_numbers_are_written_as_the_language_does(german: None) -> None:
+    shown = [number(1234567, exact=False), decimal(0.25), lapse(5400), percent(0.05)]
+
+    assert shown == ["≈ 1.234.567", "0,25", "1,5 h", "5 %"]
 
 
 def _plain(text: str) -> str:

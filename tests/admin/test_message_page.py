@@ -16,12 +16,13 @@ from django_pgqueue import queue
 from django_pgqueue.acks import Failure, Nack
 from django_pgqueue.admin.masking import mask, mask_text, unmasked
 from django_pgqueue.models import BoundQueue, Message, Process, Queue
-from tests.admin.conftest import act, confirm, field, page, rows
+from tests.admin.conftest import act, confirm, page, rows, shown
+from tests.leasing import lease
 
 
 def life(client: Client, pk: int) -> str:
     """The timeline without times."""
-    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ?", "", field(client, pk, "life"))
+    return re.sub(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d(:\d\d)? ?", "", shown(client, pk).life)
 
 
 def test_timeline_of_a_message_that_was_done(
@@ -36,8 +37,7 @@ def test_timeline_of_a_message_that_was_done(
     )
 
     assert life(operator, pk) == (
-        "Timeline: Sent First read, after waiting 1 min 30 s Delivery 2 10.0 s "
-        "Completed, after running 250 ms"
+        "Sent First delivery after 1.5 min Delivery 2 Completed after running for 250 ms"
     )
 
 
@@ -46,14 +46,14 @@ def test_timeline_says_what_comes_next(operator: Client, orders: BoundQueue) -> 
     read = orders.read(vt=600)
     delayed = orders.send(2, delay=7200)
 
-    assert "In flight: the lease ends then, in 9 min" in life(operator, ready)
-    assert "Readable then, in 1 h 59 min" in life(operator, delayed)
+    assert "In flight: the lease ends in 9 min" in life(operator, ready)
+    assert "Readable in 1 h 59 min" in life(operator, delayed)
     orders.set_vt(read, 0)
-    assert "The lease ran out; readable since" in life(operator, ready)
+    assert "The lease ran out; readable for" in life(operator, ready)
 
 
-def alive(name: str) -> None:
-    Process.objects.create(host="web-1", pid=7, version="1", queues=[name])
+def alive(name: str) -> Process:
+    return Process.objects.create(host="web-1", pid=7, version="1", queues=[name])
 
 
 def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(
@@ -61,49 +61,51 @@ def test_the_page_says_that_no_consumer_lives_or_the_queue_is_paused(
 ) -> None:
     pk = orders.send(1)
 
-    alone = field(operator, pk, "why")
+    alone = shown(operator, pk).why
     alive("orders")
-    served = field(operator, pk, "why")
+    served = shown(operator, pk).why
+    Process.objects.update(quiet=True)
+    quiet = shown(operator, pk).why
     Queue.objects.update(paused=True)
-    paused = field(operator, pk, "why")
+    paused = shown(operator, pk).why
 
-    assert alone == (
-        "Delivery: No consumer of orders is alive; Readable: the next free consumer takes it"
-    )
-    assert served == "Delivery: Readable: the next free consumer takes it"
-    assert paused == "Delivery: orders is paused"
+    assert alone == quiet == "No consumer of orders is alive"
+    assert served == "Readable: the next free consumer takes it"
+    assert paused == "orders is paused"
 
 
 def test_the_page_says_behind_which_message_of_its_group_one_waits(
     operator: Client, orders: BoundQueue
 ) -> None:
-    alive("orders")
-    pks = orders.send_batch(range(4), group="customer 7")
-    unread = field(operator, pks[2], "why")
-    orders.read()
+    process = alive("orders")
+    pks = orders.send_batch(range(12), group="customer 7")
+    unread = shown(operator, pks[2]).why
+    lease("orders", process_id=process.pk)
 
-    assert unread == "Delivery: Number 3 in group customer 7, which the next read begins"
+    assert unread == "Number 3 in group customer 7, whose first message is ready"
     assert re.fullmatch(
-        rf"Delivery: Number 3 in group customer 7, behind {pks[0]} \(in flight for \d s\)",
-        field(operator, pks[2], "why"),
+        rf"Number 12 in group customer 7, behind {pks[0]} \(in flight for \d s\)",
+        shown(operator, pks[11]).why,
     )
-    assert re.fullmatch(r"Delivery: In flight for \d s", field(operator, pks[0], "why"))
+    assert re.fullmatch(
+        r"In flight for \d s on web-1:7, delivery 1 of at most 20", shown(operator, pks[0]).why
+    )
 
 
-def test_the_page_says_when_a_message_is_tried_again_and_after_which_error(
+def test_the_page_says_when_a_message_is_delivered_again_and_after_which_error(
     operator: Client, orders: BoundQueue
 ) -> None:
     alive("orders")
     pk = orders.send(1)
     [message] = orders.read()
     orders.retry({message.receipt: 600}, errors={message.receipt: "the <bank> is down\nat noon"})
-    planned = field(operator, pk, "why")
+    planned = shown(operator, pk).why
     orders.set_vt(pk, 0)
 
     assert re.fullmatch(
-        r"Delivery: Tried again at [\d-]+ [\d:]+, after: the <bank> is down", planned
+        r"Delivered again at [\d: -]+ \(in 9 min 5\d s\) ?, after the <bank> is down", planned
     )
-    assert field(operator, pk, "why") == "Delivery: Readable again, after: the <bank> is down"
+    assert shown(operator, pk).why == "Readable again after the <bank> is down"
 
 
 def test_the_page_says_for_when_a_message_is_scheduled(
@@ -112,7 +114,13 @@ def test_the_page_says_for_when_a_message_is_scheduled(
     alive("orders")
     pk = orders.send(1, delay=600)
 
-    assert re.fullmatch(r"Delivery: Scheduled for [\d-]+ [\d:]+", field(operator, pk, "why"))
+    assert re.fullmatch(r"Scheduled for [\d: -]+ \(in 9 min 5\d s\)", shown(operator, pk).why)
+
+
+def test_a_dead_letter_waits_for_no_consumer(operator: Client, letter: int) -> None:
+    assert shown(operator, letter).why == (
+        "A dead letter: it stays here until it is redriven or deleted"
+    )
 
 
 def test_the_page_of_a_message_that_is_done_has_no_reason(
@@ -121,29 +129,33 @@ def test_the_page_of_a_message_that_is_done_has_no_reason(
     pk = orders.send(1)
     orders.archive(pk)
 
-    assert field(operator, pk, "why") == ""
+    assert shown(operator, pk).why == ""
 
 
-@pytest.mark.parametrize("use_tz", [True, False])
-def test_timeline_of_a_dead_letter_begins_in_its_queue(
-    operator: Client, orders: BoundQueue, settings: Any, use_tz: bool
-) -> None:
-    settings.USE_TZ = use_tz
+@pytest.fixture
+def letter(orders: BoundQueue) -> int:
+    """The id of a dead letter."""
     dead = Message.objects.create_queue("dead")
     Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
     Queue.objects.forget_all()
     pk = orders.send(1)
     [message] = orders.read()
     message.reject("no")
+    return pk
 
-    died = life(operator, pk)
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_timeline_of_a_dead_letter_begins_in_its_queue(
+    operator: Client, letter: int, settings: Any, use_tz: bool
+) -> None:
+    settings.USE_TZ = use_tz
+    died, source = life(operator, letter), Queue.objects.get(name="orders").pk
+    text = page(operator, "message", "change", letter)
     queue("dead").redrive()
 
     assert "Sent to orders Failed for good in orders after 1 delivery: a dead letter" in died
-    assert "Sent to orders" in life(operator, pk).partition("dead letter")[2]
-    source = Queue.objects.get(name="orders").pk
-    text = page(operator, "message", "change", pk)
-    assert f"/queue/{source}/change/" in text.partition("field-came_from")[2]
+    assert f'<dd><a href="/admin/django_pgqueue/queue/{source}/overview/">orders</a>' in text
+    assert "Sent to orders" in life(operator, letter).partition("dead letter")[2]
 
 
 def test_message_that_waits_behind_its_group_has_no_moment_yet(
@@ -151,40 +163,23 @@ def test_message_that_waits_behind_its_group_has_no_moment_yet(
 ) -> None:
     _, second = orders.send_batch([1, 2], group="g")
 
-    [cells] = rows(operator, "message", q=second)
+    [row] = rows(operator, "message", q=second)
 
-    assert cells[2:5] == ["waiting", "0", "-"]
-
-
-def test_page_of_a_message_in_the_queue_has_no_outcome(
-    operator: Client, orders: BoundQueue
-) -> None:
-    pk = orders.send(1)
-    live = page(operator, "message", "change", pk)
-
-    orders.archive(orders.read())
-
-    assert "field-outcome" not in live
-    assert "field-outcome" in page(operator, "message", "change", pk)
-
-
-def test_page_without_a_failure_has_no_word_of_one(operator: Client, orders: BoundQueue) -> None:
-    assert "field-error" not in page(operator, "message", "change", orders.send(1))
+    assert (row["state"], row["deliveries"], row["turn"]) == ("waiting", "0", "")
 
 
 def test_neighbours_in_the_group_are_linked(operator: Client, orders: BoundQueue) -> None:
     ids = orders.send_batch(list(range(9)), group="g")
     orders.read()
 
-    assert field(operator, ids[2], "around") == (
-        f"In its group: before it: {ids[0]} , {ids[1]} ; "
-        f"after it: {' , '.join(map(str, ids[3:8]))} , …"
-    )
-    assert field(operator, ids[0], "around").startswith("In its group: before it: -;")
+    third, first = shown(operator, ids[2]).facts, shown(operator, ids[0]).facts
+    assert third["before"] == f"{ids[0]} , {ids[1]}"
+    assert third["behind"] == f"{' , '.join(map(str, ids[3:8]))} , …"
+    assert first["before"] == "none"
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "masked"),
     [
         ({"password": "x"}, {"password": "•••"}),
         ({"a": [{"API_KEY": {"deep": 1}}]}, {"a": [{"API_KEY": "•••"}]}),
@@ -193,8 +188,8 @@ def test_neighbours_in_the_group_are_linked(operator: Client, orders: BoundQueue
         ("token", "token"),
     ],
 )
-def test_secrets_are_masked(value: Any, shown: Any) -> None:
-    assert mask(value) == shown
+def test_secrets_are_masked(value: Any, masked: Any) -> None:
+    assert mask(value) == masked
 
 
 @pytest.mark.parametrize(
@@ -222,13 +217,11 @@ def test_pages_mask_what_the_setting_names(
     pk = orders.send({"IBAN": "DE02", "password": "seen"}, headers={"iban": "DE02"})
     orders.archive(pk)
 
-    shown = page(operator, "message", "change", pk) + page(
-        operator, "archivedmessage", "change", pk
-    )
+    text = page(operator, "message", "change", pk)
 
-    assert "DE02" not in shown
-    assert "seen" in shown
-    assert "DE02" not in rows(operator, "message")[0][-1]
+    assert "DE02" not in text
+    assert "seen" in text
+    assert "DE02" not in rows(operator, "message")[0]["body"]
 
 
 def test_secrets_of_a_large_body_are_masked(operator: Client, orders: BoundQueue) -> None:
@@ -240,13 +233,24 @@ def test_secrets_of_a_large_body_are_masked(operator: Client, orders: BoundQueue
     assert "•••" in text
 
 
-def test_a_very_deep_body_is_shown(operator: Client, orders: BoundQueue, sql: Any) -> None:
+@pytest.mark.parametrize("odd", ["[" * 5000 + "]" * 5000, "9" * 5000], ids=["deep", "digits"])
+def test_what_python_cannot_read_is_shown_and_exported(
+    operator: Client, orders: BoundQueue, sql: Any, odd: str
+) -> None:
     queue_id = Queue.objects.get().pk
-    deep = "[" * 5000 + "]" * 5000
-    sql("INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, %s::jsonb)", [queue_id, deep])
+    sql(
+        "INSERT INTO pgqueue_message (queue_id, body, headers) VALUES (%s, %s::jsonb, %s::jsonb)",
+        [queue_id, odd, f'{{"a": {odd}}}'],
+    )
     pk = Message.objects.values_list("pk", flat=True).get()
 
-    assert "[[[[[[[[[[" in re.sub(r"\\s", "", page(operator, "message", "change", pk))
+    listed = rows(operator, "message")
+    exported = operator.get(reverse("admin:django_pgqueue_message_changelist"), {"export": "jsonl"})
+
+    assert odd[:10] in page(operator, "message", "change", pk)
+    assert odd[:10] in listed[0]["body"] or "in the database" in listed[0]["body"]
+    assert odd[:10] in b"".join(exported.streaming_content).decode()
+    assert "too large to edit" in send(operator, pk, body="1")
 
 
 def test_odd_headers_of_a_dead_letter_do_no_harm(operator: Client, orders: BoundQueue) -> None:
@@ -284,37 +288,46 @@ def test_actions_on_a_message_are_on_its_page(operator: Client, orders: BoundQue
     pk = orders.send({"n": 1}, delay=60)
     text = page(operator, "message", "change", pk)
 
-    done = act(operator, "message", "make_readable", pk)
-    archived = act(operator, "message", "archive_selected", pk)
+    done = act(operator, "message", "readable", pk)
+    cancelled = act(operator, "message", "cancel", pk)
 
-    assert "This message:" in text
-    assert 'value="make_readable"' in text
+    assert ">Deliver now</button>" in text
     assert 'value="replay"' not in text
     assert "1 message made readable." in done
-    assert "1 message archived." in archived
+    assert "1 message cancelled." in cancelled
     after = page(operator, "message", "change", pk)
-    assert "archived by hand, by ann" in after
-    assert "ann: 1 message archived" in after
-    assert 'value="make_readable"' not in after
+    assert "cancelled by ann" in after
+    assert "ann: 1 message cancelled" in after
+    assert 'value="readable"' not in after
     assert 'value="replay"' in after
 
 
-def test_archived_messages_are_sent_again(operator: Client, failed: int) -> None:
+def test_archived_messages_are_sent_again_and_the_copies_linked(
+    operator: Client, failed: int
+) -> None:
     url = reverse("admin:django_pgqueue_message_changelist")
     asked = act(operator, "message", "replay", failed)
 
     text = confirm(operator, url, asked)
 
-    assert "orders: 1 message" in asked
+    assert "Send 1 message of orders again, as new ones?" in asked
     assert "1 message sent again." in text
     [message] = queue("orders").read()
     assert message.body == {"total": "<b>7</b>"}
+    copy = f'/message/{message.id}/change/?queue={message.queue_id}">{message.id}</a>'
+    assert f'Copies: <a href="/admin/django_pgqueue{copy}' in text
+    assert f"a copy of message {failed}" in shown(operator, message.id).life
 
 
-def resend(client: Client, pk: int, **values: Any) -> str:
+def copy_of(pk: int) -> str:
+    """The address of the form that sends a copy of a message."""
+    queue_id = Message.objects.values_list("queue_id", flat=True).get(pk=pk)
+    return reverse("admin:django_pgqueue_queue_send", args=[queue_id], query={"copy": pk})
+
+
+def send(client: Client, pk: int, **values: Any) -> str:
     given = {"queue": Queue.objects.get(name="orders").pk, "priority": "0", **values}
-    url = reverse("admin:django_pgqueue_message_resend", args=[pk])
-    return client.post(url, given, follow=True).content.decode()
+    return client.post(copy_of(pk), given, follow=True).content.decode()
 
 
 def test_a_message_is_edited_and_sent_as_new(operator: Client, orders: BoundQueue) -> None:
@@ -325,27 +338,28 @@ def test_a_message_is_edited_and_sent_as_new(operator: Client, orders: BoundQueu
         priority=5,
     )
     orders.archive(pk)
-    form = page(operator, "message", "resend", pk)
+    form = operator.get(copy_of(pk)).content.decode()
 
     edited = {"total": 8, "password": "•••"}
-    text = resend(
+    text = send(
         operator, pk, body=json.dumps(edited), headers='{"trace": "b"}', group="g", priority="5"
     )
 
+    assert copy_of(pk) in page(operator, "message", "change", pk)
     assert "hunter2" not in form
     assert "x-dead-letter" not in form
     [message] = orders.read()
     assert message.body == {"total": 8, "password": "hunter2"}
     assert (message.headers["trace"], message.group_key, message.priority) == ("b", "g", 5)
-    assert f"Sent to orders as message {message.id}." in text
-    assert f"Sent as new: message {message.id}." in page(operator, "message", "change", pk)
+    assert f">{message.id}</a> to orders." in text
+    assert f"Sent as message {message.id}." in page(operator, "message", "change", pk)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"body": "{"}, "This is not JSON"),
-        ({"body": "1", "headers": "[1]"}, "Write headers as an object"),
+        ({"body": "1", "headers": "[1]"}, "headers must be"),
         ({"body": '"\\u0000"'}, "errorlist"),
         ({"body": "1", "priority": "101"}, "errorlist"),
         ({"body": "1", "queue": "999999"}, "errorlist"),
@@ -356,27 +370,27 @@ def test_what_cannot_be_sent_is_said(
 ) -> None:
     pk = orders.send(1)
 
-    assert said in html.unescape(resend(operator, pk, **values))
+    assert said in html.unescape(send(operator, pk, **values))
     assert Message.objects.count() == 1
 
 
 def test_a_body_that_is_too_large_is_not_edited(operator: Client, orders: BoundQueue) -> None:
     pk = orders.send("x" * 300_000)
 
-    assert "too large to edit" in resend(operator, pk, body="1")
+    assert "too large to edit" in send(operator, pk, body="1")
     assert Message.objects.count() == 1
 
 
-def test_sending_as_new_takes_its_permission(
-    staff: Callable[..., Client], orders: BoundQueue
+@pytest.mark.parametrize("permissions", [["view_message"], ["view_queue", "send_message"]])
+def test_sending_a_copy_takes_the_permissions_to_see_and_to_send(
+    staff: Callable[..., Client], orders: BoundQueue, permissions: list[str]
 ) -> None:
     pk = orders.send(1)
-    client = staff("view_message")
-    url = reverse("admin:django_pgqueue_message_resend", args=[pk])
+    client = staff(*permissions)
 
-    assert "resend" not in page(client, "message", "change", pk)
-    assert client.get(url).status_code == 403
-    assert client.post(url, {"body": "1", "priority": "0"}).status_code == 403
+    assert client.get(copy_of(pk)).status_code in (403, 404)
+    assert client.post(copy_of(pk), {"body": "1", "priority": "0"}).status_code in (403, 404)
+    assert Message.objects.count() == 1
 
 
 @pytest.mark.parametrize(

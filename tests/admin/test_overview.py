@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +19,9 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from django_pgqueue import queue
-from django_pgqueue.models import BoundQueue, History, Message, Process, Queue
-from tests.admin.conftest import alerts, overview, page, queries
+from django_pgqueue.history.recent import Counts, Recent
+from django_pgqueue.models import Attempt, BoundQueue, History, Message, Process, Queue
+from tests.admin.conftest import MOST, OF_PERMISSIONS, alerts, overview, page, plain, queries, young
 
 
 def consumer(*queues: str, silent_for: float = 0, **values: Any) -> Process:
@@ -36,43 +39,38 @@ def test_each_queue_has_a_row_whose_numbers_add_up(operator: Client, orders: Bou
     orders.send_batch([1, 2, 3, 4])
     orders.send(5, delay=60)
     orders.read()
-    due = orders.send(6)
+    orders.send(6)
     orders.set_vt(orders.read(qty=4)[-1], 0)
     orders.send_batch([7, 8], group="g")
     queue("mails").create()
 
     found = overview(operator)
 
-    assert due
+    assert found["orders"].pop("Oldest").endswith(" s")
     assert found["orders"] == {
-        "ready": "1",
-        "due": "1",
-        "waiting": "1",
-        "in flight": "4",
-        "delayed": "1",
-        "all": "8",
-        "oldest readable": "0 s",
-        "in per minute": "0",
-        "out per minute": "0",
-        "failed in 1 h": "0",
-        "dead in 1 h": "0",
-        "wait p95": "-",
-        "run p95": "-",
-        "consumers": "0",
+        "Backlog": "8",
+        "In": "",
+        "Out": "",
+        "Failures": "",
+        "Wait p95": "",
+        "Run p95": "",
+        "Consumers": "0",
     }
-    assert set(found["mails"].values()) == {"0", "-"}
+    assert set(found["mails"].values()) == {""}
+    bar = '"ready 1 due 1 waiting 1 in flight 4 delayed 1 "'
+    assert f"aria-label={bar}" in page(operator, "queue")
 
 
-def test_a_number_leads_to_its_messages_where_there_are_any(
+def test_a_backlog_leads_to_its_messages_or_to_its_places(
     operator: Client, orders: BoundQueue
 ) -> None:
+    pk = Queue.objects.get().pk
     orders.send(1)
-    of_queue = f"?queue={Queue.objects.get().pk}&amp;state="
+    of_one_place = page(operator, "queue")
+    orders.send(1, delay=60)
 
-    html = page(operator, "queue")
-
-    assert f"{of_queue}ready" in html
-    assert f"{of_queue}delayed" not in html
+    assert f'/message/?queue={pk}&amp;state=ready">1</a>' in of_one_place
+    assert f'/queue/{pk}/overview/">2</a>' in page(operator, "queue")
 
 
 def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQueue) -> None:
@@ -85,13 +83,13 @@ def test_a_page_asks_as_often_for_many_queues(operator: Client, orders: BoundQue
     with CaptureQueriesContext(connection) as many:
         page(operator, "queue")
 
-    assert queries(many) == queries(few) <= 15
+    assert queries(many) == queries(few) <= MOST + OF_PERMISSIONS
 
 
 def test_a_queue_can_be_added_from_here(
     operator: Client, staff: Callable[..., Client], orders: BoundQueue
 ) -> None:
-    link = f'<a href="{reverse("admin:django_pgqueue_queue_add")}" class="addlink">Add queue</a>'
+    link = f'<a class="btn" href="{reverse("admin:django_pgqueue_queue_add")}">Add queue</a>'
 
     assert page(operator, "queue").count(link) == 1
     User.objects.all().delete()
@@ -105,17 +103,21 @@ def test_a_queue_without_a_live_consumer_is_an_alert(operator: Client, orders: B
     consumer("orders")
 
     assert alone == [
-        "orders has no live consumer, and 1 message to read",
-        "Consumer web-1:7 has sent no heartbeat for 1 min",
+        "● No consumer orders 1 message to read, the oldest for 0 s",
+        "● Consumer gone web-1:7 no heartbeat for 1 min",
     ]
-    assert overview(operator)["orders"]["consumers"] == "1"
-    assert alerts(operator) == ["Consumer web-1:7 has sent no heartbeat for 1 min"]
+    assert overview(operator)["orders"]["Consumers"] == "1"
+    assert alerts(operator) == ["● Consumer gone web-1:7 no heartbeat for 1 min"]
 
 
-def test_a_consumer_that_stops_does_not_count(operator: Client, orders: BoundQueue) -> None:
-    consumer("orders", stopping=True)
+@pytest.mark.parametrize("state", [{"stopping": True}, {"quiet": True}])
+def test_a_consumer_that_fetches_nothing_does_not_count(
+    operator: Client, orders: BoundQueue, state: dict[str, bool]
+) -> None:
+    orders.send(1)
+    consumer("orders", **state)
 
-    assert overview(operator)["orders"]["consumers"] == "0"
+    assert overview(operator)["orders"]["Consumers"] == "0"
 
 
 def test_a_queue_with_nothing_to_read_needs_no_consumer(
@@ -123,7 +125,8 @@ def test_a_queue_with_nothing_to_read_needs_no_consumer(
 ) -> None:
     orders.send(1, delay=60)
 
-    assert alerts(operator) == ["Nothing needs attention."]
+    assert alerts(operator) == []
+    assert "Nothing needs attention." in page(operator, "queue")
 
 
 def test_a_message_that_waits_for_too_long_is_an_alert(
@@ -134,16 +137,13 @@ def test_a_message_that_waits_for_too_long_is_an_alert(
     consumer("orders")
     sql("UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '20 min' WHERE priority = 0")
 
-    assert alerts(operator) == ["orders: the oldest message has waited for 20 min"]
-    assert overview(operator)["orders"]["oldest readable"] == "20 min"
+    assert alerts(operator) == ["● Behind orders 4 messages to read, the oldest for 20 min"]
+    assert overview(operator)["orders"]["Oldest"] == "20 min"
 
 
 @pytest.mark.parametrize(
     ("limit", "told"),
-    [
-        ("10min", ["orders: the oldest message has waited for 20 min"]),
-        ("2h", ["Nothing needs attention."]),
-    ],
+    [("10min", ["● Behind orders 1 message to read, the oldest for 20 min"]), ("2h", [])],
 )
 def test_a_queue_has_its_own_limit_of_age(
     operator: Client, orders: BoundQueue, sql: Callable[..., Any], limit: str, told: list[str]
@@ -174,93 +174,118 @@ def test_the_last_hour_is_told_by_its_history(operator: Client, orders: BoundQue
     for minutes in (1, 2, 3, 30):
         happened(minutes, completed=600, waits={"0": 9}, runs={"-20": 99, "4": 1})
     happened(3, 0, sent=1200)
-    happened(30, 2, failed=3, dead_lettered=2)
     happened(70, completed=9999, failed=9999)
 
     row = overview(operator)["orders"]
 
-    assert (row["failed in 1 h"], row["dead in 1 h"]) == ("3", "2")
-    assert (row["wait p95"], row["run p95"]) == ("1.09 s", "34.1 ms")
-    assert 150 <= float(row["in per minute"]) <= 240
-    assert 300 <= float(row["out per minute"]) <= 360
+    assert (row["Wait p95"], row["Run p95"]) == ("1.09 s", "34.1 ms")
+    assert row["In"] == "200"
+    assert 250 <= float(row["Out"]) <= 300
     assert page(operator, "queue").count('<svg class="spark"') == 1
 
 
-def test_failures_that_rise_are_an_alert(operator: Client, orders: BoundQueue) -> None:
+@pytest.mark.parametrize("second", [0, 1, 30, 59])
+def test_the_rate_of_messages_in_does_not_drop_where_the_sample_is_late(second: int) -> None:
+    """Samples of the present minute come in its middle, or up to 30 seconds later."""
+    recent = Recent()
+    for minutes in range(1, 60):
+        recent.add(minutes, Counts(100, 0, 0, 0, 0))
+    before = recent.per_minute(second)
+    recent.add(0, Counts(100, 0, 0, 0, 0))
+
+    assert before == recent.per_minute(second) == (100, 0)
+
+
+def test_failures_of_now_are_an_alert_with_the_newest_error(
+    operator: Client, orders: BoundQueue
+) -> None:
     consumer("orders")
     happened(20, completed=10_000, retried=10)
     calm = alerts(operator)
-    happened(0, completed=900, retried=100)
+    happened(1, completed=900, retried=100)
+    Attempt.objects.create(
+        queue=Queue.objects.get(),
+        message_id=1,
+        attempt=1,
+        error_class="shop.errors.CardDeclined",
+        message="no <card>\nat all",
+    )
 
-    assert calm == ["Nothing needs attention."]
+    assert calm == []
     assert alerts(operator) == [
-        "orders: failures are rising, 10% of attempts in the last two minutes and 1% in an hour"
+        "● Failing orders 100 of 1,000 attempts failed in the last ten minutes: "
+        "CardDeclined: no <card>"
     ]
-    assert '<p class="alert bad">' in page(operator, "queue")
+
+
+def test_an_alert_stays_what_it_is_while_failures_go_on(
+    operator: Client, orders: BoundQueue
+) -> None:
+    """Four of a hundred attempts fail in each minute; a refresh must not find another colour."""
+    consumer("orders")
+    told = set()
+    for minutes in range(50, -1, -1):
+        happened(minutes, completed=96, failed=4)
+        if minutes < 40:
+            told |= {text.split()[1] for text in alerts(operator)}
+
+    assert told == {"Failing"}
 
 
 def test_failures_that_are_over_are_a_warning(operator: Client, orders: BoundQueue) -> None:
     happened(20, completed=10, failed=10)
     happened(0, completed=20)
 
-    assert alerts(operator) == ["orders: 10 of 40 attempts failed in the last hour"]
-    assert '<p class="alert warning">' in page(operator, "queue")
+    assert alerts(operator) == ["▲ Failed orders 10 of 40 attempts failed in the last hour"]
 
 
-def test_failures_lead_to_the_dead_letters_where_they_go_there(
-    operator: Client, orders: BoundQueue
-) -> None:
+def test_a_number_of_failures_leads_to_them(operator: Client, orders: BoundQueue) -> None:
     dead = Message.objects.create_queue("dead")
-    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
-    happened(0, dead_lettered=10)
+    Message.objects.create_queue("mails", dead_letter_queue=dead)
+    for name in ("mails", "orders"):
+        queue(name).send_batch([1] * 4)
+        for message in queue(name).read(qty=4):
+            message.reject("no")
 
-    assert f"/message/?queue={dead.pk}" in page(operator, "queue")
+    found, text = overview(operator), page(operator, "queue")
 
-
-def test_failures_are_an_alert_that_leads_to_them(operator: Client, orders: BoundQueue) -> None:
-    orders.send_batch([1] * 40)
-    consumer("orders")
-    read = orders.read(qty=40)
-    orders.archive(read[4:])
-    for message in read[:4]:
-        message.reject("no")
-
-    pk = Queue.objects.get().pk
-    text = page(operator, "queue")
-
-    assert alerts(operator) == ["orders: 4 of 40 attempts failed in the last hour"]
-    assert f"/archivedmessage/?queue={pk}&amp;state=failed" in text
-    assert overview(operator)["orders"]["failed in 1 h"] == "4"
+    assert (found["orders"]["Failures"], found["mails"]["Failures"], found["dead"]["Failures"]) == (
+        *("4", "4", ""),
+    )
+    for name in ("orders", "mails"):
+        link = f"/message/failures/?queue={Queue.objects.get(name=name).pk}&amp;window=1h"
+        assert link in text
+        listed = operator.get("/admin/django_pgqueue" + html.unescape(link)).content.decode()
+        assert re.search(r'data-label="messages">(\d+)<', listed)[1] == "4"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("listed", [100, 0])
-def test_failures_are_told_of_queues_without_a_consumer_too(
-    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, listed: int
+def test_failures_of_queues_without_a_consumer_are_counted_from_their_rows(
+    operator: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_pgqueue.admin.overview.LISTED", listed)
     orders.send_batch([1] * 5)
     for message in orders.read(qty=5):
         message.reject("no")
-    happened(0, sent=5, depth=0)
+    queue("busy").create()
+    queue("busy").send_batch([1] * 3000)
+    queue("busy").archive(queue("busy").read(qty=3000))
 
-    assert alerts(operator) == ["orders: 5 of 5 attempts failed in the last hour"]
+    assert alerts(operator) == ["▲ Failed orders 5 messages failed in the last hour"]
+    [busy, counted] = operator.get(reverse("admin:django_pgqueue_overview_json")).json()["queues"]
+    assert (counted["failed_last_hour"], counted["completed_last_hour"]) == (5, None)
+    assert busy["completed_last_hour"] is None  # unknown, and not zero
 
 
 def test_few_failures_among_many_are_none(operator: Client, orders: BoundQueue) -> None:
-    orders.send_batch([1] * 100)
-    read = orders.read(qty=100)
-    orders.archive(read[3:])
-    for message in read[:3]:
-        message.reject("no")
+    happened(1, completed=97, failed=3)
 
-    assert alerts(operator) == ["Nothing needs attention."]
+    assert alerts(operator) == []
 
 
 def test_dead_letters_are_an_alert(operator: Client, orders: BoundQueue) -> None:
     Message.objects.create_queue("source", dead_letter_queue="orders")
     orders.send(1)
 
-    assert alerts(operator) == ["Dead letters: 1 message from source in orders"]
+    assert alerts(operator) == ["▲ Dead letters orders 1 from source, the oldest for 0 s"]
 
 
 def test_a_paused_queue_is_an_alert_while_something_waits(
@@ -270,9 +295,98 @@ def test_a_paused_queue_is_an_alert_while_something_waits(
     empty = alerts(operator)
     orders.send(1)
 
-    assert empty == ["Nothing needs attention."]
-    assert alerts(operator) == ["orders is paused with 1 message"]
-    assert '<span class="badge">paused</span>' in page(operator, "queue")
+    assert empty == []
+    assert alerts(operator) == ["▲ Paused orders 1 waiting"]
+    assert '<span class="chip warning">paused</span>' in page(operator, "queue")
+
+
+def test_a_queue_has_one_alert_with_its_first_cause_first(
+    operator: Client, orders: BoundQueue
+) -> None:
+    orders.send(1)
+    happened(1, completed=10, failed=10)
+
+    [told] = alerts(operator)
+
+    assert told.startswith("● No consumer orders 1 message to read")
+    assert told.endswith("; 10 of 20 attempts failed in the last ten minutes")
+    Queue.objects.update(paused=True)
+    assert alerts(operator) == [
+        "▲ Paused orders 1 waiting; 10 of 20 attempts failed in the last ten minutes"
+    ]
+
+
+def test_alerts_after_the_fifth_are_folded_with_their_causes(
+    operator: Client, orders: BoundQueue
+) -> None:
+    for number in range(6):
+        Message.objects.create_queue(f"q{number}")
+        queue(f"q{number}").send(1)
+    orders.send(1)
+    Queue.objects.filter(name="orders").update(paused=True)
+
+    text = page(operator, "queue")
+
+    folded = plain(text.partition('id="pgqueue-folded">')[2].partition("</summary>")[0])
+    assert folded == "2 more: 1 without a consumer, 1 paused"
+    assert len(alerts(operator)) == 7
+
+
+def test_who_paused_a_queue_is_told(operator: Client, orders: BoundQueue) -> None:
+    orders.send(1)
+    operator.post(reverse("admin:django_pgqueue_queue_pause", args=[Queue.objects.get().pk]))
+
+    assert alerts(operator) == ["▲ Paused orders 1 waiting, paused by ann"]
+    assert "since <time" in page(operator, "queue")
+
+
+def test_idle_queues_are_folded(operator: Client, orders: BoundQueue) -> None:
+    queue("idle").create()
+    orders.send(1)
+
+    text = page(operator, "queue")
+
+    assert "1 idle queue" in text
+    assert text.index('title="orders"') < text.index("1 idle queue") < text.index('title="idle"')
+
+
+def test_equal_rows_do_not_swap_at_a_refresh(
+    operator: Client, orders: BoundQueue, sql: Callable[..., Any]
+) -> None:
+    for number in range(5):
+        queue(f"q{number}").create()
+        queue(f"q{number}").send(1)
+        consumer(f"q{number}")
+    first = list(overview(operator))
+    for number in (3, 1, 4):
+        queue(f"q{number}").send_batch([1] * number)
+        pk = Queue.objects.get(name=f"q{number}").pk
+        sql(
+            "UPDATE pgqueue_ready SET enqueued_at = now() - interval '9 s' WHERE queue_id = %s",
+            [pk],
+        )
+
+    assert list(overview(operator)) == first
+
+
+def test_the_totals_of_all_queues_are_above(operator: Client, orders: BoundQueue) -> None:
+    dead = Message.objects.create_queue("dead")
+    Queue.objects.filter(name="orders").update(dead_letter_queue=dead)
+    Queue.objects.forget_all()
+    orders.send_batch([1, 2, 3])
+    orders.read()[0].reject("no")
+    consumer("orders")
+
+    strip = page(operator, "queue").partition('class="strip"')[2].partition("</section>")[0]
+
+    figures = re.findall(r'class="figure[^>]*>(.*?)</div><div class="label">(.*?)<', strip)
+    assert {name: plain(value) for value, name in figures} == {
+        "backlog": "3",
+        "out": "0 / min",
+        "failed in 1 h": "1",
+        "dead letters": "1",
+        "consumers": "1",
+    }
 
 
 def test_the_worst_queue_is_first_or_queues_go_by_name(
@@ -323,13 +437,17 @@ def test_programs_get_the_same(operator: Client, orders: BoundQueue) -> None:
 
     found = json.loads(response.content)
     [row] = found["queues"]
+    found["alerts"][0]["text"] = young(found["alerts"][0]["text"])
     assert (row["queue"], row["ready"], row["length"], row["consumers"]) == ("orders", 1, 1, 0)
     assert (row["in_per_minute"], row["failed_last_hour"], row["wait_p95_seconds"]) == (0, 0, None)
     assert found["alerts"] == [
         {
             "level": "bad",
-            "text": "orders has no live consumer, and 1 message to read",
+            "cause": "No consumer",
+            "subject": "orders",
+            "text": "1 message to read, the oldest for 0 s",
             "queue": "orders",
+            "since": None,
         }
     ]
 
@@ -365,4 +483,4 @@ def test_a_refresh_takes_the_live_part_and_leaves_messages_alone(
 
     assert live.startswith('<div id="pgqueue-live">')
     assert "<html" not in live
-    assert "Paused orders: consumers leave it alone" in page(operator, "queue")
+    assert "Paused orders: consumers do not read from it" in page(operator, "queue")

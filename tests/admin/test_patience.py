@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgqueue.admin import messages_page, patience
-from django_pgqueue.admin.search import Found, Search
+from django_pgqueue.admin.search import Found, Looked, Search
 from django_pgqueue.models import BoundQueue, Queue
 
 PAGES = ["message_changelist", "queue_changelist", "message_failures", "rollup_charts"]
@@ -49,16 +49,16 @@ def test_an_action_has_more_time_than_a_page(
     committed_orders.send(1)
     limits = []
 
-    def asked(*args: Any, **kwargs: Any) -> Any:
+    def look(*args: Any, **kwargs: Any) -> Any:
         limits.append(sql("SHOW statement_timeout")[0][0])
-        return {}
+        return Looked([], None, 0)
 
-    monkeypatch.setattr(Search, "find", lambda *args, **kwargs: list(asked()))
-    monkeypatch.setattr(Search, "extents", asked)
+    monkeypatch.setattr(Search, "find", look)
+    monkeypatch.setattr(Search, "extents", lambda *args, **kwargs: look() and {})
     url = reverse("admin:django_pgqueue_message_changelist", query={"state": "ready"})
 
     admin_client.get(url)
-    admin_client.post(url, {"action": "archive_selected", "_selected_action": ["1"]})
+    admin_client.post(url, {"action": "cancel", "_selected_action": ["1"]})
 
     assert limits[0] == "10s"
     assert limits[-1] == "1min"
@@ -89,6 +89,9 @@ def locked(committed_orders: BoundQueue) -> Iterator[int]:
         ("post", "queue_purge"),
         ("post", "queue_redrive"),
         ("post", "queue_change"),
+        ("post", "queue_send"),
+        ("get", "queue_delete"),
+        ("post", "queue_delete"),
         ("post", "message_changelist"),
         ("post", "message_failure"),
     ],
@@ -100,7 +103,7 @@ def test_no_page_and_no_action_waits_for_a_lock_for_ever(
     args = [] if name in ("overview_json", "message_changelist") else [locked]
     query = {"export": "jsonl", "state": "ready"} if name == "message_changelist" else {}
     url = reverse(f"admin:django_pgqueue_{name}", args=args)
-    answer = {"action": "discard" if name == "message_failure" else "archive_selected"}
+    answer = {"action": "discard" if name == "message_failure" else "cancel"}
     data = query if method == "get" else {**answer, "query": "state=ready"}
 
     response = getattr(admin_client, method)(url, data)
@@ -112,7 +115,8 @@ def test_an_export_under_way_waits_for_no_lock_either(
     admin_client: Client, locked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages_page, "SECONDS", 0.1)
-    monkeypatch.setattr(Search, "find", lambda *args, **kwargs: [Found(locked, "", 1)])
+    found = Looked([Found(locked, "", 1)], None, 0)
+    monkeypatch.setattr(Search, "find", lambda *args, **kwargs: found)
     url = reverse("admin:django_pgqueue_message_changelist")
 
     response = admin_client.get(url, {"export": "jsonl"})

@@ -13,12 +13,13 @@ from django.urls import reverse
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_pgqueue.admin.places import LIVE, Place
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.management.diagnosis import Limits, examine
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Process, Queue
 from django_pgqueue.prometheus import views
-from tests.admin.conftest import field, rows
+from tests.admin.conftest import ids as listed_ids
+from tests.admin.conftest import rows, shown
 from tests.leasing import lease
 from tests.management.calling import call_json
 
@@ -80,15 +81,14 @@ def check(operator: Client) -> Callable[[dict[int, Place]], None]:
         later = RawSQL("vt > statement_timestamp()", [])
         live = LiveMessage.objects.annotate(later=later)
         states = {each.pk: (each.state, each.later) for each in live}
-        listed = {int(cells[0]): cells[2] for cells in rows(operator, "message")}
+        listed = {int(row["id"]): row["state"] for row in rows(operator, "message")}
         for place in LIVE:
             ids = {message for message, stands in standing.items() if stands is place}
-            of_place = rows(operator, "message", state=place.value, queue=pk)
-            assert {int(cells[0]) for cells in of_place} == ids, place
+            assert set(listed_ids(operator, state=place.value, queue=pk)) == ids, place
             assert {states[each] for each in ids} <= STATES[place], place
             for each in ids:
                 assert listed[each] == place.label
-                assert f" State: {place.label} " in field(operator, each, "state")
+                assert shown(operator, each).state == place.label
         assert set(states) == set(standing)
 
     return check_all
@@ -146,7 +146,13 @@ def test_messages_of_a_batch_stand_in_the_same_place_wherever_one_asks(
 ) -> None:
     ids = orders.send_batch(list(range(20)))
     later = orders.send("later", delay=60)
-    values = {"vt": "60 seconds", "qty": 20, "process_id": dead, "batched": True, **claims._START}
+    values = {
+        "vt": "60 seconds",
+        "qty": 20,
+        "process_id": dead,
+        "batched": True,
+        **positions._START,
+    }
     opened = Queue.objects.get().opened
     opened.run("read/read_ready", values, leased=Part("read/lease_batch"))
     check({**dict.fromkeys(ids, IN_FLIGHT), later: DELAYED})

@@ -1,8 +1,9 @@
-"""The schedules' page: creating, changing, pausing."""
+"""The schedules' page: creating, changing, pausing, running now."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from django_pgqueue.models import BoundQueue, Queue, Schedule
-from tests.admin.conftest import page
+from django_pgqueue.errors import QueueNotFound
+from django_pgqueue.models import BoundQueue, Message, Queue, Schedule
+from tests.admin.conftest import page, plain
 
 FORM = {
     "name": "nightly",
@@ -46,11 +48,11 @@ def test_a_schedule_is_made_and_changed(planner: Client, orders: BoundQueue) -> 
     assert made.next_run_at > dt.datetime.now(dt.timezone.utc)
     assert "0 4 * * * Europe/Berlin" in page(planner, "schedule")
 
-    posted(planner, "change", made.pk, queue=orders_pk, cron="", interval="00:10:00")
+    posted(planner, "change", made.pk, queue=orders_pk, cron="", interval="10min")
 
     made.refresh_from_db()
     assert (made.cron, made.interval) == ("", dt.timedelta(minutes=10))
-    assert "every 0:10:00" in page(planner, "schedule")
+    assert "every 10 min" in page(planner, "schedule")
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,9 @@ def test_a_schedule_is_made_and_changed(planner: Client, orders: BoundQueue) -> 
     [
         ({"cron": "nonsense"}, "is no cron expression"),
         ({"time_zone": "Mars/Olympus"}, "there is no time zone"),
-        ({"interval": "00:10:00"}, "either a cron expression or an interval"),
+        ({"interval": "10min"}, "either a cron expression or an interval"),
         ({"priority": "101"}, "less than or equal to 100"),
+        ({"body": r'"\u0000"'}, "This is not JSON"),
     ],
 )
 def test_what_makes_no_sense_is_said_in_the_form(
@@ -71,21 +74,82 @@ def test_what_makes_no_sense_is_said_in_the_form(
     assert not Schedule.objects.exists()
 
 
-def test_schedules_are_paused_and_go_on(planner: Client, orders: BoundQueue) -> None:
-    made = Schedule.objects.create(
-        name="often", queue=Queue.objects.get(name="orders"), interval=dt.timedelta(minutes=1)
+def press(client: Client, name: str, pk: int) -> str:
+    """Press a button of a schedule; returns the next page's text."""
+    address = reverse(f"admin:django_pgqueue_schedule_{name}", args=[pk])
+    assert f'formaction="{address}"' in page(client, "schedule")
+    return client.post(address, follow=True).content.decode()
+
+
+def often(body: Any = None) -> Schedule:
+    orders = Queue.objects.get(name="orders")
+    return Schedule.objects.create(
+        name="often", queue=orders, interval=dt.timedelta(minutes=1), body=body
     )
-    address = reverse("admin:django_pgqueue_schedule_changelist")
+
+
+def test_schedules_are_paused_and_resumed(planner: Client, orders: BoundQueue) -> None:
+    made = often()
     before = made.next_run_at
 
-    for action, paused in (("pause", True), ("go_on", False)):
-        text = planner.post(
-            address, {"action": action, "_selected_action": [made.pk]}, follow=True
-        ).content.decode()
+    for name, paused, told in (("pause", True, "Paused"), ("resume", False, "Resumed")):
+        assert f"{told} often." in press(planner, name, made.pk)
         made.refresh_from_db()
         assert made.paused is paused
-        assert "1 schedule." in text
     assert made.next_run_at > before
+
+
+def test_a_schedule_is_run_now(planner: Client, orders: BoundQueue) -> None:
+    made = often({"report": "sales"})
+
+    text = press(planner, "run", made.pk)
+
+    [message] = orders.read()
+    assert message.body == {"report": "sales"}
+    assert f'/message/{message.id}/change/?queue={message.queue_id}">{message.id}</a>' in text
+    again = Schedule.objects.get()
+    assert (again.next_run_at, again.last_run_at) == (made.next_run_at, None)
+
+
+def test_a_schedule_that_cannot_be_sent_says_why(
+    planner: Client, orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Schedule) -> int:
+        raise QueueNotFound("orders", "default")
+
+    monkeypatch.setattr(Schedule, "run", fail)
+
+    assert "orders" in press(planner, "run", often().pk).partition('class="error"')[2]
+
+
+def test_the_page_of_a_schedule_has_its_next_and_last_ticks(
+    planner: Client, orders: BoundQueue
+) -> None:
+    made = often()
+    at = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+    Schedule.objects.update(next_run_at=at)
+    Schedule.objects.send_due(using="default", now=at)
+    Schedule.objects.update(next_run_at=at + dt.timedelta(days=3650))
+    orders.send(1, headers={"x-schedule": {"name": "often", "at": "soon"}})  # anyone may write it
+
+    text = page(planner, "schedule", "change", made.pk)
+
+    ticks = text.partition("field-next_ticks")[2].partition("field-last_ticks")
+    assert re.findall(r"<time[^>]*>([^<]+)</time>", ticks[0]) == [
+        f"2035-12-30 12:0{minute}" for minute in range(5)
+    ]
+    odd, sent = Message.objects.order_by("-pk")
+    last = plain(ticks[2].partition("field-error")[0])
+    assert f": {odd.pk} , 2026-01-01 12:00 : {sent.pk}" in last
+    assert "field-next_ticks" not in page(planner, "schedule", "add")
+
+
+def test_its_inputs_are_one_line_each(planner: Client, orders: BoundQueue) -> None:
+    text = page(planner, "schedule", "change", often().pk)
+
+    assert text.count("<textarea") == 1  # the body
+    assert '<input type="text" name="cron"' in text
+    assert 'name="interval" value="1min"' in text
 
 
 def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(
@@ -93,17 +157,25 @@ def test_a_schedule_that_ended_is_shown_and_goes_on_as_the_admins(
 ) -> None:
     Schedule.objects.declare("nightly", "orders", using="default", interval=dt.timedelta(days=1))
     [ended] = Schedule.objects.end(["nightly"], using="default")
-    text = page(planner, "schedule")
-    assert "Ended at" in text
+    assert "▲ ended" in plain(page(planner, "schedule"))
 
-    planner.post(
-        reverse("admin:django_pgqueue_schedule_changelist"),
-        {"action": "go_on", "_selected_action": [ended.pk]},
-    )
+    press(planner, "resume", ended.pk)
 
     ended.refresh_from_db()
     assert (ended.ended_at, ended.declared) == (None, None)
     assert ended.next_run_at > dt.datetime.now(dt.timezone.utc)
+
+
+def test_who_may_only_view_presses_nothing(
+    staff: Callable[..., Client], orders: BoundQueue
+) -> None:
+    client, made = staff("view_schedule"), often()
+
+    for name in ("run", "pause", "resume"):
+        address = reverse(f"admin:django_pgqueue_schedule_{name}", args=[made.pk])
+        assert address not in page(client, "schedule")
+        assert client.post(address).status_code == 403
+    assert not Message.objects.exists()
 
 
 def test_schedules_of_other_queues_are_out_of_sight(

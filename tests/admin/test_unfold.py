@@ -50,7 +50,7 @@ def test_our_pages_lead_to_one_another_and_say_which_one_they_are(
 
     of_queue = page(operator, "queue", "overview", pk)
     assert NAV in of_queue
-    assert "<h2>orders</h2>" in of_queue
+    assert "<h1>orders</h1>" in of_queue
     assert f'href="{reverse("admin:django_pgqueue_queue_purge", args=[pk])}"' in of_queue
     assert NAV in page(operator, "queue", "change", pk)
     assert NAV in page(operator, "message", "failures")

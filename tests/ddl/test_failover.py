@@ -61,7 +61,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             yield Pair(primary, actor, standby)
 
 
-def test_queues_made_just_before_a_failover_work_after_it(pair: Pair) -> None:
+def test_queues_made_just_before_a_failover_work_after_it(pair):
     for name, options in QUEUES.items():
         pair.actor.do(call, "create_queue", name, **options)
         pair.actor.do(call, "send", name, "before")
@@ -85,7 +85,7 @@ def test_queues_made_just_before_a_failover_work_after_it(pair: Pair) -> None:
             assert "after" in bodies
 
 
-def test_a_lease_that_the_standby_never_got_is_delivered_again(pair: Pair) -> None:
+def test_a_lease_that_the_standby_never_got_is_delivered_again(pair):
     pair.actor.do(call, "create_queue", "plain")
     sent = pair.actor.do(call, "send_batch", "plain", list(range(21)))
     with psycopg.connect(pair.primary.url(), autocommit=True) as connection:

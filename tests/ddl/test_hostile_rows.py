@@ -40,9 +40,7 @@ def insert(target: BoundQueue, **columns: Any) -> int:
         ("pgqueue_key_length", "dedup_key", "x" * 3000),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(
-    orders: BoundQueue, constraint: str, column: str, value: Any
-) -> None:
+def test_a_value_out_of_range_is_refused_by_name(orders, constraint, column, value):
     with pytest.raises(IntegrityError) as raised, transaction.atomic():
         insert(orders, **{column: value})
 
@@ -53,9 +51,7 @@ def test_a_value_out_of_range_is_refused_by_name(
 @pytest.mark.parametrize(
     ("column", "stored"), [("body", "as it is"), ("headers", "compressed by another table")]
 )
-def test_json_that_no_statement_could_return_is_refused(
-    orders: BoundQueue, column: str, stored: str
-) -> None:
+def test_json_that_no_statement_could_return_is_refused(orders, column, stored):
     """A value that is small as jsonb, but more than 512 MB as text."""
     number = Message.objects.resolve(orders.name).pk
     made = "SELECT jsonb_build_object('n', jsonb_agg(n)) AS j FROM (SELECT '1e100000'::jsonb AS n"
@@ -75,7 +71,7 @@ def test_json_that_no_statement_could_return_is_refused(
     assert [message.body for message in orders.read(qty=9, in_transaction=True)] == [1]
 
 
-def test_json_that_is_longer_as_text_is_read(orders: BoundQueue) -> None:
+def test_json_that_is_longer_as_text_is_read(orders):
     number = Message.objects.resolve(orders.name).pk
     made = "SELECT jsonb_agg('1e100000'::jsonb) FROM generate_series(1, 20)"
 
@@ -85,7 +81,7 @@ def test_json_that_is_longer_as_text_is_read(orders: BoundQueue) -> None:
     assert len(message.body) > 2_000_000
 
 
-def test_the_first_and_the_last_moment_can_be_shown_in_every_time_zone(orders: BoundQueue) -> None:
+def test_the_first_and_the_last_moment_can_be_shown_in_every_time_zone(orders):
     insert(orders, enqueued_at="0001-01-02Z", body="1")
     insert(orders, enqueued_at="9999-12-30 23:59:59Z", body="2")
     connection.ensure_connection()
@@ -98,7 +94,7 @@ def test_the_first_and_the_last_moment_can_be_shown_in_every_time_zone(orders: B
     assert {message.body for message in orders.read(qty=9, in_transaction=True)} == {1, 2}
 
 
-def test_the_longest_keys_fit_their_indexes(orders: BoundQueue) -> None:
+def test_the_longest_keys_fit_their_indexes(orders):
     # Characters of four bytes each, all different.
     key = "".join(chr(0x10000 + n) for n in range(255))
 
@@ -110,7 +106,7 @@ def test_the_longest_keys_fit_their_indexes(orders: BoundQueue) -> None:
 
 @pytest.mark.parametrize("held", ["none", "reader", "batch", "group"])
 @pytest.mark.parametrize("where", ["the same queue", "another queue"])
-def test_the_same_id_again_blocks_no_queue(orders: BoundQueue, held: str, where: str) -> None:
+def test_the_same_id_again_blocks_no_queue(orders, held, where):
     """Simulates a switch-over that left the sequence behind."""
     Message.objects.create_queue("others")
     target = orders if where == "the same queue" else queue("others")
@@ -135,7 +131,7 @@ def test_the_same_id_again_blocks_no_queue(orders: BoundQueue, held: str, where:
     assert orders.metrics().length == target.metrics().length == 0
 
 
-def test_the_same_id_again_is_unfolded_from_a_batch_that_ran_out(orders: BoundQueue) -> None:
+def test_the_same_id_again_is_unfolded_from_a_batch_that_ran_out(orders):
     first = orders.send_batch(range(20))
     orders.read(qty=20, vt=0, in_transaction=True)
     run_sql("SELECT setval('pgqueue_message_id_seq', %s, false)", [first[0]])
@@ -148,7 +144,7 @@ def test_the_same_id_again_is_unfolded_from_a_batch_that_ran_out(orders: BoundQu
     assert len(bodies) == 35
 
 
-def test_the_same_row_again_is_refused(orders: BoundQueue) -> None:
+def test_the_same_row_again_is_refused(orders):
     at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     number = insert(orders, enqueued_at=at)
 

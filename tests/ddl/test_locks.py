@@ -27,7 +27,7 @@ def failing(*errors: psycopg.Error) -> tuple[Callable[[float], str], list[float]
     return act, waits
 
 
-def test_it_is_tried_again_for_as_long_as_each_try_says() -> None:
+def test_it_is_tried_again_for_as_long_as_each_try_says():
     act, waits = failing(psycopg.errors.LockNotAvailable(), psycopg.errors.DeadlockDetected())
 
     done = locks.briefly(act, iter([(0.1, 0), (0.2, 0), (0.4, 0)]), "orders", 60)
@@ -35,7 +35,7 @@ def test_it_is_tried_again_for_as_long_as_each_try_says() -> None:
     assert (done, waits) == ("done", [0.1, 0.2, 0.4])
 
 
-def test_it_is_given_up_once_the_next_try_would_come_too_late() -> None:
+def test_it_is_given_up_once_the_next_try_would_come_too_late():
     act, waits = failing(*repeat(psycopg.errors.LockNotAvailable(), 9))
 
     with pytest.raises(QueueBusy, match="'orders' could not be locked within 60 seconds"):
@@ -44,7 +44,7 @@ def test_it_is_given_up_once_the_next_try_would_come_too_late() -> None:
     assert waits == [0.1, 0.2]
 
 
-def test_any_other_error_ends_it() -> None:
+def test_any_other_error_ends_it():
     act, waits = failing(psycopg.errors.QueryCanceled())
 
     with pytest.raises(OperationalError):
@@ -53,7 +53,7 @@ def test_any_other_error_ends_it() -> None:
     assert waits == [0.1]
 
 
-def test_an_error_that_is_said_to_be_a_kept_lock_does_not() -> None:
+def test_an_error_that_is_said_to_be_a_kept_lock_does_not():
     act, waits = failing(psycopg.errors.QueryCanceled())
 
     assert locks.briefly(act, repeat((0.1, 0)), "orders", 60, kept=["57014"]) == "done"
@@ -61,7 +61,7 @@ def test_an_error_that_is_said_to_be_a_kept_lock_does_not() -> None:
     assert len(waits) == 2
 
 
-def test_settings_hold_for_the_block_and_not_for_the_rest_of_the_transaction(db: None) -> None:
+def test_settings_hold_for_the_block_and_not_for_the_rest_of_the_transaction(db):
     shown = "SELECT current_setting('lock_timeout'), current_setting('enable_seqscan')"
     before = run_sql(shown)
 

@@ -10,7 +10,7 @@ from tests.conftest import run_sql
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_every_way_of_sending_notes_the_transaction(db: None, unlogged: bool) -> None:
+def test_every_way_of_sending_notes_the_transaction(db, unlogged):
     Message.objects.create_queue("orders", unlogged=unlogged)
     orders = queue("orders")
     number = Message.objects.resolve("orders").pk
@@ -28,7 +28,7 @@ def test_every_way_of_sending_notes_the_transaction(db: None, unlogged: bool) ->
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_dead_letter_has_the_transaction_that_moved_it(committed: None) -> None:
+def test_a_dead_letter_has_the_transaction_that_moved_it(committed):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     sent = queue("orders").send(1)

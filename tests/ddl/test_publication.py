@@ -57,7 +57,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_a_publication_for_all_tables_stops_nothing(actor: Actor, name: str) -> None:
+def test_a_publication_for_all_tables_stops_nothing(actor, name):
     run(actor, "CREATE PUBLICATION everything FOR ALL TABLES")
     actor.do(call, "create_queue", name, **QUEUES[name])
 
@@ -79,7 +79,7 @@ def test_a_publication_for_all_tables_stops_nothing(actor: Actor, name: str) -> 
     assert actor.do(call, "drop_queue", name) is True
 
 
-def test_every_logged_table_has_a_replica_identity(actor: Actor) -> None:
+def test_every_logged_table_has_a_replica_identity(actor):
     actor.do(call, "create_queue", "daily", partition_interval=dt.timedelta(days=1))
 
     without = run(
@@ -93,7 +93,7 @@ def test_every_logged_table_has_a_replica_identity(actor: Actor) -> None:
     assert without == []
 
 
-def test_messages_and_outcomes_can_be_subscribed_to(server: EmbeddedServer, actor: Actor) -> None:
+def test_messages_and_outcomes_can_be_subscribed_to(server, actor):
     for name, options in QUEUES.items():
         actor.do(call, "create_queue", name, **options)
         actor.do(call, "send", name, "before")
@@ -112,15 +112,17 @@ def test_messages_and_outcomes_can_be_subscribed_to(server: EmbeddedServer, acto
     with psycopg.connect(copy, autocommit=True) as log:
         log.execute(
             "CREATE TABLE pgqueue_message (id bigint, enqueued_at timestamptz, "
-            "scheduled_at timestamptz, enqueued_xid bigint, queue_id integer, priority smallint, "
+            "scheduled_at timestamptz, enqueued_xid bigint, failure bigint, queue_id integer, "
+            "source_id integer, priority smallint, "
             "group_key text, dedup_key text, headers jsonb, body jsonb, "
             "PRIMARY KEY (id, queue_id, enqueued_at))"
         )
         log.execute(
             "CREATE TABLE pgqueue_archive (id bigint, enqueued_at timestamptz, "
             "first_read_at timestamptz, last_read_at timestamptz, archived_at timestamptz, "
-            "archive_xid bigint, queue_id integer, read_ct integer, attempts integer, state text, "
-            "error text, result jsonb, PRIMARY KEY (id, queue_id, enqueued_at))"
+            "archive_xid bigint, failure bigint, queue_id integer, read_ct integer, "
+            "attempts integer, state text, error text, result jsonb, "
+            "PRIMARY KEY (id, queue_id, enqueued_at))"
         )
         log.execute(
             "CREATE TABLE pgqueue_queue (id integer PRIMARY KEY, name text, "

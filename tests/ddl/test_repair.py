@@ -26,7 +26,7 @@ def without_wake(orders: BoundQueue) -> BoundQueue:
     return orders
 
 
-def test_sends_and_acks_work_without_the_sequence(without_wake: BoundQueue) -> None:
+def test_sends_and_acks_work_without_the_sequence(without_wake):
     without_wake.send(1)
     without_wake.send_batch([2, 3], group="g")
 
@@ -37,7 +37,7 @@ def test_sends_and_acks_work_without_the_sequence(without_wake: BoundQueue) -> N
     assert [message.body for message in [*messages, *behind]] == [1, 2, 3]
 
 
-def test_a_lost_sequence_is_made_anew(without_wake: BoundQueue) -> None:
+def test_a_lost_sequence_is_made_anew(without_wake):
     tables = names(without_wake)
 
     assert run_sql("SELECT pgqueue_repair_wake(%s)", [tables["queue_id"]]) == [(True,)]
@@ -48,7 +48,7 @@ def test_a_lost_sequence_is_made_anew(without_wake: BoundQueue) -> None:
     assert woken > 0
 
 
-def test_a_sequence_that_cannot_be_read_is_made_anew_with_its_rights(orders: BoundQueue) -> None:
+def test_a_sequence_that_cannot_be_read_is_made_anew_with_its_rights(orders):
     tables = names(orders)
     run_sql(
         f"CREATE ROLE pgqueue_test_sender; DROP SEQUENCE {tables['wake']};"
@@ -71,12 +71,12 @@ def test_a_sequence_that_cannot_be_read_is_made_anew_with_its_rights(orders: Bou
     assert run_sql(kind) == [("p",)]
 
 
-def test_a_queue_that_is_gone_gets_no_sequence(db: None) -> None:
+def test_a_queue_that_is_gone_gets_no_sequence(db):
     assert run_sql("SELECT pgqueue_repair_wake(4711)") == [(False,)]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_maintenance_makes_a_lost_sequence_anew(committed_orders: BoundQueue) -> None:
+def test_maintenance_makes_a_lost_sequence_anew(committed_orders):
     wake = names(committed_orders)["wake"]
     run_sql(f"DROP SEQUENCE {wake}")
 
@@ -88,7 +88,7 @@ def test_maintenance_makes_a_lost_sequence_anew(committed_orders: BoundQueue) ->
 # Ids
 
 
-def test_ids_are_put_ahead_of_all_that_are_there(orders: BoundQueue) -> None:
+def test_ids_are_put_ahead_of_all_that_are_there(orders):
     [*sent] = orders.send_batch(range(3))
     run_sql("SELECT setval('pgqueue_message_id_seq', 1), setval('pgqueue_queue_id_seq', 1)")
 
@@ -99,7 +99,7 @@ def test_ids_are_put_ahead_of_all_that_are_there(orders: BoundQueue) -> None:
     assert Message.objects.create_queue("next").pk > Message.objects.resolve("orders").pk
 
 
-def test_no_sequence_is_moved_back(orders: BoundQueue) -> None:
+def test_no_sequence_is_moved_back(orders):
     ahead = orders.send(1) + 1_000_000
     run_sql("SELECT setval('pgqueue_message_id_seq', %s)", [ahead])
 
@@ -108,7 +108,7 @@ def test_no_sequence_is_moved_back(orders: BoundQueue) -> None:
     assert orders.send(2) == ahead + 1
 
 
-def test_ids_of_nothing_stay(db: None) -> None:
+def test_ids_of_nothing_stay(db):
     assert run_sql("SELECT count(*) > 0 FROM pgqueue_advance_ids(5)") == [(True,)]
 
     with pytest.raises(DatabaseError, match="spare"), transaction.atomic():
@@ -132,8 +132,8 @@ def place(orders: BoundQueue, batch: int = 10_000) -> tuple[int, int]:
 
 
 def test_messages_inserted_without_triggers_get_their_place(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     run_sql("SET LOCAL session_replication_role = replica")
     orders.send_batch(range(5))
     orders.send("urgent", priority=7)
@@ -152,7 +152,7 @@ def test_messages_inserted_without_triggers_get_their_place(
     assert bodies[1:] == [0, 1, 2, 3, 4, "g1"]
 
 
-def test_what_has_a_place_is_left_alone(orders: BoundQueue) -> None:
+def test_what_has_a_place_is_left_alone(orders):
     orders.send_batch(range(60))
     orders.send("later", delay=3600)
     orders.send_batch(["g1", "g2", "g3"], group="g")
@@ -170,6 +170,6 @@ def test_what_has_a_place_is_left_alone(orders: BoundQueue) -> None:
     assert len(set(after)) == len(after) == len(before) + 1
 
 
-def test_a_queue_that_is_gone_is_said_to_be(db: None) -> None:
+def test_a_queue_that_is_gone_is_said_to_be(db):
     with pytest.raises(DatabaseError, match="queue 4711 does not exist"), transaction.atomic():
         run_sql("SELECT * FROM pgqueue_place_missing(4711)")

@@ -54,9 +54,7 @@ def leave_conversion(queue: BoundQueue) -> int:
     return number
 
 
-def test_a_sender_needs_no_more_than_the_documented_rights(
-    orders: BoundQueue, as_sender: Callable[..., Any]
-) -> None:
+def test_a_sender_needs_no_more_than_the_documented_rights(orders, as_sender):
     message = let_send(orders)
     number = Message.objects.resolve("orders").pk
 
@@ -67,9 +65,7 @@ def test_a_sender_needs_no_more_than_the_documented_rights(
 
 
 @pytest.mark.parametrize("table", ["pgqueue_ready", "pgqueue_message", "pgqueue_queue"])
-def test_a_temporary_table_of_a_sender_gets_no_rights_from_a_conversion(
-    orders: BoundQueue, as_sender: Callable[..., Any], table: str
-) -> None:
+def test_a_temporary_table_of_a_sender_gets_no_rights_from_a_conversion(orders, as_sender, table):
     message = let_send(orders)
     number = leave_conversion(orders)
     database = connection.settings_dict["NAME"]
@@ -93,7 +89,7 @@ def test_a_temporary_table_of_a_sender_gets_no_rights_from_a_conversion(
     assert run_sql("SELECT count(*) FROM public.pgqueue_ready") == [(2,)]
 
 
-def test_no_function_runs_with_the_rights_of_its_owner(orders: BoundQueue) -> None:
+def test_no_function_runs_with_the_rights_of_its_owner(orders):
     leave_conversion(orders)
 
     definers = run_sql("SELECT proname FROM pg_proc WHERE prosecdef AND proname LIKE 'pgqueue%'")
@@ -101,9 +97,7 @@ def test_no_function_runs_with_the_rights_of_its_owner(orders: BoundQueue) -> No
     assert definers == []
 
 
-def test_a_function_of_a_sender_is_not_called_by_a_superuser_who_sends(
-    orders: BoundQueue, as_sender: Callable[..., Any]
-) -> None:
+def test_a_function_of_a_sender_is_not_called_by_a_superuser_who_sends(orders, as_sender):
     """Operators for inexactly matching types would be looked up in the caller's schemas."""
     takes_over = f"ALTER ROLE {SENDER} SUPERUSER"
     operators = [
@@ -137,7 +131,7 @@ def test_a_function_of_a_sender_is_not_called_by_a_superuser_who_sends(
     assert run_sql("SELECT rolsuper FROM pg_roles WHERE rolname = %s", [SENDER]) == [(False,)]
 
 
-def test_sending_works_whatever_the_search_path(orders: BoundQueue) -> None:
+def test_sending_works_whatever_the_search_path(orders):
     number = Message.objects.resolve("orders").pk
     run_sql("SET LOCAL search_path = pg_temp")
 
@@ -149,7 +143,7 @@ def test_sending_works_whatever_the_search_path(orders: BoundQueue) -> None:
     assert orders.metrics().length == 3
 
 
-def test_a_temporary_table_of_a_sender_is_no_live_table(orders: BoundQueue) -> None:
+def test_a_temporary_table_of_a_sender_is_no_live_table(orders):
     run_sql("CREATE TEMPORARY TABLE pgqueue_ready (LIKE public.pgqueue_ready)")
 
     Message.objects.create(queue_id=Message.objects.resolve("orders").pk, body=1)
@@ -158,7 +152,7 @@ def test_a_temporary_table_of_a_sender_is_no_live_table(orders: BoundQueue) -> N
     run_sql("DROP TABLE pg_temp.pgqueue_ready")
 
 
-def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders: BoundQueue) -> None:
+def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders):
     leave_conversion(orders)
     functions = run_sql(
         "SELECT proname, has_function_privilege('public', oid, 'EXECUTE') "
@@ -170,7 +164,7 @@ def test_a_function_that_only_triggers_and_operators_call_is_not_public(orders: 
     assert public == {f"pgqueue_{name}" for name in called}
 
 
-def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders: BoundQueue) -> None:
+def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders):
     number = leave_conversion(orders)
     until = dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -182,9 +176,7 @@ def test_a_bound_of_a_conversion_has_no_search_path_of_its_callers(orders: Bound
     assert late == [(until - dt.timedelta(microseconds=1),)]
 
 
-def test_a_sender_may_be_kept_from_choosing_ids_and_times(
-    orders: BoundQueue, as_sender: Callable[..., Any]
-) -> None:
+def test_a_sender_may_be_kept_from_choosing_ids_and_times(orders, as_sender):
     message = let_send(orders)
     number = Message.objects.resolve("orders").pk
     run_sql(

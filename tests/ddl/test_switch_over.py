@@ -76,8 +76,8 @@ def bodies(actor: Actor, name: str) -> list[Any]:
 
 
 def test_a_switch_over_loses_nothing_and_keeps_leases(
-    servers: tuple[EmbeddedServer, EmbeddedServer],
-) -> None:
+    servers,
+):
     old, new = servers
     with Actor({"default": Env.db_url_config(old.url())}) as blue:
         blue.do(manage, "migrate", "django_pgqueue", verbosity=0)
@@ -124,8 +124,8 @@ def test_a_switch_over_loses_nothing_and_keeps_leases(
 
 
 def test_ids_that_are_given_out_again_block_no_queue(
-    servers: tuple[EmbeddedServer, EmbeddedServer],
-) -> None:
+    servers,
+):
     """Without the step that advances the sequences."""
     old, new = servers
     with Actor({"default": Env.db_url_config(old.url())}) as blue:

@@ -11,18 +11,18 @@ from django_pgqueue.engine.statements import Part, render
 ENGINE = Path(django_pgqueue.engine.__file__).parent
 
 
-def test_a_text_is_made_once_for_the_same_queue() -> None:
+def test_a_text_is_made_once_for_the_same_queue():
     assert render("send/send", 7) is render("send/send", 7)
 
 
-def test_a_path_stands_for_the_text_of_a_file() -> None:
+def test_a_path_stands_for_the_text_of_a_file():
     text = render("settle/archive", 7)
 
     assert "(id, read_ct, last_read_at) IN (" in text
     assert "pgqueue_deferred.last_read_at" in text
 
 
-def test_a_name_can_stand_for_a_part() -> None:
+def test_a_name_can_stand_for_a_part():
     each = render("read/read_ready", 7, (("leased", Part("read/lease_each")),))
     batch = render("read/read_ready", 7, (("leased", Part("read/lease_batch")),))
 
@@ -30,7 +30,7 @@ def test_a_name_can_stand_for_a_part() -> None:
     assert "INSERT INTO pgqueue_lease" in batch
 
 
-def test_each_queue_has_texts_of_its_own() -> None:
+def test_each_queue_has_texts_of_its_own():
     texts = {
         render("read/peek", 7),
         render("read/peek", 8),
@@ -40,7 +40,7 @@ def test_each_queue_has_texts_of_its_own() -> None:
     assert len(texts) == 3
 
 
-def test_every_statement_is_named_by_the_python_beside_it() -> None:
+def test_every_statement_is_named_by_the_python_beside_it():
     statements = sorted(ENGINE.glob("*/*.sql"))
     assert len(statements) > 30
 
@@ -53,7 +53,7 @@ def test_every_statement_is_named_by_the_python_beside_it() -> None:
         assert f'"{name}"' in beside or f"{{{name}}}" in parts or family, name
 
 
-def test_every_part_of_the_places_is_in_a_statement() -> None:
+def test_every_part_of_the_places_is_in_a_statement():
     parts = re.findall(r"^-- (\{places/\w+\})", (ENGINE / "places.sql").read_text(), re.MULTILINE)
     assert len(parts) > 5
     statements = "".join(file.read_text() for file in ENGINE.parent.rglob("*.sql"))
@@ -62,7 +62,7 @@ def test_every_part_of_the_places_is_in_a_statement() -> None:
         assert re.search(rf"^(?!-- ).*{part}", statements, re.MULTILINE), part
 
 
-def test_the_engine_imports_nothing_of_djangos_models() -> None:
+def test_the_engine_imports_nothing_of_djangos_models():
     files = sorted(ENGINE.rglob("*.py"))
     assert len(files) > 10
 

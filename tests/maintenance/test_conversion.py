@@ -16,7 +16,7 @@ from django_pgqueue.errors import InvalidArgument, QueueBusy, QueueConverting, Q
 from django_pgqueue.maintenance import conversion
 from django_pgqueue.maintenance.partitions import find_partitions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
-from tests.actors import Actor, begin, call, convert_until, execute, rollback
+from tests.actors import begin, call, convert_until, execute, rollback
 from tests.conftest import run_sql
 
 DAY = dt.timedelta(days=1)
@@ -86,7 +86,7 @@ def works(orders: BoundQueue) -> None:
     orders.delete(group)
 
 
-def test_a_queue_is_partitioned_where_django_uses_no_time_zones(settings: Any) -> None:
+def test_a_queue_is_partitioned_where_django_uses_no_time_zones(settings):
     settings.USE_TZ = False
     orders = in_every_state()
 
@@ -97,7 +97,7 @@ def test_a_queue_is_partitioned_where_django_uses_no_time_zones(settings: Any) -
 
 
 @pytest.mark.parametrize("kind", [{}, {"unlogged": True}], ids=["logged", "unlogged"])
-def test_a_queue_is_partitioned_and_keeps_every_message_where_it_was(kind: dict[str, Any]) -> None:
+def test_a_queue_is_partitioned_and_keeps_every_message_where_it_was(kind):
     orders = in_every_state(**kind)
     before = rows()
 
@@ -114,7 +114,7 @@ def test_a_queue_is_partitioned_and_keeps_every_message_where_it_was(kind: dict[
     works(orders)
 
 
-def test_a_queue_that_was_partitioned_can_be_dropped() -> None:
+def test_a_queue_that_was_partitioned_can_be_dropped():
     orders = in_every_state()
     for interval in (DAY, HOUR, DAY, 60):
         assert orders.repartition(interval) is True
@@ -124,7 +124,7 @@ def test_a_queue_that_was_partitioned_can_be_dropped() -> None:
     assert run_sql("SELECT count(*) FROM pgqueue_message") == [(0,)]
 
 
-def test_partitions_are_for_good_and_the_error_tells_what_serves() -> None:
+def test_partitions_are_for_good_and_the_error_tells_what_serves():
     orders = in_every_state(partition_interval=DAY)
     before = tables()
 
@@ -141,7 +141,7 @@ def test_partitions_are_for_good_and_the_error_tells_what_serves() -> None:
     works(queue("plain"))
 
 
-def test_new_partitions_follow_the_first_without_a_gap() -> None:
+def test_new_partitions_follow_the_first_without_a_gap():
     orders = in_every_state()
 
     orders.repartition(DAY)
@@ -155,7 +155,7 @@ def test_new_partitions_follow_the_first_without_a_gap() -> None:
     assert found[-1].end > now + 3 * DAY
 
 
-def test_maintenance_goes_on_with_the_partitions() -> None:
+def test_maintenance_goes_on_with_the_partitions():
     orders = in_every_state(retention=DAY)
     orders.repartition(HOUR)
     orders.purge()
@@ -166,7 +166,7 @@ def test_maintenance_goes_on_with_the_partitions() -> None:
     works(orders)
 
 
-def test_what_is_in_a_partition_stays_there_when_the_interval_changes() -> None:
+def test_what_is_in_a_partition_stays_there_when_the_interval_changes():
     orders = in_every_state(partition_interval=DAY)
     before, (today, *_rest) = rows(), [table for table, bounds in tables() if "FROM" in bounds]
 
@@ -178,7 +178,7 @@ def test_what_is_in_a_partition_stays_there_when_the_interval_changes() -> None:
     works(orders)
 
 
-def test_partitions_with_messages_of_the_future_stay_when_the_interval_changes() -> None:
+def test_partitions_with_messages_of_the_future_stay_when_the_interval_changes():
     orders = in_every_state(partition_interval=DAY)
     pk = Queue.objects.get().pk
     run_sql(
@@ -194,7 +194,7 @@ def test_partitions_with_messages_of_the_future_stay_when_the_interval_changes()
     works(orders)
 
 
-def test_what_is_so_already_changes_nothing() -> None:
+def test_what_is_so_already_changes_nothing():
     orders = in_every_state(partition_interval=DAY)
     before = tables()
 
@@ -203,7 +203,7 @@ def test_what_is_so_already_changes_nothing() -> None:
     assert in_every_state("plain").repartition(None) is False
 
 
-def test_progress_tells_what_is_done() -> None:
+def test_progress_tells_what_is_done():
     orders = in_every_state()
     said: list[tuple[int, int]] = []
     run_sql("SELECT pg_stat_force_next_flush()")
@@ -219,7 +219,7 @@ def test_progress_tells_what_is_done() -> None:
 
 
 @pytest.mark.parametrize("interval", [0, -1, 0.5, "1 day", True, float("nan"), 10**30])
-def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
+def test_an_interval_that_is_none_is_refused(interval):
     orders = in_every_state()
 
     with pytest.raises(InvalidArgument, match="partition_interval"):
@@ -228,12 +228,12 @@ def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
     assert len(tables()) == 1
 
 
-def test_a_queue_that_is_not_there_is_not_found() -> None:
+def test_a_queue_that_is_not_there_is_not_found():
     with pytest.raises(QueueNotFound):
         queue("nowhere").repartition(DAY)
 
 
-def test_it_is_refused_inside_a_transaction() -> None:
+def test_it_is_refused_inside_a_transaction():
     orders = in_every_state()
 
     with pytest.raises(RuntimeError, match="durable"), transaction.atomic():
@@ -242,7 +242,7 @@ def test_it_is_refused_inside_a_transaction() -> None:
     assert len(tables()) == 1
 
 
-def test_messages_dated_in_the_future_are_named_and_nothing_is_changed() -> None:
+def test_messages_dated_in_the_future_are_named_and_nothing_is_changed():
     orders = in_every_state()
     run_sql(
         "INSERT INTO pgqueue_message (queue_id, enqueued_at) VALUES (%s, '2200-01-01')",
@@ -256,7 +256,7 @@ def test_messages_dated_in_the_future_are_named_and_nothing_is_changed() -> None
     assert run_sql(MADE) == []
 
 
-def test_a_second_conversion_at_the_same_time_is_refused(actor: Actor) -> None:
+def test_a_second_conversion_at_the_same_time_is_refused(actor):
     orders = in_every_state()
     pk = Queue.objects.get().pk
     actor.do(begin)
@@ -281,8 +281,8 @@ def late_closes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psycopg.Connec
 
 
 def test_the_next_call_does_not_wait_until_the_server_ends_the_session_of_the_last(
-    late_closes: list[psycopg.Connection[Any]],
-) -> None:
+    late_closes,
+):
     orders = in_every_state()
 
     convert_until("build", "orders", DAY)
@@ -292,7 +292,7 @@ def test_the_next_call_does_not_wait_until_the_server_ends_the_session_of_the_la
     assert [session.closed for session in late_closes] == [False] * 3
 
 
-def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
+def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind():
     orders = in_every_state()
 
     def drop(done: int, total: int) -> None:
@@ -310,9 +310,7 @@ def test_a_queue_that_is_dropped_meanwhile_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     "made", [{}, {"partition_interval": DAY}], ids=["into partitions", "other partitions"]
 )
-def test_a_long_transaction_makes_it_give_up_and_no_other_session_wait(
-    made: dict[str, Any], actor: Actor, settings: Any
-) -> None:
+def test_a_long_transaction_makes_it_give_up_and_no_other_session_wait(made, actor, settings):
     settings.PGQUEUE = {"LOCK_SECONDS": 0.5}
     orders = in_every_state(**made)
     before = rows()
@@ -359,8 +357,8 @@ def interrupted(request: pytest.FixtureRequest, committed: None) -> Interrupted:
 
 
 def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
-    interrupted: Interrupted,
-) -> None:
+    interrupted,
+):
     orders, wanted = interrupted
     assert {re.sub("(_q)?[0-9]+$", "", name) for (name,) in run_sql(MADE)} <= BOUND
     works(orders)
@@ -374,7 +372,7 @@ def test_interrupted_at_any_step_the_queue_works_and_the_next_call_goes_on(
     works(orders)
 
 
-def test_what_was_begun_can_be_cleared_away(interrupted: Interrupted) -> None:
+def test_what_was_begun_can_be_cleared_away(interrupted):
     orders, _ = interrupted
     before = rows()
 
@@ -386,15 +384,15 @@ def test_what_was_begun_can_be_cleared_away(interrupted: Interrupted) -> None:
 
 
 @pytest.mark.usefixtures("interrupted")
-def test_a_queue_whose_conversion_was_interrupted_can_be_dropped() -> None:
+def test_a_queue_whose_conversion_was_interrupted_can_be_dropped():
     assert Message.objects.drop_queue("orders") is True
 
     assert run_sql(MADE) == []
 
 
 def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(conversion, "MARGIN", dt.timedelta(0))
     monkeypatch.setattr(conversion, "LONGEST_STEP", dt.timedelta(seconds=1))
     orders = in_every_state()
@@ -419,7 +417,7 @@ def test_sends_go_on_when_the_bound_passes_of_a_conversion_that_never_went_on(
 # Rights
 
 
-def test_who_may_use_the_queue_may_use_it_afterwards() -> None:
+def test_who_may_use_the_queue_may_use_it_afterwards():
     orders = in_every_state()
     run_sql("DROP ROLE IF EXISTS pgqueue_sender")
     run_sql("CREATE ROLE pgqueue_sender")
@@ -443,7 +441,7 @@ def test_who_may_use_the_queue_may_use_it_afterwards() -> None:
 # Settings
 
 
-def test_saving_a_queue_that_was_read_before_does_not_undo_the_conversion() -> None:
+def test_saving_a_queue_that_was_read_before_does_not_undo_the_conversion():
     orders = in_every_state()
     stale = Queue.objects.get()
 
@@ -455,7 +453,7 @@ def test_saving_a_queue_that_was_read_before_does_not_undo_the_conversion() -> N
     assert (stale.paused, stale.partition_interval) == (True, DAY)
 
 
-def test_other_processes_go_on_with_what_they_remember_of_the_queue(actor: Actor) -> None:
+def test_other_processes_go_on_with_what_they_remember_of_the_queue(actor):
     orders = in_every_state()
     for _ in range(8):  # enough times that its statements are prepared
         actor.do(call, "send", "orders", 1)

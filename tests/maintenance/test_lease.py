@@ -12,7 +12,7 @@ from django_pgqueue.models import MaintenanceLease
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_the_lease_can_be_kept_and_left() -> None:
+def test_the_lease_can_be_kept_and_left():
     mine, other = uuid4(), uuid4()
 
     assert lease.hold(mine, 60, using="default")

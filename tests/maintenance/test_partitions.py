@@ -28,7 +28,7 @@ def make_partition(queue: Queue, start: dt.datetime, end: dt.datetime) -> Partit
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_partition_holds_the_messages_of_its_range_and_their_outcomes(unlogged: bool) -> None:
+def test_a_partition_holds_the_messages_of_its_range_and_their_outcomes(unlogged):
     queue = Message.objects.create_queue("daily", partition_interval=DAY, unlogged=unlogged)
 
     made = make_partition(queue, PAST, PAST + DAY)
@@ -45,7 +45,7 @@ def test_a_partition_holds_the_messages_of_its_range_and_their_outcomes(unlogged
     ) == [(kind,)]
 
 
-def test_an_insert_into_a_partition_by_its_name_is_a_send_too() -> None:
+def test_an_insert_into_a_partition_by_its_name_is_a_send_too():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     made = make_partition(queue, PAST, PAST + DAY)
 
@@ -57,7 +57,7 @@ def test_an_insert_into_a_partition_by_its_name_is_a_send_too() -> None:
     assert [message.body for message in Message.objects.read("daily", qty=2)] == [7]
 
 
-def test_partitions_are_found_by_their_bounds() -> None:
+def test_partitions_are_found_by_their_bounds():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     made = make_partition(queue, PAST, PAST + DAY)
 
@@ -73,7 +73,7 @@ def test_partitions_are_found_by_their_bounds() -> None:
     )
 
 
-def test_a_partition_without_a_beginning_is_a_partition() -> None:
+def test_a_partition_without_a_beginning_is_a_partition():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     for parent in ("message", "archive"):
         table = queue.tables[parent]
@@ -87,14 +87,14 @@ def test_a_partition_without_a_beginning_is_a_partition() -> None:
     )
 
 
-def test_a_queue_without_partitions_is_one_partition(orders: object) -> None:
+def test_a_queue_without_partitions_is_one_partition(orders):
     queue = Queue.objects.resolve("orders")
 
     assert partitions(queue) == [Partition(queue.tables["message"], queue.tables["archive"])]
     assert partitions(Queue(pk=queue.pk + 1000)) == []
 
 
-def test_half_a_partition_is_left_out() -> None:
+def test_half_a_partition_is_left_out():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     table = queue.tables["message"]
     run_sql(
@@ -104,7 +104,7 @@ def test_half_a_partition_is_left_out() -> None:
     assert f"{table}_old" not in [partition.message for partition in partitions(queue)]
 
 
-def test_a_range_with_rows_in_the_default_partition_gets_no_partition() -> None:
+def test_a_range_with_rows_in_the_default_partition_gets_no_partition():
     queue = Message.objects.create_queue("daily", partition_interval=DAY)
     Message.objects.create(queue=queue, enqueued_at=PAST)
     before = partitions(queue)

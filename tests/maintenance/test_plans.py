@@ -104,7 +104,7 @@ def scanned(plans: list[Plan]) -> list[str]:
     return [node.relation for plan in plans for node in plan.scanned]
 
 
-def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue: Queue, db: None) -> None:
+def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue, db):
     [old, *_] = partitions(queue, USING)
 
     with rolled_back():
@@ -119,7 +119,7 @@ def test_a_look_for_what_lives_in_a_partition_passes_the_backlog_by(queue: Queue
         assert plan.buffers < 201 * 6 + 2 * 1000, "\n".join(map(str, plan.nodes))
 
 
-def test_a_batch_reads_so_many_pages_wherever_it_is(queue: Queue, db: None) -> None:
+def test_a_batch_reads_so_many_pages_wherever_it_is(queue, db):
     default = partitions(queue, USING)[-1]
     page = {"before": dt.datetime.now(dt.timezone.utc) - 7 * DAY, "exported_below": None}
 
@@ -133,7 +133,7 @@ def test_a_batch_reads_so_many_pages_wherever_it_is(queue: Queue, db: None) -> N
             plan.check(rows=ROWS, buffers=ROWS * 10)
 
 
-def test_keys_are_swept_in_the_order_in_which_they_run_out(queue: Queue, db: None) -> None:
+def test_keys_are_swept_in_the_order_in_which_they_run_out(queue, db):
     with rolled_back():
         run(
             "INSERT INTO pgqueue_dedup SELECT n, now() + (n - 50) * interval '1 s', "

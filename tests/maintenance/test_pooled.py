@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -28,9 +27,7 @@ def leave(token: UUID) -> None:
     lease.leave(token, using="default")
 
 
-def test_partitions_are_made_and_dropped_behind_pgbouncer(
-    committed: None, pgbouncer: dict[str, Any]
-) -> None:
+def test_partitions_are_made_and_dropped_behind_pgbouncer(committed, pgbouncer):
     with Actor({"default": pgbouncer}) as pooled:
         pooled.do(call, "create_queue", "daily", partition_interval=DAY, retention=7 * DAY)
         queue = Queue.objects.get()
@@ -47,7 +44,7 @@ def test_partitions_are_made_and_dropped_behind_pgbouncer(
         assert pooled.do(execute, LIMITS) == before
 
 
-def test_one_holds_the_lease_behind_pgbouncer(committed: None, pgbouncer: dict[str, Any]) -> None:
+def test_one_holds_the_lease_behind_pgbouncer(committed, pgbouncer):
     mine, other = uuid4(), uuid4()
     with Actor({"default": pgbouncer}) as one, Actor({"default": pgbouncer}) as two:
         assert one.do(hold, mine)

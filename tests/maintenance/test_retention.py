@@ -93,7 +93,7 @@ def stored(queue: Queue) -> list[int]:
     return sorted(Message.objects.filter(queue=queue).values_list("id", flat=True))
 
 
-def test_a_queue_without_retention_keeps_everything() -> None:
+def test_a_queue_without_retention_keeps_everything():
     queue = plain(retention=None)
     old = done(queue, sent(queue, 3, 100), 100)
 
@@ -104,7 +104,7 @@ def test_a_queue_without_retention_keeps_everything() -> None:
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged: bool) -> None:
+def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged):
     queue = plain(unlogged=unlogged)
     done(queue, sent(queue, 30, 20), 8)
     young = done(queue, sent(queue, 3, 20), 6)
@@ -118,7 +118,7 @@ def test_old_messages_of_a_plain_queue_go_one_by_one(unlogged: bool) -> None:
     assert BoundQueue("plain").maintain().removed == 0
 
 
-def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch):
     monkeypatch.setattr(prune_messages, "BATCH", 7)
     queue = plain()
     done(queue, sent(queue, 30, 20), 8)
@@ -130,7 +130,7 @@ def test_pruning_goes_in_batches_and_tells_how_far_it_is(monkeypatch: pytest.Mon
     assert told == [7, 14, 21, 28, 30]
 
 
-def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch):
     monkeypatch.setattr(prune_messages, "BATCH", 10)
     queue = plain()
     old = done(queue, sent(queue, 30, 20), 8)
@@ -146,7 +146,7 @@ def test_pruning_that_is_interrupted_keeps_what_it_did(monkeypatch: pytest.Monke
     assert BoundQueue("plain").maintain().pruned == 10
 
 
-def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch):
     monkeypatch.setattr(prune_messages, "PAGES", 2)
     monkeypatch.setattr(prune_messages, "BATCH", 50)
     queue = plain()
@@ -166,7 +166,7 @@ def test_pruning_finds_what_is_old_wherever_it_lies(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_partition_goes_as_a_whole_when_all_in_it_is_old(unlogged: bool) -> None:
+def test_a_partition_goes_as_a_whole_when_all_in_it_is_old(unlogged):
     queue = daily(unlogged=unlogged)
     old = partition(queue, 10)
     done(queue, sent(queue, 30, 10), 9)
@@ -184,7 +184,7 @@ def test_a_partition_goes_as_a_whole_when_all_in_it_is_old(unlogged: bool) -> No
     ]
 
 
-def test_an_empty_partition_goes_too() -> None:
+def test_an_empty_partition_goes_too():
     queue = daily()
     partition(queue, 10)
 
@@ -193,7 +193,7 @@ def test_an_empty_partition_goes_too() -> None:
     assert (maintained.partitions_dropped, maintained.dropped) == (1, 0)
 
 
-def test_what_was_sent_long_ago_and_archived_lately_keeps_its_partition() -> None:
+def test_what_was_sent_long_ago_and_archived_lately_keeps_its_partition():
     queue = daily()
     partition(queue, 8)
     late, *early = sent(queue, 5, 8)
@@ -205,7 +205,7 @@ def test_what_was_sent_long_ago_and_archived_lately_keeps_its_partition() -> Non
     assert archived(queue) == [late, *early]
 
 
-def test_a_partition_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> None:
+def test_a_partition_that_cannot_be_dropped_for_a_whole_interval_is_pruned():
     queue = daily()
     partition(queue, 30)
     late, *early = sent(queue, 5, 30)
@@ -218,7 +218,7 @@ def test_a_partition_that_cannot_be_dropped_for_a_whole_interval_is_pruned() -> 
     assert archived(queue) == stored(queue) == [late]
 
 
-def test_a_partition_without_a_beginning_is_pruned_until_it_can_be_dropped() -> None:
+def test_a_partition_without_a_beginning_is_pruned_until_it_can_be_dropped():
     """The first partition of a queue that was partitioned later."""
     queue = daily()
     parents = queue.tables["message"], queue.tables["archive"]
@@ -272,7 +272,7 @@ def behind(queue: Queue) -> list[int]:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_a_partition_with_a_message_that_lives_is_kept(state: str, unlogged: bool) -> None:
+def test_a_partition_with_a_message_that_lives_is_kept(state, unlogged):
     queue = daily(unlogged=unlogged)
     kept = partition(queue, 8)
     live = STATES[state](queue)
@@ -286,7 +286,7 @@ def test_a_partition_with_a_message_that_lives_is_kept(state: str, unlogged: boo
     assert sorted(LiveMessage.objects.values_list("id", flat=True)) == sorted(live)
 
 
-def test_a_straggler_of_long_ago_keeps_its_partition_and_not_its_old_neighbours() -> None:
+def test_a_straggler_of_long_ago_keeps_its_partition_and_not_its_old_neighbours():
     queue = daily()
     partition(queue, 30)
     live = sent(queue, 1, 30)
@@ -300,7 +300,7 @@ def test_a_straggler_of_long_ago_keeps_its_partition_and_not_its_old_neighbours(
     assert BoundQueue("daily").maintain().partitions_dropped == 1
 
 
-def test_dead_letters_stand_in_the_partition_of_the_day_they_died() -> None:
+def test_dead_letters_stand_in_the_partition_of_the_day_they_died():
     dead = daily("dead")
     queue = daily("daily", dead_letter_queue=dead)
     old = partition(queue, 30)
@@ -339,7 +339,7 @@ def archived_long_ago(queue: Queue) -> list[int]:
 
 
 @pytest.mark.parametrize("make", [daily, plain])
-def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
+def test_what_a_lake_waits_for_is_kept(make):
     queue = make()
     if queue.partition_interval:
         partition(queue, 10)
@@ -357,7 +357,7 @@ def test_what_a_lake_waits_for_is_kept(make: Callable[[], Queue]) -> None:
 
 
 @pytest.mark.parametrize("make", [daily, plain])
-def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) -> None:
+def test_a_lake_of_another_server_holds_everything(make):
     """After a restore elsewhere: the lake's mark is a transaction of the old server."""
     queue = make()
     ids = archived_long_ago(queue)
@@ -374,7 +374,7 @@ def test_a_lake_of_another_server_holds_everything(make: Callable[[], Queue]) ->
     assert (maintained.removed, maintained.foreign_lakes) == (3, ())
 
 
-def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lake_of_another_server_is_told_of_once(caplog):
     archived_long_ago(plain("told"))
     published_lake("/told", holds_retention=True, exported_below=1000, system="7000")
 
@@ -387,8 +387,8 @@ def test_a_lake_of_another_server_is_told_of_once(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_lake_whose_first_export_failed_holds_nothing_and_one_that_runs_does(
-    actor: Actor,
-) -> None:
+    actor,
+):
     work = Work(plain(), 1, 1, lambda removed: None)
     published_lake(holds_retention=True, exported_at=None)
     assert lakes.exported_below(work) is None
@@ -401,7 +401,7 @@ def test_a_lake_whose_first_export_failed_holds_nothing_and_one_that_runs_does(
     assert lakes.exported_below(work) is None
 
 
-def test_the_slowest_of_the_lakes_that_take_a_queue_counts() -> None:
+def test_the_slowest_of_the_lakes_that_take_a_queue_counts():
     queue = plain("orders")
     work = Work(queue, 1, 1, lambda removed: None)
     published_lake("/free", holds_retention=False, exported_below=0)
@@ -414,7 +414,7 @@ def test_the_slowest_of_the_lakes_that_take_a_queue_counts() -> None:
     assert lakes.exported_below(work) == 10
 
 
-def test_a_purge_mark_never_falls() -> None:
+def test_a_purge_mark_never_falls():
     work = Work(plain(), 1, 1, lambda removed: None)
 
     for last in (6, 4, None):
@@ -423,7 +423,7 @@ def test_a_purge_mark_never_falls() -> None:
     assert PurgeMark.objects.get().below_xid == 7
 
 
-def test_only_what_is_not_exported_is_held_in_a_partition_that_is_pruned() -> None:
+def test_only_what_is_not_exported_is_held_in_a_partition_that_is_pruned():
     queue = daily()
     partition(queue, 30)
     ids = done(queue, sent(queue, 4, 30), 20)
@@ -456,7 +456,7 @@ def listening(answer: Any) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("answer", [False, ValueError("do not know")], ids=["no", "an error"])
-def test_a_listener_can_refuse(answer: object) -> None:
+def test_a_listener_can_refuse(answer):
     queue = plain()
     old = done(queue, sent(queue, 3, 20), 9)
 
@@ -469,7 +469,7 @@ def test_a_listener_can_refuse(answer: object) -> None:
     assert BoundQueue("plain").maintain().removed == 3
 
 
-def test_a_listener_can_keep_what_was_archived_since_a_moment() -> None:
+def test_a_listener_can_keep_what_was_archived_since_a_moment():
     queue = plain()
     done(queue, sent(queue, 3, 20), 12)
     kept = done(queue, sent(queue, 3, 20), 9)
@@ -483,7 +483,7 @@ def test_a_listener_can_keep_what_was_archived_since_a_moment() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, True, NOW + 100 * DAY])
-def test_any_other_answer_changes_nothing(answer: object) -> None:
+def test_any_other_answer_changes_nothing(answer):
     queue = plain()
     done(queue, sent(queue, 3, 20), 8)
     kept = done(queue, sent(queue, 3, 20), 6)
@@ -494,7 +494,7 @@ def test_any_other_answer_changes_nothing(answer: object) -> None:
     assert archived(queue) == kept
 
 
-def test_who_listens_hears_what_was_done() -> None:
+def test_who_listens_hears_what_was_done():
     plain()
     heard = []
 
@@ -513,7 +513,7 @@ def test_who_listens_hears_what_was_done() -> None:
 
 
 @pytest.mark.parametrize("unlogged", [False, True])
-def test_partitions_are_made_ahead(unlogged: bool) -> None:
+def test_partitions_are_made_ahead(unlogged):
     queue = daily(unlogged=unlogged)
     before = partitions(queue)
     with connection.cursor() as cursor:
@@ -527,7 +527,7 @@ def test_partitions_are_made_ahead(unlogged: bool) -> None:
     assert BoundQueue("daily").maintain().partitions_made == 0
 
 
-def test_no_partition_is_made_for_a_queue_without_an_interval() -> None:
+def test_no_partition_is_made_for_a_queue_without_an_interval():
     queue = plain()
 
     assert BoundQueue("plain").maintain().partitions_made == 0
@@ -535,7 +535,7 @@ def test_no_partition_is_made_for_a_queue_without_an_interval() -> None:
     assert len(partitions(queue)) == 1
 
 
-def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_once() -> None:
+def test_a_send_without_a_partition_lands_in_the_default_partition_and_is_read_once():
     """As after a week without maintenance: the new partition covers the rest of its range."""
     queue = daily()
     drop_all_partitions(queue)
@@ -567,7 +567,7 @@ def drop_all_partitions(queue: Queue) -> None:
             run_sql(f"DROP TABLE {gone.message}, {gone.archive}")
 
 
-def test_a_range_ahead_with_messages_in_the_default_partition_stays_there() -> None:
+def test_a_range_ahead_with_messages_in_the_default_partition_stays_there():
     queue = daily()
     drop_all_partitions(queue)
     ahead = sent(queue, 2, -2)
@@ -579,8 +579,8 @@ def test_a_range_ahead_with_messages_in_the_default_partition_stays_there() -> N
 
 
 def test_a_default_partition_that_takes_long_to_read_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(make_partitions, "BYTES_A_SECOND", 1)
     queue = daily()
     drop_all_partitions(queue)
@@ -592,7 +592,7 @@ def test_a_default_partition_that_takes_long_to_read_is_left_alone(
     assert BoundQueue("daily").maintain(stall=90_000).partitions_made > 0
 
 
-def test_old_messages_in_the_default_partition_are_pruned() -> None:
+def test_old_messages_in_the_default_partition_are_pruned():
     queue = daily()
     done(queue, sent(queue, 3, 100), 90)
     live = sent(queue, 1, 100)
@@ -602,7 +602,7 @@ def test_old_messages_in_the_default_partition_are_pruned() -> None:
     assert stored(queue) == live
 
 
-def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
+def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths():
     queue = daily()
     drop_all_partitions(queue)
     present = time_ranges(NOW, DAY)[0][0]
@@ -620,7 +620,7 @@ def test_partitions_fill_the_gaps_beside_partitions_of_other_lengths() -> None:
 # Beside it
 
 
-def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_dedup_keys_are_swept(monkeypatch):
     monkeypatch.setattr(sweep_keys, "BATCH", 2)
     plain(retention=None)
     for number in range(5):
@@ -632,7 +632,7 @@ def test_expired_dedup_keys_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_sql("SELECT dedup_key FROM pgqueue_dedup") == [("k3",)]
 
 
-def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back() -> None:
+def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back():
     found = plain()
     dead = Process.objects.register(["plain"], version="1", using="default")
     alive = Process.objects.register(["plain"], version="1", using="default")
@@ -647,26 +647,26 @@ def test_processes_without_a_heartbeat_are_reaped_and_their_leases_given_back() 
 
 
 @pytest.mark.parametrize("options", [{"stall": 0}, {"stall": -1}, {"patience": -1}])
-def test_impossible_waits_are_refused(options: dict[str, float]) -> None:
+def test_impossible_waits_are_refused(options):
     plain()
 
     with pytest.raises(InvalidArgument):
         BoundQueue("plain").maintain(**options)
 
 
-def test_a_queue_that_does_not_exist_is_not_maintained() -> None:
+def test_a_queue_that_does_not_exist_is_not_maintained():
     with pytest.raises(QueueNotFound):
         BoundQueue("plain").maintain()
 
 
-def test_a_retention_longer_than_history_is_no_error() -> None:
+def test_a_retention_longer_than_history_is_no_error():
     plain()
     Queue.objects.update(retention=dt.timedelta(days=3_000_000))
 
     assert BoundQueue("plain").maintain().before is None
 
 
-def test_settings_of_the_session_stay_as_they_were() -> None:
+def test_settings_of_the_session_stay_as_they_were():
     queue = daily()
     partition(queue, 10)
     names = "SELECT name, setting FROM pg_settings WHERE name ~ 'timeout|enable_' ORDER BY 1"
@@ -678,7 +678,7 @@ def test_settings_of_the_session_stay_as_they_were() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_is_refused_inside_a_transaction(committed: None) -> None:
+def test_it_is_refused_inside_a_transaction(committed):
     plain()
 
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
@@ -689,8 +689,8 @@ def test_it_is_refused_inside_a_transaction(committed: None) -> None:
 
 
 def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
-    actor: Actor,
-) -> None:
+    actor,
+):
     queue = daily()
     old = partition(queue, 10)
     actor.do(begin)
@@ -706,7 +706,7 @@ def test_a_sender_whose_transaction_is_open_holds_a_drop_up_and_nothing_else(
     assert len(Message.objects.read("daily", qty=5)) == 2
 
 
-def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nothing_else(actor: Actor) -> None:
+def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nothing_else(actor):
     queue = daily()
     old = partition(queue, 10)
     actor.do(begin)
@@ -720,7 +720,7 @@ def test_an_open_reader_of_the_partition_holds_a_drop_up_and_nothing_else(actor:
     assert BoundQueue("daily").maintain().partitions_dropped == 1
 
 
-def test_a_partition_is_pruned_after_an_interval_even_beside_an_open_reader(actor: Actor) -> None:
+def test_a_partition_is_pruned_after_an_interval_even_beside_an_open_reader(actor):
     queue = daily()
     partition(queue, 20)
     done(queue, sent(queue, 5, 20), 15)
@@ -755,9 +755,7 @@ def send_back_in_time(
     return pk
 
 
-def test_a_message_that_comes_between_look_and_lock_keeps_the_partition(
-    actor: Actor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_comes_between_look_and_lock_keeps_the_partition(actor, monkeypatch):
     queue = daily()
     old = partition(queue, 10)
     done(queue, sent(queue, 5, 10), 9)
@@ -769,8 +767,8 @@ def test_a_message_that_comes_between_look_and_lock_keeps_the_partition(
 
 
 def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_partition(
-    actor: Actor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    actor, monkeypatch
+):
     queue = daily()
     old = partition(queue, 8)
     done(queue, sent(queue, 5, 8), 7.5)
@@ -786,9 +784,7 @@ def test_a_message_that_comes_and_is_archived_between_look_and_lock_keeps_the_pa
     assert len(archived(queue)) == 6
 
 
-def test_a_sender_that_is_not_done_with_an_old_partition_is_waited_for(
-    actor: Actor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sender_that_is_not_done_with_an_old_partition_is_waited_for(actor, monkeypatch):
     queue = daily()
     old = partition(queue, 10)
 
@@ -806,9 +802,7 @@ def test_a_sender_that_is_not_done_with_an_old_partition_is_waited_for(
     assert [message.body for message in Message.objects.read("daily")] == [7]
 
 
-def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(
-    actor: Actor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(actor, monkeypatch):
     queue = daily()
     partition(queue, 10)
     done(queue, sent(queue, 5, 10), 9)
@@ -829,8 +823,8 @@ def test_a_lake_that_comes_between_look_and_lock_keeps_the_partition(
 
 
 def test_two_that_maintain_at_once_do_everything_once(
-    actors: Callable[[int], list[Actor]],
-) -> None:
+    actors,
+):
     queue = daily()
     before = partitions(queue)
     drop_all_partitions(queue)
@@ -848,7 +842,7 @@ def test_two_that_maintain_at_once_do_everything_once(
     assert archived(queue) == stored(queue) == []
 
 
-def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor: Actor) -> None:
+def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor):
     dead = plain("dead", retention=None)
     queue = daily("daily", dead_letter_queue=dead)
     partition(queue, 10)
@@ -868,8 +862,8 @@ def test_a_redrive_into_a_queue_whose_partitions_are_dropped_loses_nothing(actor
 
 
 def test_a_send_waits_no_longer_than_the_stall(
-    actors: Callable[[int], list[Actor]],
-) -> None:
+    actors,
+):
     """An open reader blocks the lock; a sender waits briefly behind the attempt."""
     queue = daily()
     partition(queue, 10)
@@ -890,7 +884,7 @@ def test_a_send_waits_no_longer_than_the_stall(
     until(lambda: BoundQueue("daily").maintain().partitions_dropped == 1)
 
 
-def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old() -> None:
+def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old():
     """Rows of different partitions may have the same ctid."""
     queue = daily()
     partition(queue, 20)
@@ -909,9 +903,7 @@ def test_a_table_that_gets_partitions_while_it_is_pruned_loses_only_what_is_old(
     assert stored(queue) == young + live
 
 
-def test_it_works_where_django_uses_no_time_zones(
-    committed: None, reachable: dict[str, dict[str, Any]]
-) -> None:
+def test_it_works_where_django_uses_no_time_zones(committed, reachable):
     with Actor(reachable, USE_TZ=False) as actor:
         actor.do(call, "create_queue", "daily", partition_interval=1, retention=DAY)
         queue = Queue.objects.get(name="daily")
@@ -925,7 +917,7 @@ def test_it_works_where_django_uses_no_time_zones(
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-def test_a_queue_of_another_database_is_maintained_there() -> None:
+def test_a_queue_of_another_database_is_maintained_there():
     found = Message.objects.using("other").create_queue("orders", retention=3600)
     orders = queue("orders", using="other")
     orders.archive(orders.send_batch([1, 2, 3]))

@@ -24,9 +24,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 GROUPS, MESSAGES, SECONDS = 20, 10, 120
 
 
-def test_groups_keep_their_order_while_partitions_are_dropped(
-    committed: None, notes: None, reachable: dict[str, dict[str, Any]], sql: Sql
-) -> None:
+def test_groups_keep_their_order_while_partitions_are_dropped(committed, notes, reachable, sql):
     queue = Message.objects.create_queue("orders", partition_interval=1, retention=1)
     at_first = f"to_regclass('{queue.tables['message']}_p' || %s)"
     [(first,)] = sql(

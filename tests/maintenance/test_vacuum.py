@@ -35,9 +35,7 @@ def waits(number: int) -> bool:
 
 
 @CHANGES
-def test_no_sender_waits_behind_one_that_waits_for_a_vacuum(
-    actors: Actors, change: tuple[Any, ...]
-) -> None:
+def test_no_sender_waits_behind_one_that_waits_for_a_vacuum(actors, change):
     vacuuming, changing = actors(2)
     Message.objects.create_queue("orders")
     number = Queue.objects.get().pk
@@ -58,7 +56,7 @@ def test_no_sender_waits_behind_one_that_waits_for_a_vacuum(
     assert changed.result(timeout=60) is True
 
 
-def test_a_queue_that_has_lost_its_messages_can_be_dropped() -> None:
+def test_a_queue_that_has_lost_its_messages_can_be_dropped():
     Message.objects.create_queue("orders")
     run_sql(f"DROP TABLE pgqueue_message_q{Queue.objects.get().pk}")
 
@@ -82,9 +80,7 @@ def eager_autovacuum(committed: None) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager_autovacuum")
 @CHANGES
-def test_an_autovacuum_that_takes_long_is_cancelled(
-    actor: Actor, change: tuple[Any, ...], pgqueue: Callable[..., None]
-) -> None:
+def test_an_autovacuum_that_takes_long_is_cancelled(actor, change, pgqueue):
     Message.objects.create_queue("orders")
     table = f"pgqueue_message_q{Queue.objects.get().pk}"
     run_sql(

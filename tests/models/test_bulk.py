@@ -86,13 +86,13 @@ def test_each_kind_of_bulk_action_changes_its_messages(orders):
     failed.reject("no")
 
     begin("orders", Kind.READABLE, ids[:1])
-    begin("orders", Kind.ARCHIVE, ids[1:2], username="ann")
+    begin("orders", Kind.CANCEL, ids[1:2], username="ann")
     begin("orders", Kind.DELETE, ids[2:3])
     begin("orders", Kind.REPLAY, [failed.id])
     drive()
 
     by_hand = ArchivedMessage.objects.get(pk=ids[1])
-    assert (by_hand.state, by_hand.error) == ("CANCELLED", "archived by hand, by ann")
+    assert (by_hand.state, by_hand.error) == ("CANCELLED", "cancelled by ann")
     assert not Message.objects.filter(pk=ids[2]).exists()
     assert [m.body for m in orders.read(qty=9)] == [0, 9, 8]
     begin("orders", Kind.DISCARD, [failed.id])
@@ -112,7 +112,7 @@ def test_discarding_leaves_messages_in_the_queue_alone(orders):
 
 
 @pytest.mark.parametrize("size", [3, 30])
-@pytest.mark.parametrize("kind", [Kind.READABLE, Kind.ARCHIVE, Kind.DELETE, Kind.PURGE])
+@pytest.mark.parametrize("kind", [Kind.READABLE, Kind.CANCEL, Kind.DELETE, Kind.PURGE])
 def test_messages_in_flight_are_left_alone_unless_asked_for(orders, kind, size):
     ids = orders.send_batch(list(range(size + 2)))
     held = orders.read(qty=size, vt=60)

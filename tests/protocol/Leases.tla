@@ -1,6 +1,6 @@
 ------------------------------- MODULE Leases -------------------------------
-\* The life of messages without a group: sent, claimed, expired, acked, given back, tried again,
-\* dead-lettered, redriven; and the read from the start that finds what lies before a claim.
+\* The life of messages without a group: sent, read, expired, acked, given back, tried again,
+\* dead-lettered, redriven; and the read from the start that finds what lies before a position.
 \*
 \* A delivery has a receipt: the message, its count of deliveries, and the moment. Each receipt that
 \* was ever given out may be used at any time, by a holder that is late too. Statements are atomic.
@@ -10,7 +10,7 @@ CONSTANTS
     Messages,       \* 1..n, in the order of their ids
     Readers,
     MaxDeliveries,  \* of a message, until it is dead-lettered
-    Reads,          \* behind the claim, until a read comes from the start
+    Reads,          \* behind the position, until a read comes from the start
     Expiries, Releases, Retries, Redrives, \* the most of each in a behaviour
     Fence,          \* "both" is ours; "count", "moment" and "none" are planted bugs
     Sweeps          \* TRUE is ours; FALSE is a planted bug
@@ -23,7 +23,7 @@ VARIABLES
     moment,     \* of its last delivery
     receipts,   \* all that were given out
     notes,      \* receipts of exhausted messages, to be dead-lettered by the reader that found them
-    before,     \* of each reader: readable messages that lie before its claim
+    before,     \* of each reader: readable messages that lie before its position
     since,      \* of each reader: reads since the last one from the start
     spent,      \* of each budget
     over,       \* for the invariant: receipts that may settle nothing any more
@@ -54,8 +54,8 @@ Spend(budget) ==
     /\ spent[budget] < Budgets[budget]
     /\ spent' = [spent EXCEPT ![budget] = @ + 1]
 
-\* A message that becomes readable may lie before the claim of any reader: its transaction committed
-\* late, or its id is lower than what was claimed meanwhile.
+\* A message that becomes readable may lie before the position of any reader: its transaction committed
+\* late, or its id is lower than what was read meanwhile.
 Appears(m) == \E hidden \in SUBSET Readers :
     before' = [r \in Readers |-> IF r \in hidden THEN before[r] \cup {m} ELSE before[r] \ {m}]
 
@@ -84,8 +84,8 @@ Deliver(m) ==
          /\ over' = over \cup Of(m)
          /\ UNCHANGED notes
 
-\* Behind the claim: one of ours, or one of an endless backlog that lies behind all of ours.
-ReadBehindClaim(r) ==
+\* Behind the position: one of ours, or one of an endless backlog that lies behind all of ours.
+ReadBehindPosition(r) ==
     /\ since[r] < Reads \/ ~Sweeps
     /\ since' = [since EXCEPT ![r] = IF Sweeps THEN @ + 1 ELSE 0]
     /\ \/ \E m \in Messages : Readable(m) /\ m \notin before[r] /\ Deliver(m)
@@ -104,7 +104,7 @@ ReadFromStart(r) ==
             [] OTHER -> UNCHANGED <<row, receipts, notes, over>>
     /\ UNCHANGED <<before, spent, wrong>>
 
-Read(r) == ReadBehindClaim(r) \/ ReadFromStart(r)
+Read(r) == ReadBehindPosition(r) \/ ReadFromStart(r)
 
 Expire(m) ==
     /\ place[m] = "deferred" /\ processing[m] /\ ~due[m]

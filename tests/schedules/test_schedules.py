@@ -213,6 +213,17 @@ def test_the_message_goes_with_the_tick(orders):
     assert not LiveMessage.objects.exists()
 
 
+def test_a_schedule_is_run_beside_its_ticks(orders):
+    found = made(interval=DAY, body={"report": "sales"}, priority=7)
+
+    message = Message.objects.get(pk=found.run())
+
+    found.refresh_from_db()
+    assert (message.body, message.priority) == ({"report": "sales"}, 7)
+    assert message.headers["x-schedule"]["name"] == found.name
+    assert (found.next_run_at, found.last_run_at) == (NOON, None)
+
+
 def test_a_schedule_that_another_process_sends_is_skipped(committed_orders, actor):
     found = made(interval=DAY)
     actor.do(begin)

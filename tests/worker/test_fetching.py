@@ -15,7 +15,7 @@ from django_pgqueue.engine.read import reading
 from django_pgqueue.engine.rows import Delivery
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.handlers import Handler
-from django_pgqueue.models import ArchivedMessage, Message, Queue
+from django_pgqueue.models import ArchivedMessage, Message, Process, Queue
 from django_pgqueue.worker import Consumer as Worker
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.buffer import FetchPlan
@@ -332,6 +332,29 @@ def test_a_paused_queue_is_left_alone_until_it_goes_on(committed, consume, setti
 def pause(queue: Queue, paused: bool) -> None:
     queue.paused = paused
     queue.save()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_quiet_process_ends_what_it_holds_and_fetches_nothing_until_it_is_woken(
+    committed_orders, consume, held, locked, looks
+):
+    committed_orders.send(1)
+    options = {"heartbeat": 0.05, "workers": 1}
+    run = consume(held.work, locked=locked, max_fetch_interval=0.1, options=options)
+    held.until_begun()
+
+    Process.objects.update(quiet=True)
+    until(lambda: run.subscription.quiet)
+    committed_orders.send(2)
+    held.let_go()
+    until(lambda: run.subscription.counts.completed == 1)
+    seen = len(looks)
+    until(lambda: len(looks) >= seen + 3)
+    waiting = live()
+    Process.objects.update(quiet=False)
+
+    assert [row[1] for row in waiting] == ["PENDING"]
+    until(lambda: run.subscription.counts.completed == 2)
 
 
 @pytest.mark.parametrize("locked", [False, True])

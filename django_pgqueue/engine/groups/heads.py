@@ -1,4 +1,4 @@
-"""Which message is at the head of each FIFO group: put in order by the readers."""
+"""The heads of FIFO groups: a reader gives one to each group that lacks it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from django_pgqueue.engine.queue import OpenQueue
 
 __all__ = ["promote", "set_back"]
 
-#: The most rechecks, or messages to set back, that one statement takes on.
+#: The most rechecks, or messages to set back, in one statement.
 BATCH = 1000
 
 
 def promote(queue: OpenQueue, qty: int | None, *, alone: bool) -> bool:
-    """Give a head to groups that may lack one; whether there may be more of them.
+    """Give a head to groups that may lack one. Returns whether there may be more such groups.
 
-    ``alone``: not in a transaction of the caller's, which would keep the locks. There only as many
-    groups get a head as the read needs.
+    ``alone`` is false in the caller's transaction, which keeps the locks: there only as many groups
+    get a head as the read needs.
     """
     groups = BATCH if alone or qty is None else qty
     params = {"batch": BATCH, "groups": groups, "alone": alone}
@@ -23,6 +23,6 @@ def promote(queue: OpenQueue, qty: int | None, *, alone: bool) -> bool:
 
 
 def set_back(queue: OpenQueue) -> bool:
-    """Put followers back in line whose lease ran out before their head is done; whether any
-    were."""
+    """Make followers with an expired lease wait behind their head again. Returns whether there were
+    any."""
     return bool(queue.run("groups/set_back", {"batch": BATCH}))

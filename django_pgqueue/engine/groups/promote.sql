@@ -1,9 +1,9 @@
--- Settle rechecks: give a head to each group that has none. Waits for no other transaction: a group
--- that one holds locked keeps its recheck. docs/groups.md says why this is safe. P7.
+-- Process rechecks: give a head to each group that lacks one. Never waits for another transaction: a
+-- group that is locked keeps its recheck. docs/groups.md says why this is safe. P7.
 --
--- Two readers that begin the same group at once would wait for each other at the key of its row. So
--- a statement that is its own transaction does this alone in the queue; statements in longer
--- transactions share that lock, and then take a lock for each group.
+-- Two readers that insert the row of the same group would wait for each other. So a statement that is
+-- its own transaction takes a lock on all groups of the queue; statements in longer transactions
+-- share that lock, and take one for each group.
 WITH mode AS MATERIALIZED (
     SELECT CASE WHEN %(alone)s
                 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue.promote', {queue_id}))
@@ -21,8 +21,8 @@ marks AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT DISTINCT group_key FROM marks
 ),
--- Groups that have a row. The row's lock makes the look at its head final; a row that changed since
--- this statement began is left to the next read.
+-- Groups with a row. A lock on the row keeps its head; a row that changed after this statement began is
+-- left to the next read.
 known AS MATERIALIZED (
     SELECT a.group_key, g.place
     FROM asked a CROSS JOIN LATERAL (
@@ -46,7 +46,7 @@ replaced AS MATERIALIZED (
     SELECT pgqueue_next_heads(array_agg(place)) AS heads FROM looked_at WHERE NOT alive
     HAVING count(*) > 0
 ),
--- Groups that have none: their first message becomes the head.
+-- Groups without a row: their first waiting message becomes the head.
 unknown AS MATERIALIZED (
     SELECT a.group_key, w.place, w.id
     FROM asked a LEFT JOIN LATERAL (

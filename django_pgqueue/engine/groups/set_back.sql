@@ -1,4 +1,4 @@
--- Followers whose lease ran out before their group's head is done: back into waiting, with their
+-- Move followers whose lease expired while their head is unsettled back to waiting. They keep their
 -- counts and times. P1.
 WITH due AS MATERIALIZED (
     SELECT d.ctid AS place, d.id, d.group_key

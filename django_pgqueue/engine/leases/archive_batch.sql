@@ -1,5 +1,5 @@
--- Done, a whole batch lease: it goes with one row. A lease that was changed, unfolded or taken again
--- since is not found here; archive.sql finds its messages. P3, P4.
+-- Complete all messages of batch leases. A lease that was changed or unfolded, or whose messages were
+-- read again, does not match: archive.sql then looks for its messages. P3, P4.
 WITH gone AS (
     DELETE FROM pgqueue_lease
     WHERE head = ANY(ARRAY(SELECT unnest(%(heads)s::bigint[]))) AND queue_id + 0 = {queue_id}

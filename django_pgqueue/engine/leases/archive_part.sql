@@ -1,5 +1,5 @@
--- Done, a good part of some batch leases; the rest stays in them. A lease that was unfolded or
--- taken again since is not found here; archive.sql finds its messages.
+-- Complete a part of the messages of batch leases; the others stay leased. A lease that was unfolded,
+-- or whose messages were read again, does not match: archive.sql then looks for its messages.
 WITH held AS MATERIALIZED (
     SELECT l.place, l.head, l.ids, l.enqueued_ats, l.read_at, g.ids::bigint[] AS done
     FROM unnest(%(heads)s::bigint[], %(read_ats)s::bigint[], %(members)s::text[])

@@ -1,10 +1,9 @@
-"""Leases of whole batches: one row in place of one for each message.
+"""Batch leases: one lease row for all messages of a read.
 
-A read that takes many fresh messages writes one row of ``lease`` in place of as many rows of
-``deferred``: 900 bytes of write-ahead log a message in place of 1,200. The receipts know their
-batch, so that an ack of all of it, or of a good part, goes by that row. Every other operation
-unfolds the lease first: from there on each message is a row of ``deferred``, as if it had been read
-alone.
+A read that takes many new messages writes one row of ``lease`` instead of a row of ``deferred`` for
+each: 900 bytes of write-ahead log a message instead of 1,200. A receipt names its batch, so an ack
+of the batch, or of a large part of it, changes only that row. Every other operation *unfolds* the
+lease first: it replaces it by a row of ``deferred`` for each message.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from django_pgqueue.types import Batch, Receipt
 
 __all__ = ["BATCH_FROM", "archive_batches", "in_batches", "open_ended", "rescue", "unfold"]
 
-#: From how many messages on those of one read are leased together: fewer cost as much one by one.
+#: Reads of fewer messages lease each by a row of its own, which costs no more.
 BATCH_FROM = 16
-#: An ack of less than one in this many costs more to write than to unfold the lease once.
+#: An ack of a smaller part of the batch than one in this many unfolds the lease, which is cheaper.
 _SHARE = 4
 _ID, _PRIORITY = map(Delivery._fields.index, ("id", "priority"))
 
 
 def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
-    """Deliveries that were leased together, one batch for each priority."""
+    """Convert the rows of one read to deliveries: the messages of each priority are a batch."""
     ids: dict[int, list[int]] = {}
     for row in rows:
         ids.setdefault(row[_PRIORITY], []).append(row[_ID])
@@ -36,7 +35,7 @@ def in_batches(rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
 
 
 def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> set[int]:
-    """Archive messages of which a batch, or a good part of it, is done, by their leases."""
+    """Archive the receipts that are all, or a large part, of a batch. Returns the archived ids."""
     together: dict[tuple[Batch, int], list[int]] = {}
     for receipt in receipts:
         if receipt.batch is not None:
@@ -50,7 +49,7 @@ def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> 
     done: set[int] = set()
     for statement, leases in (("leases/archive_batch", whole), ("leases/archive_part", part)):
         if leases:
-            # In the order of their heads: all transactions lock several leases in one order.
+            # Ordered by head, so that two transactions lock leases in the same order.
             heads, read_ats, ids = zip(*sorted(leases), strict=True)
             params = {
                 "heads": arguments.array(heads),
@@ -63,13 +62,13 @@ def archive_batches(queue: OpenQueue, receipts: Iterable[Receipt], ran: int) -> 
 
 
 def unfold(queue: OpenQueue, ids: Iterable[int]) -> int:
-    """Turn the leases that hold these messages into rows of deferred; how many rows."""
+    """Replace the batch leases of these messages by rows of deferred. Returns how many rows."""
     [(count,)] = queue.run("leases/unfold", {"ids": arguments.array(ids)})
     return int(count)
 
 
 def open_ended(queue: OpenQueue) -> None:
-    """Unfold all leases that ran out."""
+    """Unfold all expired leases."""
     while queue.run("leases/open_ended"):
         pass
 

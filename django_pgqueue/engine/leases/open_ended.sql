@@ -1,4 +1,4 @@
--- Batch leases that ran out become rows of deferred, a hundred leases at a time. P1, P2.
+-- Unfold expired batch leases, a hundred at a time. P1, P2.
 WITH gone AS (
     DELETE FROM pgqueue_lease WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM pgqueue_lease

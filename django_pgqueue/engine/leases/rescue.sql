@@ -1,5 +1,5 @@
--- The messages that a dead consumer process held can be read again at once. The delivery counts: one
--- of them may be the reason why the process died.
+-- Make the messages that a dead consumer process held readable at once. The delivery counts: one of
+-- the messages may have killed the process.
 WITH each AS (
     UPDATE pgqueue_deferred
     SET vt = statement_timestamp(), process_id = NULL

@@ -1,5 +1,5 @@
--- Batch leases that hold one of these messages become rows of deferred, one for each message, found
--- by its id. Returns how many. P3, P5.
+-- Replace the batch leases of these messages by a row of deferred for each message in them. Returns
+-- how many rows. P3, P5.
 WITH gone AS (
     DELETE FROM pgqueue_lease
     WHERE head = ANY(ARRAY(

@@ -1,11 +1,11 @@
--- A part of metrics.sql and metrics_all.sql: all but what is ready, of the queue {of}. Counts are
--- exact up to the limit, in the order of an index, and with a limit that the planner cannot see: or
--- it would go through the rows of all other queues (P1).
+-- A part of metrics.sql and metrics_all.sql: counts of the queue {of}, except for its ready messages.
+-- Exact up to the limit. The order of an index, and a limit that the planner cannot see, keep it from
+-- scanning the rows of other queues (P1).
 CROSS JOIN LATERAL (
     SELECT count(*) AS counted, min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT enqueued_at FROM pgqueue_waiting WHERE queue_id = {of}
           ORDER BY group_key, id LIMIT (SELECT %(limit)s::bigint)) w) w
--- The first messages of groups without a head, which counted has too.
+-- The first messages of groups without a head. They are in w.counted, too.
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE place = 'ready') AS ready,
            count(*) FILTER (WHERE place = 'delayed') AS delayed,
@@ -21,8 +21,8 @@ CROSS JOIN LATERAL (
            min(enqueued_at) AS oldest, max(enqueued_at) AS newest
     FROM (SELECT vt, state, enqueued_at FROM pgqueue_deferred
           WHERE queue_id = {of} ORDER BY vt LIMIT (SELECT %(limit)s::bigint)) d) d
--- Ids rise with time, but for the order of commits: the first and the last of a lease have its
--- ages.
+-- Ids rise with time, except for the order of commits: the first message of a lease is its oldest, the
+-- last one its newest.
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(cardinality(ids)), 0)::bigint AS counted,
            coalesce(sum(cardinality(ids)) FILTER (WHERE {places/due}), 0)::bigint AS due,

@@ -1,5 +1,5 @@
--- A part of other statements: the priorities of the ready messages of the queue {of}. Each is one
--- index probe, and so is the oldest message of each.
+-- A part of other statements: the priorities of the ready messages in the queue {of}, found by one
+-- index probe each.
 level AS (
     (SELECT -priority AS rank FROM pgqueue_ready WHERE queue_id = {of} ORDER BY -priority LIMIT 1)
     UNION ALL

@@ -1,27 +1,27 @@
-"""Measuring: what a queue holds now."""
+"""The metrics of queues: message counts and ages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from django_pgqueue.engine.queue import OpenQueue, clear_lost
+from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.runner import Runner
 from django_pgqueue.engine.statements import compose
 from django_pgqueue.types import Metrics
 
 __all__ = ["metrics", "metrics_of_all"]
 
-#: The least number of messages counted in each queue, however many queues there are.
+#: At least this many messages are counted in each queue, however many queues there are.
 LEAST_COUNTED = 100
-#: How many ready messages are counted where the statistics show more than that.
+#: Where the statistics show many ready messages, only this many are counted.
 ENOUGH = 25
-# Makes messages that this session has sent count in the server's statistics.
+# Adds the messages that this session has sent to the server's statistics.
 _FLUSH = "pg_stat_force_next_flush()"
 
 
 def metrics(queue: OpenQueue) -> Metrics:
-    """How much one queue holds now; see :class:`django_pgqueue.types.Metrics`.
+    """Count the messages of one queue; see :class:`django_pgqueue.types.Metrics`.
 
     >>> queue("orders").metrics().ready
     12
@@ -29,7 +29,8 @@ def metrics(queue: OpenQueue) -> Metrics:
     Raises QueueNotFound.
     """
     limit = int(queue.runner.settings.EXACT_COUNT_LIMIT)
-    queue.runner.run(f"SELECT {_FLUSH}")
+    if queue.runner.alone:  # within a transaction nothing is flushed before its end
+        queue.runner.run(f"SELECT {_FLUSH}")
     [row] = queue.run("metrics/metrics", {"limit": limit + 1})
     return _metrics(queue.name, row, limit, limit)
 
@@ -37,11 +38,14 @@ def metrics(queue: OpenQueue) -> Metrics:
 def metrics_of_all(runner: Runner) -> list[Metrics]:
     """:func:`metrics` of every queue of a database, by name, in one statement.
 
-    The more queues there are, the earlier counts are estimated. Archived messages come from
-    statistics that lag by seconds; ages are those of the messages counted and of the last in line.
+    The more queues there are, the lower is the count from which numbers are estimates. Archived
+    messages come from statistics that lag by seconds. Ages are those of the counted messages and of
+    the last ready one.
     """
-    clear_lost(runner)
-    [(queues, _)] = runner.run(f"SELECT count(*), {_FLUSH} FROM pgqueue_queue")
+    [(queues, *_)] = runner.run(
+        f"SELECT count(*), {_FLUSH}, count(CASE WHEN unlogged THEN pgqueue_clear_lost(id) END) "
+        "FROM pgqueue_queue"
+    )
     exact = int(runner.settings.EXACT_COUNT_LIMIT)
     limit = min(exact, max(LEAST_COUNTED, exact // max(queues, 1)))
     sql = compose("metrics/metrics_all", {"of": "q.id"})
@@ -50,7 +54,7 @@ def metrics_of_all(runner: Runner) -> list[Metrics]:
 
 
 def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Metrics:
-    """The metrics from a row of metrics.sql: counts beyond the limits are estimated."""
+    """Convert a row of metrics.sql. Counts beyond the limits are estimated."""
     (
         ready,
         waiting,
@@ -70,17 +74,23 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         scraped_at,
         complete,
     ) = row
-    exact = complete and ready <= ready_limit and max(waiting, deferred, archived) <= limit
+    past = {
+        "ready": ready > ready_limit or not complete,
+        "waiting": waiting > limit or not complete,
+        "in_flight": deferred > limit,
+        "delayed": deferred > limit,
+        "archived": archived > limit,
+    }
     if archived > limit:
         archived = max(archived, archived_estimate)
-    # Messages that only the statistics know of are added to the count that stopped at its limit.
+    # The count that stopped at its limit gets all messages that only the statistics know.
     uncounted = max(0, live_estimate - archived - ready - deferred - leased - waiting)
     if ready > ready_limit:
         ready += uncounted
     elif waiting > limit:
         waiting += uncounted
     elif deferred > limit:
-        # Past the limit only the delayed ones can be many: sorted by vt they come last.
+        # Rows are counted by vt, so those beyond the limit are delayed messages.
         delayed += uncounted
     # The first messages of groups without a head were counted among the waiting ones.
     ready, delayed = ready + first_ready, delayed + first_delayed
@@ -99,5 +109,6 @@ def _metrics(name: str, row: Sequence[Any], limit: int, ready_limit: int) -> Met
         archived=archived,
         total=max(length + archived, inserted),
         scraped_at=scraped_at,
-        exact=exact,
+        exact=not any(past.values()),
+        estimated=tuple(name for name, is_past in past.items() if is_past),
     )

@@ -1,7 +1,7 @@
-"""Reading FIFO groups: several messages of one group at once.
+"""Reads that lease several messages of a FIFO group at once.
 
-In a group nothing is leased while an earlier message is in flight, delayed or waiting to retry,
-whichever read is used, and by which process. A message without a group is one by itself.
+No read leases a message of a group while an earlier one is in flight with another reader, delayed,
+or waiting for its next attempt. A message without a group counts as a group of one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def read_grouped(
     qty: int = 1,
     in_transaction: bool = False,
 ) -> Deliveries:
-    """Lease up to ``qty`` messages: all there are of the first group, then of the next.
+    """Lease up to ``qty`` messages: all of the first group, then all of the next.
 
-    The list is group by group, the messages of each in their order: work through it in that order.
-    When their leases run out, the first of the group is delivered again, and the rest waits behind
-    it. ``vt``, ``qty`` (which cannot be None) and ``in_transaction`` are as for ``read``.
+    The list is in the order of groups, and in each group in order of id: process it in that order.
+    When the leases expire, only the first message of each group is delivered again; the others wait
+    behind it. ``vt``, ``qty`` (which cannot be None) and ``in_transaction`` are as for ``read``.
 
     >>> [message.group for message in queue("orders").read_grouped(qty=3)]
     ['customer 1', 'customer 1', 'customer 2']
@@ -69,7 +69,7 @@ def group_by_group(queue: OpenQueue, vt: float | dt.timedelta | None, qty: int) 
     missing = _number(qty)
     while missing > 0:
         [(number,)] = queue.run("read/heads_needed", {"qty": missing})
-        # Without heads yet the first read brings them up.
+        # Groups without a head get theirs by the first read.
         heads = lease(queue, vt=vt, qty=number or 1)
         found.exhausted = [*found.exhausted, *heads.exhausted]
         if not heads:
@@ -105,7 +105,7 @@ def follow(
 ) -> Deliveries:
     """Lease up to ``qty`` messages that wait behind heads of FIFO groups.
 
-    Their deliveries are good as long as those of the heads: until these are settled or run out.
+    Their leases hold as long as those of the heads: until a head is settled or its lease expires.
 
     Arguments:
         heads: receipts of messages that this caller has just leased.
@@ -133,5 +133,5 @@ def _receipts(heads: Sequence[Delivery]) -> list[Receipt]:
 def _number(qty: int | None) -> int:
     number = arguments.quantity(qty)
     if number is None:
-        raise InvalidArgument("qty must be a number: a batch of groups has an end")
+        raise InvalidArgument("qty must be a number: a batch of grouped messages needs a limit")
     return number

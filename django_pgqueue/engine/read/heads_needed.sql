@@ -1,6 +1,5 @@
--- How many heads it takes to fill a batch of qty messages, group by group: their own number and
--- the length of the line behind each, counted no further than the batch goes. Locks nothing.
--- The first limits are hidden from the planner, which could choose to sort all rows. P1.
+-- How many groups fill a batch of qty messages: adds up the messages of one group after the other
+-- until there are enough. Locks nothing. P1.
 WITH RECURSIVE line AS MATERIALIZED (
     SELECT array_agg(group_key) AS groups FROM (
         (SELECT d.group_key FROM pgqueue_deferred d

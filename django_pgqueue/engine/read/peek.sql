@@ -1,5 +1,5 @@
--- The messages that a read would find, without taking them. No row is locked, so rows that other
--- transactions hold locked are shown too.
+-- The messages that a read would find. Locks no row, so it also returns rows that other transactions
+-- have locked.
 WITH due AS MATERIALIZED (
     SELECT d.id, d.enqueued_at, d.priority, d.group_key, d.read_ct, d.attempts, d.vt,
            d.first_read_at,

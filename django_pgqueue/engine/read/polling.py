@@ -1,4 +1,4 @@
-"""Reading with a wait: the `_with_poll` form of each read."""
+"""Reads that wait for messages: the ``_with_poll`` form of each read."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def read_with_poll(
     poll_interval_ms: float = 100,
     conditional: dict[str, Any] | None = None,
 ) -> Deliveries:
-    """Read; if there is nothing to read, wait for it.
+    """Read; if there are no messages, wait for some.
 
-    Returns at the first messages, without waiting for ``qty`` of them. The wait holds no
-    transaction: a notification ends it, the moment the next message is due, or
-    ``poll_interval_ms``, whichever comes first.
+    Returns as soon as there are messages, even if fewer than ``qty``. It reads again at a
+    notification, when the next message is due, and every ``poll_interval_ms``. No transaction is
+    open while it waits.
 
     Arguments:
         vt, qty, conditional: as for ``read``.
         max_poll_seconds: how long to wait at most; zero tries once.
-        poll_interval_ms: the longest time between two looks, in milliseconds.
+        poll_interval_ms: the longest time between two reads, in milliseconds.
 
     >>> queue("orders").read_with_poll(max_poll_seconds=0)
     []
@@ -59,7 +59,7 @@ def read_grouped_with_poll(
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
 ) -> Deliveries:
-    """``read_grouped``; if nothing is there to read, wait as ``read_with_poll`` does.
+    """``read_grouped``; if there are no messages, wait as ``read_with_poll`` does.
 
     >>> queue("orders").read_grouped_with_poll(qty=10, max_poll_seconds=0)
     []
@@ -81,7 +81,7 @@ def read_grouped_rr_with_poll(
     max_poll_seconds: float = 5,
     poll_interval_ms: float = 100,
 ) -> Deliveries:
-    """``read_grouped_rr``; if nothing is there to read, wait as ``read_with_poll`` does.
+    """``read_grouped_rr``; if there are no messages, wait as ``read_with_poll`` does.
 
     >>> queue("orders").read_grouped_rr_with_poll(qty=10, max_poll_seconds=0)
     []
@@ -132,15 +132,15 @@ def _listening(runner: Runner) -> Iterator[None]:
     try:
         yield
     finally:
-        # A connection that broke listens to nothing any more.
+        # After an error the connection may be closed, and then it listens no more.
         with contextlib.suppress(Exception), runner.errors:
             runner.session.execute(f"UNLISTEN {CHANNEL}")
 
 
 def _wait(runner: Runner, seconds: float) -> bool:
-    """Wait for a notification, up to that many seconds; whether one came."""
+    """Wait up to so many seconds for a notification. Returns whether one came."""
     if not runner.alone:
-        # Inside a test's transaction nothing can arrive.
+        # No notification arrives inside a test's transaction.
         time.sleep(seconds)
         return False
     with runner.errors:

@@ -1,10 +1,10 @@
--- Lease up to qty messages: first those that are due again, then fresh ones by (priority, id).
+-- Lease up to qty messages: first those that are due again, then new ones by (priority, id).
 --
--- Rows with a note are no deliveries, but work for the reader: 'exhausted', a due message whose
--- deliveries have run out, by its receipt; 'blocked', something is due whose turn in its group has
--- not come (groups/set_back.sql); 'recheck', groups may have got a head that comes before what is
--- ready (groups/promote.sql): then nothing ready was taken. A batch lease that ran out is opened
--- here: what is not leased again becomes rows of deferred. P1, P2.
+-- A row with a note is not a delivery but work for the reader. 'exhausted': a due message without
+-- deliveries left, to be failed. 'blocked': a due message that is not the head of its group
+-- (groups/set_back.sql). 'recheck': some groups may lack a head, and their next message may come
+-- before those that are ready, so no ready message was leased (groups/promote.sql). An expired batch
+-- lease is unfolded: those of its messages that are not leased again become rows of deferred. P1, P2.
 WITH recheck AS MATERIALIZED (
     SELECT FROM pgqueue_recheck
     WHERE queue_id = {queue_id} AND (SELECT %(heed)s::boolean) ORDER BY id LIMIT 1
@@ -23,11 +23,11 @@ due AS MATERIALIZED (
     LIMIT (SELECT %(qty)s::bigint)
     FOR UPDATE OF d SKIP LOCKED
 ),
-room AS MATERIALIZED (
+capacity AS MATERIALIZED (
     SELECT (SELECT %(qty)s::bigint) - (SELECT count(*) FROM due) AS left
 ),
 ended AS MATERIALIZED (
-    -- With a condition: leases in which at least one message meets it.
+    -- With a condition: leases with at least one message that matches.
     SELECT ctid, vt, CASE WHEN {any_body} THEN cardinality(ids) ELSE 1 END AS size
     FROM pgqueue_lease l
     WHERE queue_id = {queue_id} AND vt <= statement_timestamp()
@@ -37,21 +37,21 @@ ended AS MATERIALIZED (
               WHERE m.id = u.id AND m.body @> %(conditional)s::jsonb OFFSET 0) m
           LIMIT 1))
     ORDER BY vt
-    LIMIT (SELECT CASE WHEN room.left = 0 THEN 0 WHEN {any_body} THEN 1 + room.left / 16
-                       ELSE room.left END FROM room)
+    LIMIT (SELECT CASE WHEN capacity.left = 0 THEN 0 WHEN {any_body} THEN 1 + capacity.left / 16
+                       ELSE capacity.left END FROM capacity)
     FOR UPDATE SKIP LOCKED
 ),
 opened AS (
     DELETE FROM pgqueue_lease WHERE ctid = ANY(ARRAY(
         SELECT place FROM (
             SELECT ctid AS place, sum(size) OVER (ORDER BY vt, ctid) - size AS before FROM ended) e
-        WHERE before < (SELECT coalesce(room.left, before + 1) FROM room)))
+        WHERE before < (SELECT coalesce(capacity.left, before + 1) FROM capacity)))
     RETURNING ids, enqueued_ats, read_at, vt, process_id, priority
 ),
 unfolded AS MATERIALIZED (
-    SELECT u.*, u.wanted AND u.place <= coalesce(room.left, u.place) AS chosen,
+    SELECT u.*, u.wanted AND u.place <= coalesce(capacity.left, u.place) AS chosen,
            1 >= (SELECT %(max_deliveries)s::integer) AS exhausted
-    FROM room, (
+    FROM capacity, (
         SELECT f.*, count(*) FILTER (WHERE f.wanted) OVER (ORDER BY f.vt, f.id) AS place
         FROM (
             SELECT m.id, m.enqueued_at, o.priority, o.read_at, o.vt, o.process_id,
@@ -70,7 +70,7 @@ fresh AS MATERIALIZED (
           SELECT FROM {message} m WHERE m.id = r.id AND m.body @> %(conditional)s::jsonb))
     ORDER BY -r.priority, r.id
     LIMIT CASE WHEN EXISTS (SELECT FROM recheck) THEN 0
-               ELSE (SELECT room.left FROM room) - (SELECT count(*) FROM unfolded WHERE chosen) END
+               ELSE (SELECT capacity.left FROM capacity) - (SELECT count(*) FROM unfolded WHERE chosen) END
     FOR UPDATE OF r SKIP LOCKED
 ),
 gone AS (

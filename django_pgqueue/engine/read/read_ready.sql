@@ -1,9 +1,8 @@
--- Lease up to qty ready messages, behind the last row that this process claimed. Returns nothing as
--- soon as a message is due or a group may have a new head: then read.sql finds the right order.
--- Leases each message by a row, or all of one priority as a batch (lease_each.sql,
--- lease_batch.sql), which has no room for heads of groups. Under an old snapshot dead rows stay,
--- and all rows before the bounds may be dead: a scan that starts there skips millions of them. A
--- higher priority that came meanwhile lifts the bound. P1, P2, P6.
+-- Lease up to qty ready messages behind the last one that this process took (positions.py). Returns
+-- nothing if a message is due or a group may lack a head: then read.sql finds the right order.
+-- Writes one lease for each message (lease_each.sql), or one for all of a priority
+-- (lease_batch.sql), which cannot have heads of groups. A ready message of a higher priority makes the
+-- scan begin at the start. P1, P2, P6.
 WITH taken AS (
     DELETE FROM pgqueue_ready WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM pgqueue_ready

@@ -1,4 +1,4 @@
-"""Reading: lease messages, look at them, or take them for good."""
+"""Read, peek and pop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgqueue import arguments
 from django_pgqueue.engine.groups.heads import promote, set_back
 from django_pgqueue.engine.leases.batches import BATCH_FROM, in_batches
 from django_pgqueue.engine.queue import OpenQueue
-from django_pgqueue.engine.read.claims import Claim, claim_on
+from django_pgqueue.engine.read.positions import Position, position_in
 from django_pgqueue.engine.rows import BLOCKED, EXHAUSTED, RECHECK, Deliveries, Delivery, deliveries
 from django_pgqueue.engine.settle.outcomes import end_exhausted
 from django_pgqueue.engine.settle.settling import delete
@@ -31,13 +31,13 @@ def read(
 ) -> Deliveries:
     """Lease up to ``qty`` messages, each hidden from other readers for ``vt``.
 
-    Messages that are due again (their lease or delay ran out) are taken first, then fresh ones; the
-    list is in order of priority, highest first, then id. Of a FIFO group only the head is taken. A
-    message whose deliveries have run out is dead-lettered instead.
+    Messages that are due again (their lease expired or their delay is over) are taken first, then
+    new ones. The list is in order of priority, highest first, then id. Only the head of a FIFO
+    group is taken. A message without deliveries left is dead-lettered instead.
 
-    A lease is only one once it is committed, so a read inside the caller's ``atomic()`` is refused.
-    ``in_transaction=True`` reads there on purpose: the message stays locked while it is processed
-    in this transaction, and a rollback gives it back uncounted.
+    A lease only holds once it is committed, so a read inside the caller's ``atomic()`` is refused.
+    ``in_transaction=True`` allows it: the message stays locked while this transaction processes it,
+    and after a rollback it is in the queue as before.
 
     Arguments:
         vt: the visibility timeout, seconds or a timedelta; by default the queue's.
@@ -93,7 +93,7 @@ def terms(
     max_deliveries: int | None = None,
     process_id: int | None = None,
 ) -> dict[str, Any]:
-    """The parameters of a statement that leases; None stands for the queue's own."""
+    """The parameters of a statement that leases. None means the queue's own setting."""
     if max_deliveries is None:
         max_deliveries = queue.max_deliveries
     else:
@@ -115,23 +115,23 @@ def _take(
     alone: bool | None = None,
     **names: Any,
 ) -> Deliveries:
-    """Read from this process's last claim on. If that finds too few messages, read from the start.
+    """Read behind the last message that this process took; if that finds too few, from the start.
 
     ``alone`` says whether the open transaction, if any, is this operation's own.
     """
     qty, taken = params["qty"], Deliveries()
     if alone is None:
         alone = queue.runner.alone
-    # In a transaction a rollback may bring messages back before the claim.
-    claim = _claim(queue, params) if queue.runner.alone else None
-    if claim is not None and (bounds := claim.bounds()) is not None:
-        batched = batched and qty >= BATCH_FROM and not claim.grouped
+    # A rollback of the caller's transaction may bring back messages before that position.
+    position = _position(queue, params) if queue.runner.alone else None
+    if position is not None and (bounds := position.bounds()) is not None:
+        batched = batched and qty >= BATCH_FROM and not position.grouped
         began = time.monotonic()
         leased = Part("read/lease_batch" if batched else "read/lease_each")
         text = queue.text("read/read_ready", leased=leased, **names)
         rows = queue.runner.run(text, {**params, **bounds, "batched": batched})
         taken += in_batches(rows) if batched else deliveries(rows)
-        claim.advance(bounds, qty, taken, began)
+        position.advance(bounds, qty, taken, began)
 
     any_body = "true" if params["conditional"] is None else "false"
     heed, rechecks_left = True, False
@@ -140,14 +140,14 @@ def _take(
         values = {**params, "qty": left, "heed": heed}
         text = queue.text("read/read", any_body=any_body, **names)
         found = deliveries(queue.runner.run(text, values))
-        if claim is not None and left is not None:
-            claim.begin(left, found)
+        if position is not None and left is not None:
+            position.begin(left, found)
         taken += [delivery for delivery in found if delivery.note is None]
         ended, again = _put_right(queue, found)
         if ended:
             taken.exhausted = [*taken.exhausted, *ended]
         if any(delivery.note == RECHECK for delivery in found):
-            # Groups that cannot be promoted now must not hold up the rest.
+            # Groups that are locked now must not keep the read from the ready messages.
             rechecks_left, heed, again = promote(queue, qty, alone=alone), False, True
         elif not again and rechecks_left:
             rechecks_left, heed, again = False, True, True
@@ -157,17 +157,17 @@ def _take(
     return taken
 
 
-def _claim(queue: OpenQueue, params: dict[str, Any]) -> Claim | None:
-    """The claim to continue from, for a read with a limit and without a condition."""
+def _position(queue: OpenQueue, params: dict[str, Any]) -> Position | None:
+    """This process's position in the queue, if the read has a limit and no condition."""
     if not params["qty"] or params["conditional"]:
         return None
-    return claim_on(queue)
+    return position_in(queue)
 
 
 def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> tuple[list[Receipt], bool]:
-    """Dead-letter exhausted messages, and set blocked ones back, as the read's markers say.
+    """Dead-letter the exhausted messages and set back the blocked ones.
 
-    Returns the receipts of the former, and whether another read may find more.
+    Returns the receipts of the exhausted ones, and whether another read may find more messages.
     """
     exhausted = [delivery.receipt for delivery in found if delivery.note == EXHAUSTED]
     if exhausted:
@@ -179,7 +179,7 @@ def _put_right(queue: OpenQueue, found: Sequence[Delivery]) -> tuple[list[Receip
 def peek(
     queue: OpenQueue, *, qty: int | None = 1, conditional: dict[str, Any] | None = None
 ) -> list[Delivery]:
-    """The messages that a read would find, without leasing or counting anything.
+    """Return the messages that a read would find. Nothing is leased or counted.
 
     ``qty`` and ``conditional`` are as for :func:`read`.
 
@@ -193,10 +193,10 @@ def peek(
 
 
 def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
-    """Take up to ``qty`` messages and delete them at once: delivered at most once.
+    """Read up to ``qty`` messages and delete them: each is delivered at most once.
 
-    Nothing goes to the archive, and the delivery is not counted. ``qty=None`` takes all. Messages
-    are leased and deleted in one transaction, the caller's if there is one.
+    They are not archived. ``qty=None`` takes all. The read and the delete are one transaction, the
+    caller's if there is one.
 
     >>> queue("orders").pop()[0].body
     {'order': 7}
@@ -207,7 +207,7 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
     with queue.transaction():
         taken = _take(queue, terms(queue, None, qty), alone=alone)
         delete(queue, [delivery.receipt for delivery in taken])
-    # A popped message is not delivered again: read_ct has the deliveries before this one.
+    # read_ct of a popped message has the deliveries before this one.
     taken[:] = [
         d._replace(read_ct=d.read_ct - 1, first_read_at=d.first_read_at if d.read_ct > 1 else None)
         for d in taken
@@ -216,7 +216,7 @@ def pop(queue: OpenQueue, qty: int | None = 1) -> Deliveries:
 
 
 def next_due(queue: OpenQueue) -> float:
-    """Seconds until the next deferred message is due; infinity when none waits.
+    """Seconds until the next delayed or leased message is due; infinity if there is none.
 
     >>> queue("orders").next_due()
     4.2
@@ -228,9 +228,9 @@ def next_due(queue: OpenQueue) -> float:
 
 
 def drained(queue: OpenQueue) -> bool:
-    """Whether nothing is ready, due or waiting to be tried again.
+    """Whether nothing is ready, due or waiting for its next attempt.
 
-    Messages that are scheduled for later, or in flight, do not count.
+    Messages that are scheduled or in flight do not count.
 
     >>> queue("orders").drained()
     True

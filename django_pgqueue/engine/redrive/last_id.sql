@@ -1,2 +1,2 @@
--- The highest id that any message has.
+-- The highest id of all messages.
 SELECT last_value FROM pgqueue_message_id_seq

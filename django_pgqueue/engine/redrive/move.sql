@@ -1,5 +1,5 @@
--- Messages that no process holds go to another queue, with their ids and headers; the trigger on that
--- queue's partition makes them readable there. P3.
+-- Move messages that are not in flight to another queue, with their ids and headers. The trigger on that
+-- queue's partition makes them readable. P3.
 WITH held AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

@@ -1,5 +1,5 @@
--- The roles that may write to this dead-letter queue and may not send to the source: one of them may
--- have forged a header. A right on the parent is one on all queues. A grantee 0 is PUBLIC.
+-- The roles that may write to this dead-letter queue but not to the source queue: they could forge a
+-- header. A right on the parent table is a right on all queues. Grantee 0 is PUBLIC.
 SELECT DISTINCT CASE w.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(w.grantee) END
 FROM pg_class c
 CROSS JOIN LATERAL (

@@ -1,6 +1,6 @@
--- The next messages of a dead-letter queue's partition, in the order of their ids: from which queue
--- each came, and whether it can go back (it is live, no process holds it, and it is asked for). By
--- ids, which are an index: the live messages would have to be sorted anew each time.
+-- The next messages in a dead-letter queue's partition, by id: each with its source queue, and whether
+-- it can be redriven (it matches, it is live, and it is not in flight). Pages by id, which has an
+-- index: the live tables would be sorted for each page.
 WITH looked AS MATERIALIZED (
     SELECT id, priority, group_key, headers #>> '{{x-dead-letter,source}}' AS source,
            CASE WHEN %(conditional)s::jsonb IS NULL THEN true

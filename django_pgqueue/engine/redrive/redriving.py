@@ -1,4 +1,4 @@
-"""Dead letters and archived messages, back to work, in steps that stay done when interrupted."""
+"""Redrive dead letters and replay archived messages, in steps that each commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["redrive", "replay"]
 BATCH = 1000
 LOWEST = -(2**63)
 
-# A dead letter's id, and the queue that it came from.
+# A dead letter's id, and the name of its source queue.
 _Dead = tuple[int, str | None]
 
 
@@ -30,31 +30,31 @@ def redrive(
     rate: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Send dead letters back, each to the queue it came from; returns how many went.
+    """Send dead letters back, each to its source queue. Returns how many.
 
-    They keep their ids, and their header ``x-dead-letter``; deliveries are counted anew. Messages
-    that a consumer of the dead-letter queue holds stay, and so do those that did not come from a
-    queue, unless ``to`` is given. A header is trusted if every role that may write to the
-    dead-letter queue may send to the source, too.
+    They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero.
+    Messages that are in flight stay, and so do those without a source queue, unless ``to`` is
+    given. A header is trusted if every role that may write to the dead-letter queue may also send
+    to the source queue.
 
     Arguments:
         to: the name of one queue for all of them.
-        ids: only these.
-        conditional: only those whose body contains it, as jsonb's ``@>`` does.
+        ids: only messages with these ids.
+        conditional: only messages whose body contains it, as jsonb's ``@>`` does.
         rate: the most messages a second; None: no limit.
         progress: called with the count so far.
 
     >>> queue("orders.dead").redrive(conditional={"customer": 7})
     3
 
-    Raises InvalidArgument; after everything else went back, QueueNotFound when a source is gone,
-    and UntrustedSource when a role may have forged it.
+    Raises InvalidArgument. After all others were sent, raises QueueNotFound if a source queue does
+    not exist, and UntrustedSource if a role may have forged the header.
     """
     target = None if to is None else dead_letters.find(to)
     if target is not None and target.id == dead_letters.id:
         name = dead_letters.name
         raise InvalidArgument(f"messages of queue {name!r} cannot be redriven to itself")
-    open_ended(dead_letters)  # messages whose lease ran out can go back
+    open_ended(dead_letters)  # messages whose lease expired can be redriven
     pages = _redrivable(dead_letters, ids, conditional)
     rest: list[_Dead] = []
     left: dict[str, PgQueueError] = {}
@@ -83,7 +83,7 @@ def redrive(
 def _home(
     dead_letters: OpenQueue, source: str | None, left: dict[str, PgQueueError]
 ) -> OpenQueue | None:
-    """The queue that dead letters came from. Adds to ``left`` why letters of a source stay."""
+    """The source queue of dead letters, or None. Adds the reason to ``left`` if they must stay."""
     if not source:
         return None
     try:
@@ -115,7 +115,7 @@ def _move(queue: OpenQueue, home: OpenQueue, ids: list[int]) -> int:
 def _redrivable(
     queue: OpenQueue, ids: Iterable[int] | None, conditional: dict[str, Any] | None
 ) -> Iterator[list[_Dead]]:
-    """The messages that can go back, in the order of ids, a page at a time."""
+    """Pages of the messages that can be redriven, by id."""
     params = {
         "ids": None if ids is None else arguments.ids(ids),
         "conditional": arguments.condition(conditional),
@@ -142,13 +142,13 @@ def replay(
     rate: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Send archived messages again, to their queue or another; returns how many were sent.
+    """Send archived messages again, to their queue or another. Returns how many.
 
-    They are new messages with new ids; the header ``x-replay-of`` names the old one. The archive
-    stays as it is.
+    They are new messages with new ids; the header ``x-replay-of`` has the old id. The archive does
+    not change.
 
     Arguments:
-        state: only those that are COMPLETED, FAILED, or CANCELLED.
+        state: only COMPLETED, FAILED or CANCELLED messages.
         to, ids, conditional, rate, progress: as for :func:`redrive`.
 
     >>> queue("orders").replay(state=State.FAILED)
@@ -160,7 +160,7 @@ def replay(
     ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
     if state is not None and str(state) not in map(str, ends):
         raise InvalidArgument(f"state must be COMPLETED, FAILED, CANCELLED or None, not {state!r}")
-    # Messages that are replayed and archived meanwhile have higher ids.
+    # Excludes messages that are replayed and archived while this runs.
     [(last,)] = queue.run("redrive/last_id")
     params = {
         "ids": None if ids is None else arguments.ids(ids),
@@ -190,12 +190,12 @@ def _in_steps(
     rate: Any,
     progress: Callable[[int], None] | None,
 ) -> int:
-    """Step after step until there is no more, no faster than the rate."""
+    """Call ``batch`` until there is no more, no faster than the rate."""
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e9
     ):
         raise InvalidArgument(f"rate must be a number of messages a second, not {rate!r}")
-    # A tenth of a second's worth in a step keeps a slow rate even.
+    # Steps of 0.1 s keep a slow rate even.
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))
     began = time.monotonic()
     done, more = 0, True

@@ -1,7 +1,6 @@
--- Archived messages, up to batch of them, sent again as new ones whose header names the old id.
--- Returns how many, how many outcomes were looked at, and the id to go on after. A page of the
--- index on ids is taken first, whatever is asked for: on a guess at how much of it fits, the
--- planner would sort all of the archive each time.
+-- Send up to batch archived messages again, as new messages whose header has the old id. Returns how
+-- many, how many outcomes were looked at, and the id to continue after. It first takes a page by the
+-- index on id and filters that: otherwise the planner may sort the whole archive for each page.
 WITH looked AS MATERIALIZED (
     SELECT id, enqueued_at, state FROM {archive}
     WHERE id > %(after)s AND (%(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[]))
@@ -28,6 +27,11 @@ sent AS (
            body
     FROM picked ORDER BY id
     RETURNING 1
+),
+-- A failure that was sent again needs no attention.
+closed AS (
+    UPDATE {archive} SET failure = NULL
+    WHERE id = ANY(ARRAY(SELECT id FROM picked)) AND failure IS NOT NULL
 )
 SELECT (SELECT count(*) FROM sent), (SELECT count(*) FROM looked),
        CASE WHEN (SELECT count(*) FROM picked) = %(batch)s THEN (SELECT max(id) FROM picked)

@@ -1,2 +1,2 @@
--- Many messages, with only the columns that any of them has: each NULL of a domain is checked.
+-- Insert many messages. Columns without any value are left out, which saves checks of their domain.
 COPY {message} ({columns}) FROM STDIN

@@ -1,4 +1,4 @@
--- One message. The trigger on its partition makes it readable, or defers it, and wakes consumers.
+-- Insert one message. The trigger on its partition makes it ready or delayed, and wakes consumers.
 INSERT INTO {message} (queue_id, scheduled_at, priority, group_key, headers, body)
 VALUES ({queue_id}, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
         %(priority)s, %(group)s::text, %(headers)s::jsonb, %(body)s::jsonb)

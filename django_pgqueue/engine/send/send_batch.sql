@@ -1,6 +1,5 @@
--- Many messages; ids rise in the order of the lists. Bodies travel as one JSON array: in an array
--- of texts each quote would be escaped, and parsed, once more. Headers and groups that are NULL
--- mean a NULL for each message.
+-- Insert many messages, with ids in the order of the lists. Bodies are one JSON array: in an array of
+-- text every quote would be escaped twice. If headers or groups are NULL, no message has one.
 INSERT INTO {message} (queue_id, scheduled_at, priority, group_key, headers, body)
 SELECT {queue_id}, coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
        %(priority)s, b.group_key, nullif(b.headers, 'null'), nullif(b.body, 'null')

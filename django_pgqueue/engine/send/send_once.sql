@@ -1,4 +1,4 @@
--- One message with a dedup key: sent, or the id of the message that has the key.
+-- Insert a message unless its dedup key is taken. Returns its id, or that of the first message.
 WITH claimed AS MATERIALIZED (
     SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
 ),

@@ -1,4 +1,4 @@
-"""Sending: one message, or many at once, in the caller's transaction if there is one."""
+"""Send one message, or many at once, in the caller's transaction if there is one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from django_pgqueue.types import Delay
 
 __all__ = ["listed", "send", "send_batch", "window"]
 
-# COPY's text format gives these a meaning of their own.
+# Characters that COPY's text format escapes.
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-#: How long a dedup key counts where the queue does not say.
+#: How long a dedup key counts if the queue has no setting for it.
 DEDUP_WINDOW = dt.timedelta(minutes=5)
 
 _COPY_BLOCK = 100
@@ -39,8 +39,7 @@ def send(
 ) -> int:
     """Send one message and return its id.
 
-    In a transaction the message exists if, and only if, the transaction commits; no reader sees it
-    before.
+    In a transaction, the message is sent when the transaction commits. A rollback takes it back.
 
     Arguments:
         body: any value JSON can hold; dates, Decimal and UUID become text.
@@ -124,7 +123,7 @@ def listed(bodies: Any) -> list[Any]:
 def _write(
     queue: OpenQueue, bodies: list[Any], columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """The messages in one statement, or by COPY."""
+    """Insert the messages by one statement, or by COPY."""
     if not _all_none(columns["dedup_keys"]):
         columns["bodies"] = [arguments.json_text(body) for body in bodies]
         return _copy_once(queue, columns, params)
@@ -148,7 +147,7 @@ def _copy(
     with queue.transaction():
         reserved = queue.run("send/reserve_ids", {**params, "count": len(bodies)})
         ids, moments = zip(*reserved, strict=True)
-        # A body that is refused ends the COPY, which takes back those before it.
+        # An invalid body ends the COPY, which rolls back the rows before it.
         texts = map(arguments.json_text, bodies)
         _copy_rows(queue, ids, moments[0], {**columns, "bodies": texts}, params)
     return list(ids)
@@ -157,7 +156,7 @@ def _copy(
 def _copy_once(
     queue: OpenQueue, columns: dict[str, list[Any]], params: dict[str, Any]
 ) -> list[int]:
-    """Copy those messages of a batch whose dedup key is new; returns the ids of all."""
+    """COPY the messages whose dedup key is new. Returns the ids of all."""
     with queue.transaction():
         keys = {"dedup_keys": columns["dedup_keys"], **window(queue)}
         claimed = queue.run("send/claim_keys", {**params, **keys})
@@ -192,20 +191,20 @@ def _copy_rows(
     statement = render("send/copy", queue.id, names)
     runner = queue.runner
     with runner.errors, runner.session.cursor() as cursor, cursor.copy(statement) as copy:
-        # The server works on some blocks while the next is written.
+        # The server inserts one block while the next is made.
         while block := "\n".join(islice(rows, _COPY_BLOCK)):
             copy.write(f"{block}\n")
 
 
 def window(queue: OpenQueue) -> dict[str, Any]:
-    """The parameter that says how long a dedup key of this queue counts."""
+    """The parameter for how long a dedup key of this queue counts."""
     return {"window": queue.dedup_window or DEDUP_WINDOW}
 
 
 def _one_each(
     value: Any, single: Any, count: int, name: str, checked: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """One value for each of the bodies: the same for all, or as listed."""
+    """Make a list with a value for each body from one value for all, or from such a list."""
     if value is None or isinstance(value, single):
         return [checked(value)] * count
     values = list(value)
@@ -222,14 +221,14 @@ def _all_none(values: list[Any]) -> bool:
 
 
 def _json_array(texts: list[str | None]) -> str | None:
-    """One JSON array of all, or None if there is nothing in it."""
+    """Join JSON texts to an array. Returns None if all are None."""
     if _all_none(texts):
         return None
     return f"[{','.join('null' if text is None else text for text in texts)}]"
 
 
 def _fields(values: Iterable[str | None], escaped: Callable[[str], str]) -> Iterator[str] | None:
-    """A column as COPY wants it; None when it is empty, and better left out."""
+    """Format a column for COPY. Returns None if it has no values, so that it is left out."""
     if isinstance(values, list) and _all_none(values):
         return None
     return ("\\N" if value is None else escaped(value) for value in values)
@@ -240,5 +239,5 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_json(text: str) -> str:
-    # JSON has its tabs and ends of lines escaped already.
+    # JSON text has no raw tabs or newlines.
     return text.replace("\\", "\\\\")

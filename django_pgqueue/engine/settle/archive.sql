@@ -1,5 +1,4 @@
--- Done: the lease goes, its outcome is written; the body stays where it is. Fenced: a receipt of
--- another delivery matches nothing. P3, P4, P7.
+-- Complete messages: delete the lease, insert the outcome; the body is not moved. Fenced. P3, P4, P7.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

@@ -1,4 +1,4 @@
--- Done, in whatever state the message is: an operator's tool, without a fence.
+-- Complete or cancel messages in any state, without a fence: an operator's tool.
 WITH held AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

@@ -1,5 +1,5 @@
--- Failed for good: the message moves to the dead-letter queue with its id, and its headers tell
--- from where, why and how often. The trigger on that queue's partition makes it readable. Fenced.
+-- Fail messages: move them to the dead-letter queue, with their ids and a header that has the source,
+-- the error and the counts. The trigger on that queue's partition makes them readable. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
@@ -10,19 +10,20 @@ moved AS (
     DELETE FROM {message} WHERE id = ANY(ARRAY(SELECT id FROM gone))
     RETURNING id, enqueued_at, priority, group_key, headers, body
 )
-INSERT INTO {dead_message} (id, queue_id, priority, group_key, headers, body)
-SELECT m.id, {dead_queue_id}, m.priority, m.group_key,
+INSERT INTO {dead_message} (id, queue_id, priority, group_key, failure, source_id, headers, body)
+SELECT m.id, {dead_queue_id}, m.priority, m.group_key, {errors/kind}, {queue_id},
        coalesce(m.headers, '{{}}') || jsonb_build_object('x-dead-letter', jsonb_build_object(
            'source', %(source)s::text,
            'reason', %(reason)s::text,
-           'error', {settle/error},
+           'error', e.text,
            'read_ct', gone.read_ct,
            'attempts', gone.attempts + %(ran)s,
            'enqueued_at', m.enqueued_at,
            'dead_lettered_at', statement_timestamp(),
-           -- Headers are the sender's: no value in them may keep the message from dying.
+           -- The sender may have written anything into the header: no value may raise an error.
            'count', 1 + CASE jsonb_typeof(m.headers #> '{{x-dead-letter,count}}')
                WHEN 'number' THEN (m.headers #> '{{x-dead-letter,count}}')::numeric ELSE 0 END)),
        m.body
 FROM moved m JOIN gone ON gone.id = m.id
+CROSS JOIN LATERAL (SELECT {settle/error} AS text OFFSET 0) e
 RETURNING id

@@ -1,4 +1,4 @@
--- Gone for good, body and all. Fenced like archive.
+-- Delete messages with their bodies. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

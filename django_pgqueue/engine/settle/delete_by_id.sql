@@ -1,4 +1,4 @@
--- Gone for good, in whatever state the message is in the queue; the archive stays. Without a fence.
+-- Delete messages of the queue in any state, without a fence. Archived messages stay.
 WITH held AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

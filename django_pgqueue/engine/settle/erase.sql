@@ -1,6 +1,4 @@
--- Delete messages and all rows that refer to them, as a delete by the ORM does. The length of the
--- list is hidden from the planner: it would read all of a partition without statistics. See P3 and
--- P4 in engine/__init__.py.
+-- Delete messages, live or archived, with all rows that refer to them. P3, P4.
 WITH held AS (
     DELETE FROM pgqueue_deferred WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
 ),

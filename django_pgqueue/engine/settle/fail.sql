@@ -1,4 +1,4 @@
--- Failed for good, and no dead-letter queue: the archive keeps the error. Fenced.
+-- Fail messages of a queue without a dead-letter queue: archive them with their error. Fenced.
 WITH gone AS (
     DELETE FROM pgqueue_deferred
     WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}
@@ -6,8 +6,8 @@ WITH gone AS (
     RETURNING id, enqueued_at, first_read_at, last_read_at, read_ct, attempts, error
 )
 INSERT INTO {archive} (id, enqueued_at, first_read_at, last_read_at, queue_id, read_ct,
-                       attempts, state, error)
+                       attempts, state, error, failure)
 SELECT id, enqueued_at, first_read_at, last_read_at, {queue_id}, read_ct, attempts + %(ran)s,
-       'FAILED', {settle/error}
-FROM gone
+       'FAILED', e.text, {errors/kind}
+FROM gone CROSS JOIN LATERAL (SELECT {settle/error} AS text OFFSET 0) e
 RETURNING id

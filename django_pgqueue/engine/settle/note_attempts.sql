@@ -1,4 +1,4 @@
--- Why attempts failed, one row for each.
+-- Insert the errors of failed attempts.
 INSERT INTO pgqueue_attempt (message_id, queue_id, attempt, process_id, error_class, message,
                              traceback)
 SELECT given.id, {queue_id}, given.attempt, %(process_id)s::integer, given.error_class,

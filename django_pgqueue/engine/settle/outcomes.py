@@ -1,7 +1,7 @@
 """Settle many deliveries at once: complete, retry, release or fail. All are fenced by receipt.
 
-``ran`` says whether a handler ran, which counts as an attempt. Each returns the ids that changed,
-and the other receipts in ``.lost`` (:class:`django_pgqueue.types.Settled`).
+Each returns the ids that changed, with the other receipts in ``.lost``
+(:class:`django_pgqueue.types.Settled`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def complete(
     """Complete messages: move them to the archive as COMPLETED.
 
     Arguments:
-        receipts: the deliveries that are done.
+        receipts: of the messages.
         ran: whether a handler ran, which counts as an attempt.
-        results: JSON values to keep in the archive, by receipt, for some of them or none.
+        results: JSON values to store in the archive, by receipt, for all or some.
 
     >>> queue("orders").complete([message.receipt], results={message.receipt: {"invoice": 41}})
     [1]
@@ -58,9 +58,8 @@ def retry(
     Arguments:
         delays: seconds, by receipt.
         ran: whether a handler ran, which counts as an attempt.
-        errors: the reasons, by receipt, for some of them or none; the last one is kept until the
-            message is done.
-        failures: more of the reasons, for ``attempts()``, by receipt.
+        errors: the error messages, by receipt, for all or some. A message keeps its latest one.
+        failures: the errors with their tracebacks, for ``attempts()``, by receipt.
         process_id: the consumer process that ran the handlers.
 
     >>> queue("orders").retry({message.receipt: 30})
@@ -107,12 +106,12 @@ def fail(
 ) -> Settled:
     """Move messages to the dead-letter queue, or without one to the archive as FAILED.
 
-    In the dead-letter queue the message keeps its id, and its header ``x-dead-letter`` has source,
+    In the dead-letter queue a message keeps its id; its header ``x-dead-letter`` has the source,
     reason, error, counts and times.
 
     Arguments:
-        errors: texts, by receipt.
-        reason: the ``reason`` of that header, one for all.
+        errors: the error messages, by receipt.
+        reason: the ``reason`` in that header.
         ran: whether a handler ran, which counts as an attempt.
         failures, process_id: as for :func:`retry`.
 
@@ -132,7 +131,7 @@ def fail(
 
 
 def end_exhausted(queue: OpenQueue, receipts: Sequence[Receipt]) -> None:
-    """Fail messages that were delivered as often as allowed, with their last error."""
+    """Fail messages without deliveries left, with their last error."""
     _fail(queue, receipts, {"errors": {}}, "max_deliveries", False)
 
 
@@ -165,7 +164,7 @@ def settle(
     ran: bool = True,
     process_id: int | None = None,
 ) -> Settled:
-    """Write the outcome of each message, one statement for each kind of outcome.
+    """Settle each message by its outcome, with one statement for each kind of outcome.
 
     Arguments:
         outcomes: an Ack, Nack, Reject or Discard of :mod:`django_pgqueue.acks`, by receipt.

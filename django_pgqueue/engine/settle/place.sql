@@ -1,5 +1,4 @@
--- A part of other statements: the rows of messages that no process holds, in ready or, behind a
--- head, in waiting. P5.
+-- A part of other statements: the rows of messages in ready or waiting. P5.
 place AS MATERIALIZED (
     SELECT r.ctid AS ready, w.ctid AS waiting
     FROM unnest(%(ids)s::bigint[]) AS given (id)

@@ -1,7 +1,5 @@
--- Live messages, up to batch of them, whatever their state. Rows that others hold locked are
--- skipped. In the order of the index, and with a limit the planner cannot see: it would go through
--- the rows of all other queues to find the first of this one. P1. Followers go before their heads,
--- or each head would be followed by the next one.
+-- Delete up to batch live messages in any state. Skips locked rows. P1. Waiting messages go first:
+-- otherwise each deleted head would promote the next one of its group.
 WITH behind AS MATERIALIZED (
     SELECT ctid FROM pgqueue_waiting WHERE queue_id = {queue_id}
     ORDER BY group_key, id

@@ -1,4 +1,5 @@
--- Given back by its holder, not started or interrupted: due at once, its deliveries uncounted. Fenced.
+-- Give back messages that were not started, or were interrupted: they are due at once, and their
+-- deliveries are not counted. Fenced.
 UPDATE pgqueue_deferred
 SET vt = statement_timestamp(),
     state = CASE WHEN read_ct > %(deliveries)s THEN 'RETRYABLE' ELSE 'SCHEDULED' END,

@@ -1,5 +1,5 @@
--- Not done: due again after a delay of each message's own. Its error is kept until the next one.
--- Fenced; a second time finds nothing, so that no attempt is counted twice.
+-- Retry messages, each after its own delay. The error is kept until the next one. Fenced; only leased
+-- messages match, so that no attempt is counted twice.
 UPDATE pgqueue_deferred
 SET vt = statement_timestamp()
         + (%(delays)s::float8[])[array_position(%(ids)s::bigint[], id)] * interval '1 second',

@@ -1,4 +1,4 @@
--- A new visibility timeout, counted from now. Fenced; counts no delivery.
+-- Set the visibility timeout, counted from now. Fenced; counts no delivery.
 UPDATE pgqueue_deferred
 SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)
 WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND queue_id + 0 = {queue_id}

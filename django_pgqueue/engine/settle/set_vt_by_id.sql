@@ -1,5 +1,5 @@
--- A new visibility timeout for any live message, one that was never read too. One that waits in
--- its group keeps its place: it and what follows it wait until then.
+-- Set the visibility timeout of any live message. A waiting message keeps its position in its group;
+-- it is not delivered before that time, nor are the messages behind it.
 WITH moved AS (
     UPDATE pgqueue_deferred
     SET vt = coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval)

@@ -1,8 +1,8 @@
-"""Settling by receipt or by id: archive, delete, a new visibility timeout.
+"""Settle messages by receipt or by id: archive, cancel, delete, set the visibility timeout.
 
-By receipt (or by a message that was read, which has one) an operation is fenced: when the message
-was read again since, nothing changes, and the receipt is in the result's ``lost``. By bare id it
-acts on the message whatever its state, as PGMQ does: a tool for operators.
+An operation by receipt, or by a message that was read, is fenced: if the message was read again
+since, it changes nothing, and the receipt is in ``lost`` of the result. An operation by id acts on
+the message in any state, as PGMQ's functions do: a tool for operators.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Target = Receipt | int | Received
 def archive(
     queue: OpenQueue, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
 ) -> Settled:
-    """Done: move messages from the queue to the archive, as COMPLETED.
+    """Complete messages: move them from the queue to the archive.
 
     Takes a receipt, a message that was read, an id, or a list of them. Returns the ids that were
     archived; the others are in ``.lost``. ``in_flight=False`` leaves alone messages given by id
@@ -57,17 +57,16 @@ def cancel(
     reason: str | None = None,
     in_flight: bool = True,
 ) -> Settled:
-    """Call messages off: move them to the archive as CANCELLED, whatever state they are in.
+    """Cancel messages: move them to the archive as CANCELLED, whatever their state.
 
-    A message that waits is not read any more. A consumer that has one loses its lease: the
-    handler's outcome changes nothing, and a transactional handler is rolled back. The handler is
-    told when its lease is next extended: ``context.cancelled`` is true then, and an async handler
-    is cancelled.
+    If a consumer holds a message it loses the lease: the handler's outcome is discarded, and a
+    transactional handler is rolled back. When the lease would next be extended,
+    ``context.cancelled`` becomes true and an async handler is cancelled.
 
-    Returns the ids that were cancelled; ids that are not in the queue (any more) are in ``.lost``.
+    Returns the ids that were cancelled; ids that are not in the queue are in ``.lost``.
 
     Arguments:
-        reason: kept in the archive as the error; None: nothing.
+        reason: stored in the archive as the error.
         in_flight: False leaves alone messages that a consumer holds; they are in ``.lost``.
 
     >>> queue("orders").cancel([7, 8])
@@ -89,7 +88,7 @@ def cancel(
 def delete(
     queue: OpenQueue, receipts_or_ids: Target | Iterable[Target], *, in_flight: bool = True
 ) -> Settled:
-    """Delete messages from the queue for good, bodies too. The archive is not touched.
+    """Delete messages from the queue, with their bodies. Archived messages stay.
 
     Arguments and result are as for :func:`archive`.
 
@@ -110,8 +109,8 @@ def set_vt(
 ) -> Settled:
     """Make messages readable ``vt`` from now (seconds, timedelta or an aware datetime).
 
-    Counted from now and not from the old timeout; counts no delivery. Longer extends a lease, zero
-    gives the message back at once. Messages, result and ``in_flight`` are as for :func:`archive`.
+    Counts from now, not from the old timeout. Zero gives a leased message back at once. No delivery
+    is counted. Messages, result and ``in_flight`` are as for :func:`archive`.
 
     >>> queue("orders").set_vt(message, 120)
     [1]
@@ -128,11 +127,11 @@ def set_vt(
 def hold(
     queue: OpenQueue, receipts: Iterable[Receipt], vt: float | dt.timedelta, *, more: int = 0
 ) -> Settled:
-    """Extend leases that the caller holds, and count ``more`` deliveries.
+    """Extend the leases of deliveries, and count ``more`` deliveries of their messages.
 
-    For a reader that repeats a batch. Followers of FIFO groups that were set back when the leases
-    had expired return behind their heads, unless others had the heads since. Receipts that are
-    valid afterwards have a ``read_ct`` higher by ``more``.
+    For a reader that processes a batch again. Followers of FIFO groups that were set back when
+    their leases expired are leased again, unless another reader has had their head since. From
+    then on a valid receipt has a ``read_ct`` that is higher by ``more``.
 
     >>> hold(orders, [message.receipt], 60)
     [1]
@@ -144,18 +143,18 @@ def hold(
 
 
 def erase(queue: OpenQueue, ids: Iterable[int]) -> list[int]:
-    """Delete messages in whatever state, the archive included; returns the ids found."""
+    """Delete messages in any state, archived ones too. Returns the ids that were found."""
     ids = arguments.ids(ids)
     unfold(queue, ids)
     return sorted(pk for (pk,) in queue.run("settle/erase", {"ids": arguments.array(ids)}))
 
 
 def purge(queue: OpenQueue, *, progress: Any = None) -> int:
-    """Delete every live message, ready, delayed or in flight; returns how many.
+    """Delete every live message, ready, delayed or in flight. Returns how many.
 
-    The archive stays. Waits for no other transaction: messages that one holds locked are skipped.
-    Outside a transaction it goes in steps, which stay done when it is interrupted. ``progress`` is
-    called with the count so far.
+    Archived messages stay. Messages that another transaction has locked are skipped. Outside a
+    transaction it commits in steps, which an interruption does not undo. ``progress`` is called
+    with the count so far.
 
     >>> queue("orders").purge()
     12
@@ -181,12 +180,13 @@ def by_receipts(
     each: Mapping[str, Mapping[Receipt, Any]] | None = None,
     **names: object,
 ) -> Settled:
-    """Run an operation on deliveries.
+    """Run a fenced statement for receipts.
 
     Arguments:
-        params: values for all of them.
-        each: values for each of them, which travel as a list.
-        names: names in the statement's text.
+        operation: the name of the statement.
+        params: its parameters.
+        each: parameters that have a value for each receipt.
+        names: placeholders in its text.
     """
     good = arguments.newest(receipts)
     done: set[int] = set()
@@ -201,7 +201,7 @@ def by_receipts(
         done |= archive_batches(queue, good, params["ran"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
-    # A message that was read once may be in a batch lease, or was until a moment ago.
+    # A message that was read once may be in a batch lease, or may just have been unfolded.
     if left := [r for r in good if r.id not in done and r.read_ct == 1]:
         unfold(queue, [receipt.id for receipt in left])
         run(left)
@@ -225,8 +225,8 @@ def _settle(
         return Settled(sorted(settled), lost=settled.lost)
     unfold(queue, ids)
     done, missing = list(settled), ids
-    # A bare id may be on its way from ready to leased at this moment: its delete waits for that and
-    # finds nothing in the old place. A second look finds it in the new one.
+    # If a reader is leasing the message just now, the statement waits for it, and then finds no row
+    # where the message was. A second run finds the message leased.
     for _attempt in range(2):
         if missing:
             values = {**params, "ids": arguments.array(missing), "in_flight": bool(in_flight)}

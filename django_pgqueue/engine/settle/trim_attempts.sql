@@ -1,4 +1,4 @@
--- Delete all but the last attempts of each message.
+-- Delete all but the latest attempts of each message.
 DELETE FROM pgqueue_attempt WHERE id IN (
     SELECT id FROM (
         SELECT id, row_number() OVER (PARTITION BY message_id ORDER BY id DESC) AS place

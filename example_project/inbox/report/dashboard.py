@@ -15,8 +15,9 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from django_pgqueue.admin.charts import Chart, Line, count_of, seconds_of
+from django_pgqueue.admin.charts import Chart, Line, count_of
 from django_pgqueue.models import Rollup
+from django_pgqueue.templatetags.pgqueue_admin import lapse
 from example_project.inbox.report import plots
 
 __all__ = ["draw"]
@@ -79,7 +80,7 @@ def _charts(rows: Sequence[Rollup], moments: Sequence[dt.datetime]) -> list[Char
             _("Waiting"),
             _("From when a message could be read to its first delivery."),
             [line(f"p{part}", f"wait_p{part}", f"p{part}", None) for part in (50, 95, 99)],
-            seconds_of,
+            lapse,
             False,
         ),
     ]
@@ -108,8 +109,8 @@ def _costs(rows: Sequence[Rollup]) -> list[dict[str, Any]]:
             "queue": queue,
             "ended": ended[queue],
             "retried": retried[queue],
-            "busy": seconds_of(seconds),
-            "each": seconds_of(seconds / ended[queue]) if ended[queue] else "-",
+            "busy": lapse(seconds),
+            "each": lapse(seconds / ended[queue]) if ended[queue] else "-",
             "share": f"{seconds / total:.0%}" if total else "-",
         }
         for queue, seconds in sorted(busy.items(), key=itemgetter(1), reverse=True)

@@ -41,7 +41,7 @@ def explained(verdict: Verdict, faults: int) -> None:
     assert len(verdict.duplicated) <= verdict.redelivered
 
 
-def test_consumers_killed_at_any_moment(world: World) -> None:
+def test_consumers_killed_at_any_moment(world):
     """kill -9 at random times, and by a message before or after its effect."""
     world.queues()
     consumers = [world.consume() for _ in range(3)]
@@ -63,7 +63,7 @@ def test_consumers_killed_at_any_moment(world: World) -> None:
     explained(verdict, world.faults + verdict.asked_for)
 
 
-def test_consumers_stopped_past_their_leases(world: World) -> None:
+def test_consumers_stopped_past_their_leases(world):
     """SIGSTOP for longer than the visibility timeout, then SIGCONT: the acks come too late."""
     world.queues()
     frozen = world.consume()
@@ -84,7 +84,7 @@ def test_consumers_stopped_past_their_leases(world: World) -> None:
     explained(verdict, world.faults)
 
 
-def test_backends_terminated_at_random(world: World) -> None:
+def test_backends_terminated_at_random(world):
     world.queues()
     for _ in range(2):
         world.consume()
@@ -101,7 +101,7 @@ def test_backends_terminated_at_random(world: World) -> None:
     explained(verdict, world.faults)
 
 
-def test_the_server_crashes_under_load(world: World) -> None:
+def test_the_server_crashes_under_load(world):
     """The server is stopped in immediate mode and restarted, twice."""
     world.queues()
     for _ in range(2):
@@ -122,8 +122,8 @@ def test_the_server_crashes_under_load(world: World) -> None:
 
 
 def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification(
-    world: World,
-) -> None:
+    world,
+):
     """Commits out of order, rolled-back rows, and consumers without notifications."""
     world.queues(notify=False)
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_producers_that_sleep_before_the_commit_or_roll_back_and_no_notification
     assert (verdict.duplicated, verdict.redelivered) == ([], 0)
 
 
-def test_a_listener_that_is_cut_off_again_and_again(world: World) -> None:
+def test_a_listener_that_is_cut_off_again_and_again(world):
     world.queues()
     world.consume()
     world.produce(200, rate=60)
@@ -154,7 +154,7 @@ def test_a_listener_that_is_cut_off_again_and_again(world: World) -> None:
     assert (verdict.duplicated, verdict.redelivered) == ([], 0)
 
 
-def test_connections_that_fall_silent(world: World, tmp_path: Path) -> None:
+def test_connections_that_fall_silent(world, tmp_path):
     """Packets are dropped without an error, so only timeouts detect it."""
     world.queues()
     directory = tmp_path / "proxy"
@@ -183,7 +183,7 @@ def proxied(world: World, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_an_hour_off(world: World, tmp_path: Path, hours: int) -> None:
+def test_a_clock_that_is_an_hour_off(world, tmp_path, hours):
     """Every wall clock of Python is wrong in the consumer, from its start."""
     (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=hours * 3600))
     world.queues("lease", "transactional")
@@ -221,7 +221,7 @@ def raised_after(world: World) -> set[str]:
     return {event["op"] for event in history.read(world.history) if event["event"] == "fault"}
 
 
-def test_handlers_that_end_in_every_bad_way(world: World) -> None:
+def test_handlers_that_end_in_every_bad_way(world):
     """Handlers raise, exit, run out of memory, hang, spin and die, under a supervisor."""
     world.queues("lease", "transactional")
     supervisor = world.consume("--processes", 2)
@@ -240,7 +240,7 @@ def test_handlers_that_end_in_every_bad_way(world: World) -> None:
     explained(verdict, verdict.asked_for)
 
 
-def test_handlers_that_deadlock_in_the_database(world: World) -> None:
+def test_handlers_that_deadlock_in_the_database(world):
     world.queues("lease", "transactional")
     world.consume()
     with world.connect() as connection:
@@ -269,7 +269,7 @@ def send(connection: object, world: World, queue: str, number: int, **body: obje
     return op
 
 
-def test_a_poison_message_dies_alone(world: World) -> None:
+def test_a_poison_message_dies_alone(world):
     """A poison message kills every process that runs it. After max_deliveries it is dead-lettered,
     and no other message was redelivered more than twice because of it.
     """
@@ -294,7 +294,7 @@ def test_a_poison_message_dies_alone(world: World) -> None:
     explained(verdict, 2)
 
 
-def test_a_graceful_stop_leaves_no_lease_and_delivers_nothing_twice(world: World) -> None:
+def test_a_graceful_stop_leaves_no_lease_and_delivers_nothing_twice(world):
     """SIGTERM at random times, repeatedly, while other consumers continue."""
     world.queues()
     consumers = [world.consume() for _ in range(2)]

@@ -60,7 +60,7 @@ def read_for_a_while(
 
 
 @pytest.mark.parametrize("unlogged", [False, True], ids=["logged", "unlogged"])
-def test_partitions_come_and_go_under_load(world: World, unlogged: bool) -> None:
+def test_partitions_come_and_go_under_load(world, unlogged):
     world.queues(*QUEUES, partition_interval=1, retention=1, unlogged=unlogged)
     with world.connect() as connection:
         at_first = set(connection.execute(PARTITIONS).fetchall())

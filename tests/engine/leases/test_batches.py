@@ -12,11 +12,11 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.models.process import Process
 from django_pgqueue.types import BatchReceipt, Receipt
-from tests.actors import Actor, begin, call, commit
+from tests.actors import begin, call, commit
 from tests.conftest import run_sql
 from tests.leasing import lease
 
@@ -64,7 +64,7 @@ def change(**settings: Any) -> None:
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """No read sweeps from the front merely because time has passed."""
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def batch(backlog: BoundQueue) -> list[Message]:
     return messages
 
 
-def test_a_batch_is_held_until_its_timeout(backlog: BoundQueue, batch: list[Message]) -> None:
+def test_a_batch_is_held_until_its_timeout(backlog, batch):
     assert [(m.body, m.read_ct, m.attempts) for m in batch] == [
         (body, 1, 0) for body in range(QTY, 2 * QTY)
     ]
@@ -94,9 +94,7 @@ def test_a_batch_is_held_until_its_timeout(backlog: BoundQueue, batch: list[Mess
     assert not {m.id for m in backlog.read(qty=9 * QTY)} & set(ids(batch))
 
 
-def test_a_batch_that_is_done_is_archived_by_its_lease(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_a_batch_that_is_done_is_archived_by_its_lease(backlog, batch):
     with CaptureQueriesContext(connection) as queries:
         assert backlog.archive(batch) == ids(batch)
 
@@ -109,9 +107,7 @@ def test_a_batch_that_is_done_is_archived_by_its_lease(
     assert not set(ids(batch)) & set(where())
 
 
-def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(backlog, batch):
     most, rest = batch[3:], batch[:3]
 
     assert backlog.archive(most) == ids(most)
@@ -122,7 +118,7 @@ def test_the_rest_of_a_batch_stays_leased_when_most_of_it_is_done(
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
 
 
-def test_one_message_of_a_batch_is_one_by_itself(backlog: BoundQueue, batch: list[Message]) -> None:
+def test_one_message_of_a_batch_is_one_by_itself(backlog, batch):
     assert backlog.archive(batch[5]) == [batch[5].id]
 
     assert leases() == []
@@ -133,9 +129,7 @@ def test_one_message_of_a_batch_is_one_by_itself(backlog: BoundQueue, batch: lis
     assert backlog.archive(rest) == ids(rest)
 
 
-def test_messages_of_a_batch_are_acked_one_after_the_other(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_messages_of_a_batch_are_acked_one_after_the_other(backlog, batch):
     with CaptureQueriesContext(connection) as queries:
         for message in batch:
             assert backlog.archive(message) == [message.id]
@@ -173,9 +167,7 @@ AFTER: dict[str, tuple[str, int] | None] = {
 @pytest.mark.parametrize("known", [BatchReceipt, Receipt], ids=["of the read", "stored"])
 @pytest.mark.parametrize("count", [2, QTY - 2, QTY], ids=["few", "most", "all"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_finds_what_is_in_a_batch(
-    backlog: BoundQueue, batch: list[Message], operation: str, count: int, known: type
-) -> None:
+def test_every_operation_finds_what_is_in_a_batch(backlog, batch, operation, count, known):
     these = batch[:count]
     receipts = [m.receipt for m in these] if known is BatchReceipt else stored(these)
 
@@ -193,9 +185,7 @@ def test_every_operation_finds_what_is_in_a_batch(
 
 
 @pytest.mark.parametrize("operation", ["archive", "delete", "set_vt"])
-def test_an_operator_finds_what_is_in_a_batch_by_its_id(
-    backlog: BoundQueue, batch: list[Message], operation: str
-) -> None:
+def test_an_operator_finds_what_is_in_a_batch_by_its_id(backlog, batch, operation):
     these = ids(batch[4:6])
 
     assert OPERATIONS[operation](backlog, these) == these
@@ -205,9 +195,7 @@ def test_an_operator_finds_what_is_in_a_batch_by_its_id(
     assert backlog.archive(rest) == ids(rest)
 
 
-def test_deleting_by_the_orm_takes_a_message_out_of_its_batch(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_deleting_by_the_orm_takes_a_message_out_of_its_batch(backlog, batch):
     Message.objects.filter(id=batch[0].id).delete()
 
     settled = backlog.archive(batch)
@@ -215,7 +203,7 @@ def test_deleting_by_the_orm_takes_a_message_out_of_its_batch(
     assert (settled, settled.lost) == (ids(batch[1:]), [batch[0].receipt])
 
 
-def test_a_dead_letter_of_a_batch_goes_with_its_id(backlog: BoundQueue) -> None:
+def test_a_dead_letter_of_a_batch_goes_with_its_id(backlog):
     dead = Message.objects.create_queue("dead")
     change(dead_letter_queue=dead)
     batch = backlog.read(qty=QTY)
@@ -227,7 +215,7 @@ def test_a_dead_letter_of_a_batch_goes_with_its_id(backlog: BoundQueue) -> None:
     assert (letter.id, letter.headers["x-dead-letter"]["read_ct"]) == (batch[0].id, 1)
 
 
-def test_a_receipt_of_a_batch_is_a_receipt_as_any_other(batch: list[Message]) -> None:
+def test_a_receipt_of_a_batch_is_a_receipt_as_any_other(batch):
     receipt = batch[0].receipt
 
     assert receipt == Receipt(*receipt)
@@ -238,9 +226,7 @@ def test_a_receipt_of_a_batch_is_a_receipt_as_any_other(batch: list[Message]) ->
     assert copy == receipt
 
 
-def test_a_copy_of_a_receipt_from_another_process_settles_too(
-    backlog: BoundQueue, batch: list[Message], actor: Actor
-) -> None:
+def test_a_copy_of_a_receipt_from_another_process_settles_too(backlog, batch, actor):
     assert actor.do(call, "archive", "orders", [m.receipt for m in batch[:3]]) == ids(batch[:3])
     assert backlog.archive(batch[3:]) == ids(batch[3:])
 
@@ -248,9 +234,7 @@ def test_a_copy_of_a_receipt_from_another_process_settles_too(
 # An expired batch
 
 
-def test_a_batch_that_ran_out_is_read_again_before_what_is_ready(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_a_batch_that_ran_out_is_read_again_before_what_is_ready(backlog, batch):
     run_out()
 
     again = backlog.read(qty=QTY)
@@ -262,9 +246,7 @@ def test_a_batch_that_ran_out_is_read_again_before_what_is_ready(
     assert backlog.archive(again) == ids(again)
 
 
-def test_a_batch_that_ran_out_may_be_done_until_it_is_read_again(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_a_batch_that_ran_out_may_be_done_until_it_is_read_again(backlog, batch):
     run_out()
 
     assert backlog.archive(batch[:8]) == ids(batch[:8])
@@ -274,7 +256,7 @@ def test_a_batch_that_ran_out_may_be_done_until_it_is_read_again(
     assert settled == [m.id for m in batch[8:] if m.id not in ids(again)]
 
 
-def test_batches_that_ran_out_are_read_to_the_last_message(backlog: BoundQueue) -> None:
+def test_batches_that_ran_out_are_read_to_the_last_message(backlog):
     held = [message for _ in range(5) for message in backlog.read(qty=QTY)]
     assert len(leases()) == 5
     run_out()
@@ -288,10 +270,10 @@ def test_batches_that_ran_out_are_read_to_the_last_message(backlog: BoundQueue) 
 
 
 @pytest.mark.parametrize("how", ["read", "pop", "read_grouped", "read_grouped_rr", "conditional"])
-def test_every_read_finds_a_batch_that_ran_out(backlog: BoundQueue, how: str) -> None:
+def test_every_read_finds_a_batch_that_ran_out(backlog, how):
     backlog.purge()
     backlog.send_batch([{"n": n} for n in range(QTY * 2)])
-    claims.claim_on(the_queue().opened)._bounds = claims._START
+    positions.position_in(the_queue().opened)._bounds = positions._START
     batch = backlog.read(qty=QTY)
     backlog.pop(QTY)
     assert leases() == [ids(batch)]
@@ -311,12 +293,10 @@ def test_every_read_finds_a_batch_that_ran_out(backlog: BoundQueue, how: str) ->
 
 @pytest.mark.parametrize("look", ["read", "peek"])
 @pytest.mark.parametrize("wanted", [0, 3, 5])
-def test_a_condition_is_looked_for_in_all_batches_that_ran_out(
-    backlog: BoundQueue, look: str, wanted: int
-) -> None:
+def test_a_condition_is_looked_for_in_all_batches_that_ran_out(backlog, look, wanted):
     backlog.purge()
     backlog.send_batch([{"n": n // QTY} for n in range(6 * QTY)])
-    claims.claim_on(the_queue().opened)._bounds = claims._START
+    positions.position_in(the_queue().opened)._bounds = positions._START
     held = [backlog.read(qty=QTY) for _ in range(6)]
     assert len(leases()) == 6
     run_out()
@@ -327,7 +307,7 @@ def test_a_condition_is_looked_for_in_all_batches_that_ran_out(
     assert found[0].id in ids(held[wanted])
 
 
-def test_a_message_of_a_batch_is_exhausted_as_any_other(backlog: BoundQueue) -> None:
+def test_a_message_of_a_batch_is_exhausted_as_any_other(backlog):
     change(max_deliveries=1)
     batch = backlog.read(qty=QTY)
     assert len(leases()) == 1
@@ -339,7 +319,7 @@ def test_a_message_of_a_batch_is_exhausted_as_any_other(backlog: BoundQueue) -> 
     assert failed.count() == QTY
 
 
-def test_the_batch_of_a_dead_consumer_can_be_read_at_once(backlog: BoundQueue) -> None:
+def test_the_batch_of_a_dead_consumer_can_be_read_at_once(backlog):
     dead = Process.objects.register(["orders"], version="1", using="default")
     held = lease(the_queue(), qty=QTY, vt=3600, process_id=dead.pk)
     run_sql("UPDATE pgqueue_process SET heartbeat_at = heartbeat_at - interval '1 hour'")
@@ -353,7 +333,7 @@ def test_the_batch_of_a_dead_consumer_can_be_read_at_once(backlog: BoundQueue) -
 # Other operations that examine queues
 
 
-def test_metrics_count_what_is_in_batches(backlog: BoundQueue, batch: list[Message]) -> None:
+def test_metrics_count_what_is_in_batches(backlog, batch):
     metrics = backlog.metrics()
     assert (metrics.in_flight, metrics.visible) == (QTY, 8 * QTY)
     assert (metrics.length, metrics.exact) == (9 * QTY, True)
@@ -368,7 +348,7 @@ def test_metrics_count_what_is_in_batches(backlog: BoundQueue, batch: list[Messa
     assert (one.in_flight, one.visible, one.length) == (0, 9 * QTY, 9 * QTY)
 
 
-def test_the_age_of_a_queue_is_that_of_a_message_in_a_batch(backlog: BoundQueue) -> None:
+def test_the_age_of_a_queue_is_that_of_a_message_in_a_batch(backlog):
     run_sql(
         "UPDATE pgqueue_ready SET enqueued_at = enqueued_at - interval '1 hour' WHERE id = "
         "(SELECT min(id) FROM pgqueue_ready)"
@@ -383,9 +363,7 @@ def test_the_age_of_a_queue_is_that_of_a_message_in_a_batch(backlog: BoundQueue)
     assert age >= 3600
 
 
-def test_a_peek_shows_a_batch_only_when_it_ran_out(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_a_peek_shows_a_batch_only_when_it_ran_out(backlog, batch):
     assert not set(ids(backlog.peek(qty=9 * QTY))) & set(ids(batch))
     run_out()
 
@@ -396,7 +374,7 @@ def test_a_peek_shows_a_batch_only_when_it_ran_out(
     assert len(leases()) == 1
 
 
-def test_a_waiting_reader_knows_when_a_batch_is_due(backlog: BoundQueue) -> None:
+def test_a_waiting_reader_knows_when_a_batch_is_due(backlog):
     while rest := backlog.read(qty=QTY, vt=3600):
         pass
     assert not rest
@@ -408,7 +386,7 @@ def test_a_waiting_reader_knows_when_a_batch_is_due(backlog: BoundQueue) -> None
     assert not BoundQueue("orders").drained()
 
 
-def test_a_purge_takes_batches_too(backlog: BoundQueue, batch: list[Message]) -> None:
+def test_a_purge_takes_batches_too(backlog, batch):
     assert backlog.purge() == 9 * QTY
 
     assert (leases(), where()) == ([], {})
@@ -416,15 +394,13 @@ def test_a_purge_takes_batches_too(backlog: BoundQueue, batch: list[Message]) ->
     assert Message.objects.filter(id__in=ids(batch)).count() == 0
 
 
-def test_a_dropped_queue_leaves_no_lease(backlog: BoundQueue, batch: list[Message]) -> None:
+def test_a_dropped_queue_leaves_no_lease(backlog, batch):
     Message.objects.drop_queue("orders")
 
     assert leases() == []
 
 
-def test_what_a_dead_letter_queue_has_in_a_batch_that_ran_out_goes_back(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_what_a_dead_letter_queue_has_in_a_batch_that_ran_out_goes_back(backlog, batch):
     home = Message.objects.create_queue("home")
     assert BoundQueue("orders").redrive(to="home", ids=ids(batch)) == 0
     run_out()
@@ -433,7 +409,7 @@ def test_what_a_dead_letter_queue_has_in_a_batch_that_ran_out_goes_back(
     assert ids(Message.objects.read(home, qty=QTY)) == ids(batch)
 
 
-def test_a_leaf_with_a_leased_batch_is_not_dropped(committed: None) -> None:
+def test_a_leaf_with_a_leased_batch_is_not_dropped(committed):
     day = dt.timedelta(days=1)
     queue = Message.objects.create_queue("daily", partition_interval=day, retention=day)
     run_sql(
@@ -456,21 +432,21 @@ def test_a_leaf_with_a_leased_batch_is_not_dropped(committed: None) -> None:
 # Which reads lease a batch
 
 
-def test_few_messages_have_leases_of_their_own(backlog: BoundQueue) -> None:
+def test_few_messages_have_leases_of_their_own(backlog):
     assert backlog.read(qty=5)[0].batch is None
     assert leases() == []
 
 
 def test_who_settles_in_transactions_of_their_own_has_a_lease_for_each(
-    backlog: BoundQueue,
-) -> None:
+    backlog,
+):
     messages = lease(the_queue(), qty=QTY, batched=False)
 
     assert leases() == []
     assert LiveMessage.objects.filter(id__in=ids(messages), state="PROCESSING").count() == QTY
 
 
-def test_each_priority_is_a_batch(backlog: BoundQueue) -> None:
+def test_each_priority_is_a_batch(backlog):
     backlog.send_batch(["urgent"] * 5, priority=3)
 
     messages = backlog.read(qty=QTY)
@@ -481,7 +457,7 @@ def test_each_priority_is_a_batch(backlog: BoundQueue) -> None:
     assert backlog.archive(messages[12:]) == ids(messages[12:])
 
 
-def test_heads_of_groups_are_leased_one_by_one(committed_orders: BoundQueue, never: None) -> None:
+def test_heads_of_groups_are_leased_one_by_one(committed_orders, never):
     committed_orders.send_batch(range(3 * QTY))
     committed_orders.archive(committed_orders.read(qty=QTY))
     for number in range(QTY):
@@ -500,9 +476,7 @@ def test_heads_of_groups_are_leased_one_by_one(committed_orders: BoundQueue, nev
 # Concurrent operations, and rollbacks
 
 
-def test_an_ack_that_is_rolled_back_can_be_done_again(
-    backlog: BoundQueue, batch: list[Message]
-) -> None:
+def test_an_ack_that_is_rolled_back_can_be_done_again(backlog, batch):
     for part in (batch[:1], batch[:15], batch):
         with transaction.atomic():
             assert backlog.archive(part) == ids(part)
@@ -514,7 +488,7 @@ def test_an_ack_that_is_rolled_back_can_be_done_again(
     assert ArchivedMessage.objects.filter(id__in=ids(batch)).count() == QTY
 
 
-def test_parts_of_a_batch_that_are_done_at_once_are_all_done_once(backlog: BoundQueue) -> None:
+def test_parts_of_a_batch_that_are_done_at_once_are_all_done_once(backlog):
     messages = [message for _ in range(8) for message in backlog.read(qty=QTY)]
     assert len(leases()) == 8
     # Each part has some of every batch: many messages, or few.
@@ -535,9 +509,7 @@ def test_parts_of_a_batch_that_are_done_at_once_are_all_done_once(backlog: Bound
     assert not set(done) & set(where())
 
 
-def test_a_batch_that_is_read_again_while_it_is_done_is_either(
-    backlog: BoundQueue, batch: list[Message], actor: Actor
-) -> None:
+def test_a_batch_that_is_read_again_while_it_is_done_is_either(backlog, batch, actor):
     run_out()
     actor.do(begin)
     # Unfolds the lease, and keeps it locked until the commit.

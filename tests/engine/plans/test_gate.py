@@ -67,17 +67,17 @@ def churned() -> int:
     return int(rows)
 
 
-def test_a_message_leaves_hardly_more_dead_rows_than_one(committed_orders: BoundQueue) -> None:
+def test_a_message_leaves_hardly_more_dead_rows_than_one(committed_orders):
     assert dead_rows(committed_orders) <= DEAD_ROWS
 
 
-def test_the_log_of_a_message_stays_small(committed_orders: BoundQueue) -> None:
+def test_the_log_of_a_message_stays_small(committed_orders):
     work(committed_orders)
 
     assert log_bytes(committed_orders) < LOG_BYTES
 
 
-def test_the_gate_sees_an_index_too_many(committed_orders: BoundQueue) -> None:
+def test_the_gate_sees_an_index_too_many(committed_orders):
     work(committed_orders)
     run_sql("CREATE INDEX one_too_many ON pgqueue_ready (enqueued_at, id, queue_id)")
     try:
@@ -86,7 +86,7 @@ def test_the_gate_sees_an_index_too_many(committed_orders: BoundQueue) -> None:
         run_sql("DROP INDEX one_too_many")
 
 
-def test_the_gate_sees_a_row_that_is_written_twice(committed_orders: BoundQueue) -> None:
+def test_the_gate_sees_a_row_that_is_written_twice(committed_orders):
     run_sql(
         "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN UPDATE pgqueue_ready SET group_key = NULL WHERE id = new.id; RETURN NULL; END $$"

@@ -271,7 +271,7 @@ def some_ready(queue: BoundQueue) -> list[int]:
     return [pk for (pk,) in rows] or [0]
 
 
-def read_behind_a_claim(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
+def read_behind_the_position(queue: BoundQueue, after: int, batched: bool = False) -> list[Any]:
     """Read like a process that has read from the queue before. In a transaction, a real read never
     does.
     """
@@ -295,7 +295,7 @@ def opened(queue: BoundQueue) -> OpenQueue:
 
 def read_as_a_batch(queue: BoundQueue) -> list[Message]:
     """Messages with a shared lease; if all messages are due, they were leased before."""
-    rows = read_behind_a_claim(queue, some_ready(queue)[0] - 1, batched=True)
+    rows = read_behind_the_position(queue, some_ready(queue)[0] - 1, batched=True)
     return Message.from_deliveries(opened(queue), in_batches(rows)) or leased(queue)
 
 
@@ -305,10 +305,10 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
     "send_batch": (lambda q: None, lambda q, _: q.send_batch([1] * QTY)),
     "send_delayed": (lambda q: None, lambda q, _: q.send_batch([1] * QTY, delay=60)),
     "read": (lambda q: None, lambda q, _: q.read(qty=QTY, in_transaction=True)),
-    "read_behind_a_claim": (lambda q: max(some_ready(q)), read_behind_a_claim),
+    "read_behind_the_position": (lambda q: max(some_ready(q)), read_behind_the_position),
     "read_as_a_batch": (
         lambda q: max(some_ready(q)),
-        lambda q, after: read_behind_a_claim(q, after, batched=True),
+        lambda q, after: read_behind_the_position(q, after, batched=True),
     ),
     "archive_a_batch": (read_as_a_batch, lambda q, messages: q.archive(messages)),
     "archive_most_of_a_batch": (
@@ -357,11 +357,11 @@ OPERATIONS: dict[str, tuple[Callable[[BoundQueue], Any], Callable[[BoundQueue, A
 
 
 # These return nothing while something is due.
-LOOKING_AHEAD = ("read_behind_a_claim", "read_as_a_batch")
+LOOKING_AHEAD = ("read_behind_the_position", "read_as_a_batch")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, operation: str) -> None:
+def test_an_operation_touches_a_bounded_number_of_rows(orders, operation):
     prepare, act = OPERATIONS[operation]
 
     with rolled_back():
@@ -376,7 +376,7 @@ def test_an_operation_touches_a_bounded_number_of_rows(orders: BoundQueue, opera
         plan.check(rows=ROWS, buffers=BUFFERS)
 
 
-def test_metrics_touch_no_more_rows_than_they_count(orders: BoundQueue, settings: Any) -> None:
+def test_metrics_touch_no_more_rows_than_they_count(orders, settings):
     settings.PGQUEUE = {"EXACT_COUNT_LIMIT": 1000}
 
     with rolled_back(), watched(connections[USING]) as plans:
@@ -387,7 +387,7 @@ def test_metrics_touch_no_more_rows_than_they_count(orders: BoundQueue, settings
         plan.check(rows=3 * 1000, buffers=3 * 1000)
 
 
-def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue) -> None:
+def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders):
     with rolled_back(), watched(connections[USING]) as plans:
         opened(orders).run("settle/purge", {"batch": QTY})
 
@@ -398,7 +398,7 @@ def test_a_purge_touches_a_few_rows_for_each_that_it_deletes(orders: BoundQueue)
 # The plan guard itself
 
 
-def test_the_guard_complains_when_an_index_is_missing() -> None:
+def test_the_guard_complains_when_an_index_is_missing():
     with rolled_back():
         queue = fill("orders", 20_000)
         run("DROP INDEX pgqueue_ready_key")
@@ -414,7 +414,7 @@ def test_the_guard_complains_when_an_index_is_missing() -> None:
         plan.check(rows=math.inf, buffers=20)
 
 
-def test_the_guard_sees_a_filter_that_throws_rows_away() -> None:
+def test_the_guard_sees_a_filter_that_throws_rows_away():
     with rolled_back():
         queue = fill("orders", 20_000)
         with watched(connections[USING]) as plans:

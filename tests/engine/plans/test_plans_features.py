@@ -12,7 +12,8 @@ from django.db import connection
 from django_pgqueue.admin import places
 from django_pgqueue.admin.places import LIVE, Place
 from django_pgqueue.admin.search import Search
-from django_pgqueue.engine.read import claims
+from django_pgqueue.admin.statements import rows
+from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import Binding, BoundQueue, Message
 from tests.engine.plans.plans import watched
@@ -34,9 +35,7 @@ def crowded(db: None, sql: Sql) -> BoundQueue:
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-def test_a_read_and_its_promotion_touch_their_batch_only(
-    crowded: BoundQueue, sql: Sql, analyzed: bool
-) -> None:
+def test_a_read_and_its_promotion_touch_their_batch_only(crowded, sql, analyzed):
     if analyzed:
         sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
 
@@ -50,17 +49,15 @@ def test_a_read_and_its_promotion_touch_their_batch_only(
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(
-    crowded: BoundQueue, sql: Sql, analyzed: bool
-) -> None:
+def test_a_look_at_groups_without_a_head_costs_what_one_read_settles(crowded, sql, analyzed):
     if analyzed:
         sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
     pk = Message.objects.resolve("orders").pk
 
     with watched(connection) as plans:
         peeked = crowded.peek(qty=20)
-        listed = [Search(place, (pk,)).find(50, using="default") for place in LIVE]
-        places.oldest_readable([pk], using="default")
+        listed = [Search(place, (pk,)).find(50, using="default").found for place in LIVE]
+        rows(places.oldest_readable_sql(), {"queues": [pk]}, using="default")
         shown = places.standing(Message.objects.order_by("-pk")[:50], using="default")
 
     assert len(peeked) == 20
@@ -78,9 +75,7 @@ def begin_all_groups() -> None:
 
 @pytest.mark.parametrize("read", ["read", "read_grouped", "read_grouped_rr"])
 @pytest.mark.parametrize("analyzed", ["never", "when there was no group", "now"])
-def test_a_grouped_read_costs_its_batch(
-    crowded: BoundQueue, sql: Sql, read: str, analyzed: str
-) -> None:
+def test_a_grouped_read_costs_its_batch(crowded, sql, read, analyzed):
     if analyzed == "when there was no group":
         sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group")
     crowded.send_batch([1] * 5_000, group=[f"g{n}" for n in range(5_000)])
@@ -96,15 +91,13 @@ def test_a_grouped_read_costs_its_batch(
         plan.check(rows=350, buffers=2_500)
 
 
-def test_a_read_behind_a_claim_looks_for_rechecks_by_their_index(
-    crowded: BoundQueue, sql: Sql
-) -> None:
+def test_a_read_behind_the_position_looks_for_rechecks_by_their_index(crowded, sql):
     sql("ANALYZE pgqueue_recheck")  # once they are processed, the table is full of dead rows
     params = {"vt": "30 seconds", "qty": 20, "process_id": None, "batched": False}
     queue = Message.objects.resolve("orders").opened
 
     with watched(connection) as plans:
-        queue.run("read/read_ready", params | claims._START, leased=Part("read/lease_each"))
+        queue.run("read/read_ready", params | positions._START, leased=Part("read/lease_each"))
 
     kinds = [node.kind for node in plans[0].nodes if node.relation == "pgqueue_recheck"]
     assert kinds
@@ -122,9 +115,7 @@ def rows_read(sql: Sql) -> int:
 
 
 @pytest.mark.parametrize("read", ["read", "read_grouped"])
-def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(
-    orders: BoundQueue, sql: Sql, read: str
-) -> None:
+def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(orders, sql, read):
     sql("ANALYZE pgqueue_waiting, pgqueue_recheck, pgqueue_group, pgqueue_ready, pgqueue_deferred")
     for _ in range(10):  # the triggers' plans are now cached
         orders.send_batch([0] * 3, group="a")
@@ -144,7 +135,7 @@ def test_what_comes_after_an_ack_costs_its_batch_though_plans_are_old(
     assert orders.metrics().ready >= 5_000 - 100
 
 
-def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -> None:
+def test_setting_followers_back_costs_its_batch(crowded, sql):
     sql("UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'")
     messages = crowded.read_grouped(qty=20)
     assert {message.group for message in messages} == {"blocked"}
@@ -154,7 +145,7 @@ def test_setting_followers_back_costs_its_batch(crowded: BoundQueue, sql: Sql) -
     with watched(connection) as plans:
         crowded.read(qty=20)
 
-    set_back = [plan for plan in plans if "back into waiting" in plan.statement]
+    set_back = [plan for plan in plans if "-- Move followers" in plan.statement]
     assert set_back
     for plan in set_back:
         plan.check(rows=250, buffers=2_500)
@@ -201,9 +192,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("chosen", [{}, {"conditional": {"n": 15_000}}, {"ids": range(1, 100)}])
-def test_a_batch_of_a_redrive_costs_that_batch(
-    dead: BoundQueue, sql: Sql, small_batches: int, analyzed: bool, chosen: dict[str, Any]
-) -> None:
+def test_a_batch_of_a_redrive_costs_that_batch(dead, sql, small_batches, analyzed, chosen):
     if analyzed:
         sql("ANALYZE pgqueue_ready, pgqueue_deferred, pgqueue_message, pgqueue_waiting")
 
@@ -215,9 +204,7 @@ def test_a_batch_of_a_redrive_costs_that_batch(
         plan.check(rows=small_batches * 5, buffers=small_batches * 60)
 
 
-def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(
-    dead: BoundQueue, sql: Sql, small_batches: int
-) -> None:
+def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(dead, sql, small_batches):
     with watched(connection) as plans:
         dead.redrive(conditional={"n": -1})
 
@@ -227,9 +214,7 @@ def test_a_redrive_does_not_look_again_at_what_it_has_looked_at(
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-def test_a_batch_of_a_replay_costs_that_batch(
-    dead: BoundQueue, sql: Sql, small_batches: int, analyzed: bool
-) -> None:
+def test_a_batch_of_a_replay_costs_that_batch(dead, sql, small_batches, analyzed):
     if analyzed:
         sql("ANALYZE pgqueue_archive, pgqueue_message")
 
@@ -241,7 +226,7 @@ def test_a_batch_of_a_replay_costs_that_batch(
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-def test_dead_lettering_costs_what_dies(dead: BoundQueue, sql: Sql, analyzed: bool) -> None:
+def test_dead_lettering_costs_what_dies(dead, sql, analyzed):
     orders = BoundQueue("orders")
     orders.send_batch(list(range(100)))
     messages = orders.read(qty=100, vt=3600)
@@ -259,9 +244,7 @@ def test_dead_lettering_costs_what_dies(dead: BoundQueue, sql: Sql, analyzed: bo
 
 @pytest.mark.parametrize("analyzed", ["never", "when there was no key", "now"])
 @pytest.mark.parametrize("planned", ["now", "when there was no key"])
-def test_a_send_with_a_key_costs_the_same_with_many_keys(
-    db: None, sql: Sql, analyzed: str, planned: str
-) -> None:
+def test_a_send_with_a_key_costs_the_same_with_many_keys(db, sql, analyzed, planned):
     sql("TRUNCATE pgqueue_dedup")
     if analyzed == "when there was no key":
         sql("ANALYZE pgqueue_dedup")
@@ -292,9 +275,7 @@ def test_a_send_with_a_key_costs_the_same_with_many_keys(
         plan.check(rows=10, buffers=400)
 
 
-def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(
-    db: None, sql: Sql
-) -> None:
+def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(db, sql):
     queues = [Message.objects.create_queue(f"q{n}") for n in range(20)]
     Binding.objects.bulk_create(
         Binding(pattern=f"orders.{n}.#", queue=queues[n % 20]) for n in range(5_000)
@@ -307,6 +288,6 @@ def test_a_publish_reads_the_bindings_once_and_writes_to_the_queues_that_match(
     assert list(sent) == ["q7"]
     aggregate, *_ = [plan for plan in plans if "pgqueue_binding" in plan.statement]
     aggregate.check(rows=5_000, buffers=128)
-    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- One message")]
+    sends = [plan for plan in plans if plan.statement.lstrip().startswith("-- Insert one")]
     assert len(sends) == 1
     sends[0].check(rows=10, buffers=150)

@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django_pgqueue.errors import InvalidArgument, TransactionRefused
 from django_pgqueue.models import BoundQueue, Message
 from django_pgqueue.types import Metrics
-from tests.actors import Actor, begin, call, commit, execute, rollback
+from tests.actors import begin, call, commit, execute, rollback
 from tests.waiting import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -39,8 +39,8 @@ def wait_out(sql: Sql) -> None:
 
 
 def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     send_line(orders, "a")
     orders.send_batch(["x", "y"])
     send_line(orders, "b")
@@ -51,7 +51,7 @@ def test_a_read_gives_out_the_head_of_each_group_and_all_without_a_group(
     assert orders.read(qty=None) == []
 
 
-def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders: BoundQueue, sql: Sql) -> None:
+def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders, sql):
     send_line(orders, "a", 5)
     seen = []
 
@@ -63,9 +63,7 @@ def test_a_group_comes_in_its_order_and_leaves_nothing_behind(orders: BoundQueue
     assert hot_rows(sql) == 0
 
 
-def test_nothing_is_given_out_while_an_earlier_message_is_delayed(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_nothing_is_given_out_while_an_earlier_message_is_delayed(orders, sql):
     orders.send("a1", group="a", delay=60)
     orders.send("a2", group="a")
     orders.send("b1", group="b")
@@ -76,7 +74,7 @@ def test_nothing_is_given_out_while_an_earlier_message_is_delayed(
     assert sorted(bodies(orders.read(qty=10))) == ["a1", "b1"]
 
 
-def test_a_delayed_message_in_the_line_holds_up_what_follows(orders: BoundQueue, sql: Sql) -> None:
+def test_a_delayed_message_in_the_line_holds_up_what_follows(orders, sql):
     orders.send("a1", group="a")
     orders.send("a2", group="a", delay=60)
     orders.send("a3", group="a")
@@ -87,9 +85,7 @@ def test_a_delayed_message_in_the_line_holds_up_what_follows(orders: BoundQueue,
     assert orders.metrics().delayed == 1
 
 
-def test_nothing_is_given_out_while_an_earlier_message_waits_to_retry(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_nothing_is_given_out_while_an_earlier_message_waits_to_retry(orders, sql):
     send_line(orders, "a")
     [message] = orders.read()
 
@@ -101,7 +97,7 @@ def test_nothing_is_given_out_while_an_earlier_message_waits_to_retry(
     assert (again.body, again.read_ct) == ("a1", 2)
 
 
-def test_a_message_given_back_stays_the_head(orders: BoundQueue) -> None:
+def test_a_message_given_back_stays_the_head(orders):
     send_line(orders, "a")
     messages = orders.read()
 
@@ -110,9 +106,7 @@ def test_a_message_given_back_stays_the_head(orders: BoundQueue) -> None:
     assert bodies(orders.read(qty=10)) == ["a1"]
 
 
-def test_a_head_whose_lease_ran_out_comes_again_before_the_next(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_a_head_whose_lease_ran_out_comes_again_before_the_next(orders, sql):
     send_line(orders, "a")
     orders.read(qty=10)
 
@@ -156,9 +150,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_next_follows_however_the_head_ends(
-    orders: BoundQueue, end: Callable[[BoundQueue, Message], None]
-) -> None:
+def test_the_next_follows_however_the_head_ends(orders, end):
     send_line(orders, "a")
     [message] = orders.read()
 
@@ -168,9 +160,7 @@ def test_the_next_follows_however_the_head_ends(
 
 
 @pytest.mark.parametrize("end", ENDS[2:])
-def test_the_next_follows_when_an_unread_head_goes(
-    orders: BoundQueue, end: Callable[[BoundQueue, Message], None]
-) -> None:
+def test_the_next_follows_when_an_unread_head_goes(orders, end):
     ids = send_line(orders, "a")
     send_line(orders, "b")
     orders.archive(orders.read())  # archives a1, so that a2 is in ready
@@ -184,7 +174,7 @@ def test_the_next_follows_when_an_unread_head_goes(
     assert bodies(orders.read(qty=10)) == ["a3", "b1"]
 
 
-def test_pop_takes_heads_only_and_brings_up_the_next(orders: BoundQueue) -> None:
+def test_pop_takes_heads_only_and_brings_up_the_next(orders):
     send_line(orders, "a")
 
     assert [bodies(orders.pop(5)) for _ in range(4)] == [["a1"], ["a2"], ["a3"], []]
@@ -193,8 +183,8 @@ def test_pop_takes_heads_only_and_brings_up_the_next(orders: BoundQueue) -> None
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("operation", ["read", "pop"])
 def test_the_head_of_the_highest_priority_comes_first_of_groups_that_begin(
-    committed_orders: BoundQueue, operation: str
-) -> None:
+    committed_orders, operation
+):
     committed_orders.send("usual", group="a")
     committed_orders.send("urgent", group="b", priority=7)
 
@@ -204,9 +194,7 @@ def test_the_head_of_the_highest_priority_comes_first_of_groups_that_begin(
 
 
 @pytest.mark.parametrize("operation", ["archive", "delete"])
-def test_a_message_in_the_line_can_be_taken_out_by_id(
-    orders: BoundQueue, operation: str, sql: Sql
-) -> None:
+def test_a_message_in_the_line_can_be_taken_out_by_id(orders, operation, sql):
     ids = send_line(orders, "a")
 
     assert getattr(orders, operation)(ids[1]) == [ids[1]]
@@ -215,7 +203,7 @@ def test_a_message_in_the_line_can_be_taken_out_by_id(
     assert bodies(orders.read()) == ["a3"]
 
 
-def test_set_vt_by_id_delays_a_message_in_the_line_and_what_follows(orders: BoundQueue) -> None:
+def test_set_vt_by_id_delays_a_message_in_the_line_and_what_follows(orders):
     ids = send_line(orders, "a")
 
     assert orders.set_vt(ids[1], 60) == [ids[1]]
@@ -224,7 +212,7 @@ def test_set_vt_by_id_delays_a_message_in_the_line_and_what_follows(orders: Boun
     assert orders.read(qty=10) == []
 
 
-def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders: BoundQueue, sql: Sql) -> None:
+def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders, sql):
     ids = send_line(orders, "a")
     send_line(orders, "b")
     orders.archive(orders.read())
@@ -236,7 +224,7 @@ def test_set_vt_by_id_on_an_unread_head_keeps_it_the_head(orders: BoundQueue, sq
     assert bodies(orders.read(qty=10)) == ["a2", "b1"]
 
 
-def test_purge_empties_the_groups(orders: BoundQueue, sql: Sql) -> None:
+def test_purge_empties_the_groups(orders, sql):
     send_line(orders, "a", 50)
     send_line(orders, "b", 50)
     orders.read()
@@ -249,7 +237,7 @@ def test_purge_empties_the_groups(orders: BoundQueue, sql: Sql) -> None:
     assert bodies(orders.read(qty=10)) == ["a1"]
 
 
-def test_dropping_a_queue_leaves_nothing_of_its_groups(db: None, sql: Sql) -> None:
+def test_dropping_a_queue_leaves_nothing_of_its_groups(db, sql):
     Message.objects.create_queue("orders")
     send_line(BoundQueue("orders"), "a")
     BoundQueue("orders").read()
@@ -260,7 +248,7 @@ def test_dropping_a_queue_leaves_nothing_of_its_groups(db: None, sql: Sql) -> No
     assert sql("SELECT count(*) FROM pgqueue_recheck") == [(0,)]
 
 
-def test_groups_of_different_queues_never_touch(orders: BoundQueue) -> None:
+def test_groups_of_different_queues_never_touch(orders):
     Message.objects.create_queue("mails")
     mails = BoundQueue("mails")
     send_line(orders, "a")
@@ -271,8 +259,8 @@ def test_groups_of_different_queues_never_touch(orders: BoundQueue) -> None:
 
 
 def test_a_head_of_higher_priority_goes_first_and_order_in_the_group_stays(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     orders.send("a1", group="a")
     orders.send("a2", group="a", priority=100)
     orders.send("b1", group="b", priority=5)
@@ -281,7 +269,7 @@ def test_a_head_of_higher_priority_goes_first_and_order_in_the_group_stays(
     assert bodies(orders.read_grouped(qty=10)) == []
 
 
-def test_a_dead_lettered_group_keeps_its_order_in_the_dead_letter_queue(db: None) -> None:
+def test_a_dead_lettered_group_keeps_its_order_in_the_dead_letter_queue(db):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead", max_deliveries=1)
     orders, dead = BoundQueue("orders"), BoundQueue("dead")
@@ -294,7 +282,7 @@ def test_a_dead_lettered_group_keeps_its_order_in_the_dead_letter_queue(db: None
     assert bodies(dead.read(qty=10)) == []
 
 
-def test_read_grouped_fills_the_batch_from_the_first_group(orders: BoundQueue) -> None:
+def test_read_grouped_fills_the_batch_from_the_first_group(orders):
     for group in "abc":
         send_line(orders, group)
 
@@ -303,7 +291,7 @@ def test_read_grouped_fills_the_batch_from_the_first_group(orders: BoundQueue) -
     assert orders.read_grouped(qty=5) == []
 
 
-def test_read_grouped_rr_goes_in_rounds(orders: BoundQueue) -> None:
+def test_read_grouped_rr_goes_in_rounds(orders):
     for group in "abc":
         send_line(orders, group)
     orders.send("x")
@@ -313,7 +301,7 @@ def test_read_grouped_rr_goes_in_rounds(orders: BoundQueue) -> None:
     assert bodies(messages) == ["a1", "b1", "c1", "x", "a2", "b2", "c2", "a3"]
 
 
-def test_read_grouped_head_gives_one_of_each_group(orders: BoundQueue) -> None:
+def test_read_grouped_head_gives_one_of_each_group(orders):
     for group in "abc":
         send_line(orders, group)
 
@@ -322,7 +310,7 @@ def test_read_grouped_head_gives_one_of_each_group(orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("read", ["read_grouped", "read_grouped_rr"])
-def test_a_batch_stops_at_a_message_that_has_to_wait(orders: BoundQueue, read: str) -> None:
+def test_a_batch_stops_at_a_message_that_has_to_wait(orders, read):
     orders.send("a1", group="a")
     orders.send("a2", group="a")
     orders.send("a3", group="a", delay=60)
@@ -331,9 +319,7 @@ def test_a_batch_stops_at_a_message_that_has_to_wait(orders: BoundQueue, read: s
     assert bodies(getattr(orders, read)(qty=10)) == ["a1", "a2"]
 
 
-def test_the_group_goes_on_when_the_whole_batch_is_done_in_any_order(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_the_group_goes_on_when_the_whole_batch_is_done_in_any_order(orders, sql):
     send_line(orders, "a", 5)
     first, second, third = orders.read_grouped(qty=3)
 
@@ -346,7 +332,7 @@ def test_the_group_goes_on_when_the_whole_batch_is_done_in_any_order(
     assert bodies(orders.read_grouped(qty=10)) == ["a4", "a5"]
 
 
-def test_the_group_goes_on_behind_a_whole_batch_acked_at_once(orders: BoundQueue) -> None:
+def test_the_group_goes_on_behind_a_whole_batch_acked_at_once(orders):
     send_line(orders, "a", 4)
     send_line(orders, "b", 4)
 
@@ -356,8 +342,8 @@ def test_the_group_goes_on_behind_a_whole_batch_acked_at_once(orders: BoundQueue
 
 
 def test_the_rest_of_a_batch_stays_out_when_its_head_and_others_are_acked(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     send_line(orders, "a", 5)
     first, second, third, fourth = orders.read_grouped(qty=4)
 
@@ -368,7 +354,7 @@ def test_the_rest_of_a_batch_stays_out_when_its_head_and_others_are_acked(
     assert bodies(orders.read(qty=10)) == ["a5"]
 
 
-def test_followers_whose_lease_ran_out_wait_behind_their_head(orders: BoundQueue, sql: Sql) -> None:
+def test_followers_whose_lease_ran_out_wait_behind_their_head(orders, sql):
     send_line(orders, "a", 4)
     first, _, _ = orders.read_grouped(qty=3)
     wait_out(sql)
@@ -383,9 +369,7 @@ def test_followers_whose_lease_ran_out_wait_behind_their_head(orders: BoundQueue
     assert (second.body, second.read_ct) == ("a2", 2)
 
 
-def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(orders, sql):
     send_line(orders, "a", 3)
     orders.read_grouped(qty=3)
     wait_out(sql)
@@ -395,7 +379,7 @@ def test_a_grouped_batch_that_ran_out_is_given_out_again_in_order(
     assert [(m.body, m.read_ct) for m in again] == [("a1", 2), ("a2", 2), ("a3", 2)]
 
 
-def test_a_batch_does_not_go_on_behind_what_an_earlier_one_still_holds(orders: BoundQueue) -> None:
+def test_a_batch_does_not_go_on_behind_what_an_earlier_one_still_holds(orders):
     send_line(orders, "a", 4)
     head, *_held = orders.read_grouped(qty=3)
     BoundQueue("orders").retry({head.receipt: 0})
@@ -403,7 +387,7 @@ def test_a_batch_does_not_go_on_behind_what_an_earlier_one_still_holds(orders: B
     assert bodies(orders.read_grouped(qty=10)) == ["a1"]
 
 
-def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders: BoundQueue, sql: Sql) -> None:
+def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders, sql):
     send_line(orders, "a", 4)
     orders.read_grouped(qty=3)
     wait_out(sql)
@@ -411,9 +395,7 @@ def test_a_batch_does_not_skip_followers_whose_lease_ran_out(orders: BoundQueue,
     assert bodies(orders.read_grouped(qty=2)) in (["a1"], ["a1", "a2"])
 
 
-def test_a_follower_that_was_set_back_comes_before_those_still_leased(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_a_follower_that_was_set_back_comes_before_those_still_leased(orders, sql):
     send_line(orders, "a", 4)
     first, second, third = orders.read_grouped(qty=3)
     BoundQueue("orders").retry({second.receipt: 0})
@@ -424,7 +406,7 @@ def test_a_follower_that_was_set_back_comes_before_those_still_leased(
     assert bodies(orders.read(qty=10)) == ["a2"]
 
 
-def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db: None) -> None:
+def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = BoundQueue("orders")
@@ -437,7 +419,7 @@ def test_a_dead_lettered_follower_is_not_the_next_head_of_its_old_group(db: None
     assert bodies(orders.read(qty=10)) == ["a3"]
 
 
-def test_plain_and_grouped_reads_never_give_out_the_same_message(orders: BoundQueue) -> None:
+def test_plain_and_grouped_reads_never_give_out_the_same_message(orders):
     for group in "abcd":
         send_line(orders, group)
 
@@ -447,9 +429,7 @@ def test_plain_and_grouped_reads_never_give_out_the_same_message(orders: BoundQu
     assert seen == ["a1", "b1", "b2", "b3", "c1", "d1"]
 
 
-def test_a_message_behind_the_head_that_has_no_deliveries_left_ends_the_batch(
-    db: None, sql: Sql
-) -> None:
+def test_a_message_behind_the_head_that_has_no_deliveries_left_ends_the_batch(db, sql):
     Message.objects.create_queue("orders", max_deliveries=1)
     orders = BoundQueue("orders")
     send_line(orders, "a", 3)
@@ -465,7 +445,7 @@ def test_a_message_behind_the_head_that_has_no_deliveries_left_ends_the_batch(
     assert state == "FAILED"
 
 
-def test_metrics_and_peek_count_a_group_that_was_never_read(orders: BoundQueue) -> None:
+def test_metrics_and_peek_count_a_group_that_was_never_read(orders):
     send_line(orders, "a")
     send_line(orders, "b")
 
@@ -479,8 +459,8 @@ def test_metrics_and_peek_count_a_group_that_was_never_read(orders: BoundQueue) 
 
 
 def test_metrics_count_the_delayed_first_of_a_group_that_was_never_read_as_delayed(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     orders.send("a1", group="a", delay=60)
     orders.send("a2", group="a")
 
@@ -497,15 +477,13 @@ def many_metrics() -> dict[str, Metrics]:
     return {metrics.queue_name: metrics for metrics in Message.objects.metrics_all()}
 
 
-def test_a_batch_of_groups_needs_a_number(orders: BoundQueue) -> None:
+def test_a_batch_of_groups_needs_a_number(orders):
     with pytest.raises(InvalidArgument, match="must be a number"):
         orders.read_grouped(qty=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("read", ["read_grouped", "read_grouped_rr", "read_grouped_head"])
-def test_a_grouped_read_inside_a_transaction_is_refused_unless_meant(
-    committed_orders: BoundQueue, read: str, actor: Actor
-) -> None:
+def test_a_grouped_read_inside_a_transaction_is_refused_unless_meant(committed_orders, read, actor):
     send_line(committed_orders, "a")
     actor.do(begin)
 
@@ -519,9 +497,7 @@ def test_a_grouped_read_inside_a_transaction_is_refused_unless_meant(
     "read",
     ["read_grouped_with_poll", "read_grouped_rr_with_poll", "read_grouped_head_with_poll"],
 )
-def test_a_grouped_read_waits_for_the_ack_that_brings_up_the_next(
-    committed_orders: BoundQueue, read: str, actor: Actor
-) -> None:
+def test_a_grouped_read_waits_for_the_ack_that_brings_up_the_next(committed_orders, read, actor):
     send_line(committed_orders, "a", 2)
     messages = committed_orders.read()
 
@@ -532,7 +508,7 @@ def test_a_grouped_read_waits_for_the_ack_that_brings_up_the_next(
 
 
 @pytest.mark.parametrize("read", ["aread_grouped", "aread_grouped_rr", "aread_grouped_head"])
-def test_the_async_twins_read_the_same(orders: BoundQueue, read: str) -> None:
+def test_the_async_twins_read_the_same(orders, read):
     send_line(orders, "a")
 
     async def reading() -> list[Message]:
@@ -546,10 +522,10 @@ def test_the_async_twins_read_the_same(orders: BoundQueue, read: str) -> None:
 
 @pytest.mark.parametrize("first_to_commit", [0, 1])
 def test_two_senders_of_a_new_group_do_not_wait(
-    committed_orders: BoundQueue,
-    actors: Callable[[int], list[Actor]],
-    first_to_commit: int,
-) -> None:
+    committed_orders,
+    actors,
+    first_to_commit,
+):
     senders = actors(2)
     for number, sender in enumerate(senders):
         sender.do(begin)
@@ -566,8 +542,8 @@ def test_two_senders_of_a_new_group_do_not_wait(
 
 
 def test_a_sender_in_a_long_transaction_holds_up_neither_senders_nor_readers(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+    committed_orders, actor
+):
     actor.do(begin)
     actor.do(call, "send", "orders", "late", group="a")
     send_line(committed_orders, "a", 3)
@@ -584,9 +560,7 @@ def test_a_sender_in_a_long_transaction_holds_up_neither_senders_nor_readers(
     assert (first.body, seen) == ("a1", ["late", "a2", "a3"])
 
 
-def test_a_message_sent_while_the_last_is_acked_is_not_lost(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_message_sent_while_the_last_is_acked_is_not_lost(committed_orders, actor):
     send_line(committed_orders, "a", 1)
     [last] = committed_orders.read()
     actor.do(begin)
@@ -599,9 +573,7 @@ def test_a_message_sent_while_the_last_is_acked_is_not_lost(
     assert bodies(committed_orders.read(qty=10)) == ["next"]
 
 
-def test_a_message_still_uncommitted_when_the_last_is_acked_is_not_lost(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_message_still_uncommitted_when_the_last_is_acked_is_not_lost(committed_orders, actor):
     send_line(committed_orders, "a", 1)
     [last] = committed_orders.read()
     actor.do(begin)
@@ -614,9 +586,7 @@ def test_a_message_still_uncommitted_when_the_last_is_acked_is_not_lost(
     assert bodies(committed_orders.read(qty=10)) == ["next"]
 
 
-def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(
-    committed_orders: BoundQueue, actor: Actor, sql: Sql
-) -> None:
+def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(committed_orders, actor, sql):
     send_line(committed_orders, "a", 2)
     [first] = committed_orders.read()
     actor.do(begin)
@@ -635,12 +605,12 @@ def test_an_ack_that_is_rolled_back_leaves_the_head_where_it_was(
 @pytest.mark.parametrize("first_commit", [0, 1])
 @pytest.mark.parametrize("behind", [0, 1])
 def test_two_ackers_of_one_batch_bring_up_the_next_once_both_are_done(
-    committed_orders: BoundQueue,
-    actors: Callable[[int], list[Actor]],
-    first_ack: int,
-    first_commit: int,
-    behind: int,
-) -> None:
+    committed_orders,
+    actors,
+    first_ack,
+    first_commit,
+    behind,
+):
     send_line(committed_orders, "a", 2 + behind)
     messages = committed_orders.read_grouped(qty=2)
     ackers = actors(2)
@@ -661,8 +631,8 @@ def test_two_ackers_of_one_batch_bring_up_the_next_once_both_are_done(
 
 
 def test_a_reader_that_keeps_its_transaction_open_holds_up_its_own_groups_only(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+    committed_orders, actor
+):
     send_line(committed_orders, "a", 2)
     actor.do(begin)
     assert bodies(actor.do(call, "read", "orders", qty=1, in_transaction=True)) == ["a1"]
@@ -678,9 +648,7 @@ def test_a_reader_that_keeps_its_transaction_open_holds_up_its_own_groups_only(
     assert bodies(committed_orders.read(qty=10)) == ["a1"]
 
 
-def test_an_ack_under_an_old_snapshot_does_not_overlook_a_message(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_an_ack_under_an_old_snapshot_does_not_overlook_a_message(committed_orders, actor):
     send_line(committed_orders, "a", 1)
     [last] = committed_orders.read()
     actor.do(begin)
@@ -695,9 +663,7 @@ def test_an_ack_under_an_old_snapshot_does_not_overlook_a_message(
     assert bodies(committed_orders.read(qty=10)) == ["next"]
 
 
-def test_an_operator_who_takes_out_the_next_does_not_strand_the_group(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_an_operator_who_takes_out_the_next_does_not_strand_the_group(committed_orders, actor):
     ids = send_line(committed_orders, "a", 3)
     [first] = committed_orders.read()
     actor.do(begin)
@@ -710,7 +676,7 @@ def test_an_operator_who_takes_out_the_next_does_not_strand_the_group(
     assert bodies(committed_orders.read(qty=10)) == ["a3"]
 
 
-def test_plain_sql_that_deletes_a_head_brings_up_the_next(orders: BoundQueue, sql: Sql) -> None:
+def test_plain_sql_that_deletes_a_head_brings_up_the_next(orders, sql):
     send_line(orders, "a")
     [message] = orders.read()
 
@@ -719,9 +685,7 @@ def test_plain_sql_that_deletes_a_head_brings_up_the_next(orders: BoundQueue, sq
     assert bodies(orders.read(qty=10)) == ["a2"]
 
 
-def test_plain_sql_that_deletes_unread_heads_brings_up_the_next(
-    orders: BoundQueue, sql: Sql
-) -> None:
+def test_plain_sql_that_deletes_unread_heads_brings_up_the_next(orders, sql):
     send_line(orders, "a")
     send_line(orders, "b")
     orders.send("x")
@@ -732,7 +696,7 @@ def test_plain_sql_that_deletes_unread_heads_brings_up_the_next(
     assert bodies(orders.read(qty=10)) == ["a3", "b3"]
 
 
-def test_one_statement_may_delete_heads_of_many_queues(orders: BoundQueue, sql: Sql) -> None:
+def test_one_statement_may_delete_heads_of_many_queues(orders, sql):
     Message.objects.create_queue("mails")
     mails = BoundQueue("mails")
     for queue in (orders, mails):
@@ -747,9 +711,7 @@ def test_one_statement_may_delete_heads_of_many_queues(orders: BoundQueue, sql: 
     assert bodies(mails.read(qty=10)) == ["a2", "b2"]
 
 
-def test_an_ack_of_many_groups_leaves_alone_the_one_that_another_holds(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_an_ack_of_many_groups_leaves_alone_the_one_that_another_holds(committed_orders, actor):
     send_line(committed_orders, "a", 3)
     send_line(committed_orders, "b", 3)
     heads_and_follower = committed_orders.read_grouped_rr(qty=3)
@@ -765,8 +727,8 @@ def test_an_ack_of_many_groups_leaves_alone_the_one_that_another_holds(
 
 
 def test_an_ack_of_many_groups_waits_for_the_operator_who_takes_out_one_that_is_next(
-    committed_orders: BoundQueue, actors: Callable[[int], list[Actor]], sql: Sql
-) -> None:
+    committed_orders, actors, sql
+):
     ids = send_line(committed_orders, "a", 3)
     send_line(committed_orders, "b", 3)
     heads = committed_orders.read(qty=10)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.statements import render
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from tests.conftest import run_sql
@@ -72,11 +72,11 @@ def _password() -> str | None:
 
 @pytest.mark.parametrize("qty", [1, 7, 100])
 def test_read_and_archive_alone_drain_a_queue_with_a_batch_lease_that_ran_out(
-    committed_orders: BoundQueue, client: Client, monkeypatch: pytest.MonkeyPatch, qty: int
-) -> None:
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    committed_orders, client, monkeypatch, qty
+):
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
     sent = committed_orders.send_batch(range(3 * QTY))
-    claims.claim_on(Message.objects.resolve("orders").opened)._bounds = claims._START
+    positions.position_in(Message.objects.resolve("orders").opened)._bounds = positions._START
     held = committed_orders.read(qty=QTY)
     assert run_sql("SELECT ids FROM pgqueue_lease") == [([m.id for m in held],)]
     run_sql("UPDATE pgqueue_lease SET vt = statement_timestamp() - interval '1 second'")
@@ -96,9 +96,7 @@ def test_read_and_archive_alone_drain_a_queue_with_a_batch_lease_that_ran_out(
     assert committed_orders.archive(held).lost == [m.receipt for m in held]
 
 
-def test_with_promote_besides_they_drain_groups_in_their_order(
-    committed_orders: BoundQueue, client: Client
-) -> None:
+def test_with_promote_besides_they_drain_groups_in_their_order(committed_orders, client):
     for number in range(5):
         committed_orders.send_batch(range(number, 100, 5), group=f"group {number}")
     committed_orders.send_batch(range(100, 110))

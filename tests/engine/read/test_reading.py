@@ -44,7 +44,7 @@ def move_vt(*pks: int, seconds: float) -> None:
 # read
 
 
-def test_read_leases_a_message_and_tells_all_about_it(orders: BoundQueue) -> None:
+def test_read_leases_a_message_and_tells_all_about_it(orders):
     pk = orders.send({"order": 7}, headers={"trace": "x"}, priority=2, group="g")
 
     before = timezone.now()
@@ -61,7 +61,7 @@ def test_read_leases_a_message_and_tells_all_about_it(orders: BoundQueue) -> Non
     assert (live.state, live.read_ct, live.vt) == ("PROCESSING", 1, message.vt)
 
 
-def test_columns_that_a_read_leaves_out_are_fetched_when_asked_for(orders: BoundQueue) -> None:
+def test_columns_that_a_read_leaves_out_are_fetched_when_asked_for(orders):
     orders.send(1, dedup_key="once")
 
     [message] = orders.read()
@@ -69,7 +69,7 @@ def test_columns_that_a_read_leaves_out_are_fetched_when_asked_for(orders: Bound
     assert (message.dedup_key, message.scheduled_at) == ("once", None)
 
 
-def test_a_leased_message_is_hidden_and_the_next_one_is_read(orders: BoundQueue) -> None:
+def test_a_leased_message_is_hidden_and_the_next_one_is_read(orders):
     one, two = orders.send_batch([1, 2])
 
     assert ids(orders.read()) == [one]
@@ -77,14 +77,14 @@ def test_a_leased_message_is_hidden_and_the_next_one_is_read(orders: BoundQueue)
     assert orders.read() == []
 
 
-def test_read_takes_up_to_qty(orders: BoundQueue) -> None:
+def test_read_takes_up_to_qty(orders):
     sent = orders.send_batch(range(5))
 
     assert ids(orders.read(qty=3)) == sent[:3]
     assert ids(orders.read(qty=3)) == sent[3:]
 
 
-def test_a_quantity_of_zero_reads_nothing_and_none_reads_all(orders: BoundQueue) -> None:
+def test_a_quantity_of_zero_reads_nothing_and_none_reads_all(orders):
     sent = orders.send_batch(range(120))
 
     assert orders.read(qty=0) == orders.pop(0) == orders.peek(qty=0) == []
@@ -92,7 +92,7 @@ def test_a_quantity_of_zero_reads_nothing_and_none_reads_all(orders: BoundQueue)
 
 
 @pytest.mark.parametrize("vt", [2.5, dt.timedelta(seconds=2.5)])
-def test_a_visibility_timeout_may_be_a_number_or_a_timedelta(orders: BoundQueue, vt: Any) -> None:
+def test_a_visibility_timeout_may_be_a_number_or_a_timedelta(orders, vt):
     orders.send(1)
 
     [message] = orders.read(vt=vt)
@@ -100,7 +100,7 @@ def test_a_visibility_timeout_may_be_a_number_or_a_timedelta(orders: BoundQueue,
     assert (message.vt - message.first_read_at).total_seconds() == 2.5
 
 
-def test_without_vt_the_queues_own_visibility_timeout_counts(db: None) -> None:
+def test_without_vt_the_queues_own_visibility_timeout_counts(db):
     queue = QueueFactory(visibility_timeout=77)
     Message.objects.send(queue, 1)
 
@@ -109,7 +109,7 @@ def test_without_vt_the_queues_own_visibility_timeout_counts(db: None) -> None:
     assert (message.vt - message.first_read_at).total_seconds() == 77
 
 
-def test_a_visibility_timeout_of_zero_leaves_the_message_visible(orders: BoundQueue) -> None:
+def test_a_visibility_timeout_of_zero_leaves_the_message_visible(orders):
     orders.send(1)
 
     counts = [orders.read(vt=0)[0].read_ct for _ in range(3)]
@@ -117,7 +117,7 @@ def test_a_visibility_timeout_of_zero_leaves_the_message_visible(orders: BoundQu
     assert counts == [1, 2, 3]
 
 
-def test_each_delivery_is_counted_and_the_first_one_remembered(orders: BoundQueue) -> None:
+def test_each_delivery_is_counted_and_the_first_one_remembered(orders):
     orders.send(1)
 
     [first] = orders.read(vt=0)
@@ -129,8 +129,8 @@ def test_each_delivery_is_counted_and_the_first_one_remembered(orders: BoundQueu
 
 
 def test_a_visibility_timeout_counts_from_the_statement_and_not_from_the_transaction(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     orders.send(1)
     run_sql("SELECT pg_sleep(0.3)")
     [(started,)] = run_sql("SELECT now()")
@@ -141,8 +141,8 @@ def test_a_visibility_timeout_counts_from_the_statement_and_not_from_the_transac
 
 
 def test_a_lease_that_ran_out_inside_a_long_transaction_is_seen_to_have_run_out(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     orders.send(1)
     orders.read(vt=0.05)
     run_sql("SELECT pg_sleep(0.1)")
@@ -150,7 +150,7 @@ def test_a_lease_that_ran_out_inside_a_long_transaction_is_seen_to_have_run_out(
     assert len(orders.read()) == 1
 
 
-def test_what_is_due_again_is_taken_before_what_was_never_read(orders: BoundQueue) -> None:
+def test_what_is_due_again_is_taken_before_what_was_never_read(orders):
     fresh = orders.send("fresh", priority=100)
     [again] = [orders.send("again", priority=-100)]
     orders.set_vt(again, 0)
@@ -160,8 +160,8 @@ def test_what_is_due_again_is_taken_before_what_was_never_read(orders: BoundQueu
 
 
 def test_the_result_is_in_order_of_priority_and_id_whatever_was_taken_first(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     sent = [orders.send(n, priority=n % 3) for n in range(9)]
     again = orders.read(qty=4)
     for message in reversed(again):
@@ -174,7 +174,7 @@ def test_the_result_is_in_order_of_priority_and_id_whatever_was_taken_first(
     assert sorted(ids(messages)) == sorted(sent)
 
 
-def test_among_the_due_the_one_due_longest_is_taken_first(orders: BoundQueue) -> None:
+def test_among_the_due_the_one_due_longest_is_taken_first(orders):
     one, two, three = orders.send_batch([1, 2, 3], delay=60)
     move_vt(one, seconds=-70)
     move_vt(two, seconds=-90)
@@ -183,7 +183,7 @@ def test_among_the_due_the_one_due_longest_is_taken_first(orders: BoundQueue) ->
     assert [ids(orders.read())[0] for _ in range(3)] == [two, three, one]
 
 
-def test_a_delayed_message_is_first_delivered_with_a_count_of_one(orders: BoundQueue) -> None:
+def test_a_delayed_message_is_first_delivered_with_a_count_of_one(orders):
     pk = orders.send(1, delay=60)
     assert LiveMessage.objects.get().read_ct == 0
     move_vt(pk, seconds=-61)
@@ -193,7 +193,7 @@ def test_a_delayed_message_is_first_delivered_with_a_count_of_one(orders: BoundQ
     assert (message.read_ct, message.first_read_at is not None) == (1, True)
 
 
-def test_read_looks_into_its_own_queue_only(orders: BoundQueue) -> None:
+def test_read_looks_into_its_own_queue_only(orders):
     other = QueueFactory()
     orders.send("mine")
     Message.objects.send(other, "theirs", priority=100)
@@ -204,7 +204,7 @@ def test_read_looks_into_its_own_queue_only(orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("kind", [{"unlogged": True}, {"partition_interval": dt.timedelta(1)}])
-def test_an_unlogged_and_a_partitioned_queue_are_read_alike(db: None, kind: dict) -> None:
+def test_an_unlogged_and_a_partitioned_queue_are_read_alike(db, kind):
     queue = QueueFactory(**kind)
     one, two = Message.objects.send_batch(queue, [1, 2])
     later = Message.objects.send(queue, 3, delay=60)
@@ -219,7 +219,7 @@ def test_an_unlogged_and_a_partitioned_queue_are_read_alike(db: None, kind: dict
     assert LiveMessage.objects.get().pk == later
 
 
-def test_a_name_finds_its_queue_whatever_the_case(orders: BoundQueue) -> None:
+def test_a_name_finds_its_queue_whatever_the_case(orders):
     pk = Message.objects.send("ORDERS", 1)
 
     assert ids(Message.objects.read("Orders")) == [pk]
@@ -228,7 +228,7 @@ def test_a_name_finds_its_queue_whatever_the_case(orders: BoundQueue) -> None:
 # conditional
 
 
-def test_a_condition_is_containment(orders: BoundQueue) -> None:
+def test_a_condition_is_containment(orders):
     both = orders.send({"a": 1, "b": {"c": [1, 2]}})
     orders.send({"a": 2, "b": {"c": [1, 2]}})
     orders.send([1, 2])
@@ -240,14 +240,14 @@ def test_a_condition_is_containment(orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("no_condition", [None, {}])
-def test_an_empty_condition_is_no_condition(orders: BoundQueue, no_condition: Any) -> None:
+def test_an_empty_condition_is_no_condition(orders, no_condition):
     sent = orders.send_batch([{"a": 1}, [1], None, "text"])
 
     assert ids(orders.peek(qty=9, conditional=no_condition)) == sent
     assert ids(orders.read(qty=9, conditional=no_condition)) == sent
 
 
-def test_a_condition_on_an_array_matches_arrays(orders: BoundQueue) -> None:
+def test_a_condition_on_an_array_matches_arrays(orders):
     one, two = orders.send_batch([[1, 2], [2]])
     orders.send({"a": 1})
 
@@ -256,8 +256,8 @@ def test_a_condition_on_an_array_matches_arrays(orders: BoundQueue) -> None:
 
 
 def test_a_condition_finds_what_lies_behind_others_and_what_is_due_again(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     orders.send_batch([{"kind": "a"}] * 20)
     wanted = orders.send_batch([{"kind": "b"}] * 2)
     orders.set_vt(wanted[1], 0)
@@ -271,7 +271,7 @@ def test_a_condition_finds_what_lies_behind_others_and_what_is_due_again(
 # Transactions
 
 
-def test_read_inside_a_transaction_is_refused(orders: BoundQueue) -> None:
+def test_read_inside_a_transaction_is_refused(orders):
     orders.send(1)
 
     with transaction.atomic():
@@ -282,14 +282,14 @@ def test_read_inside_a_transaction_is_refused(orders: BoundQueue) -> None:
         assert orders.metrics().ready == 1
 
 
-def test_read_works_inside_a_testcase(orders: BoundQueue) -> None:
+def test_read_works_inside_a_testcase(orders):
     assert connection.in_atomic_block
     orders.send(1)
 
     assert len(orders.read()) == 1
 
 
-def test_read_without_autocommit_is_refused(committed_orders: BoundQueue) -> None:
+def test_read_without_autocommit_is_refused(committed_orders):
     committed_orders.send(1)
     transaction.set_autocommit(False)
     try:
@@ -306,8 +306,8 @@ def test_read_without_autocommit_is_refused(committed_orders: BoundQueue) -> Non
 
 
 def test_a_message_read_in_a_transaction_stays_locked_and_a_rollback_returns_it_uncounted(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+    committed_orders, actor
+):
     fresh = committed_orders.send("fresh")
     due = committed_orders.send("due")
     committed_orders.set_vt(due, 0)
@@ -322,9 +322,7 @@ def test_a_message_read_in_a_transaction_stays_locked_and_a_rollback_returns_it_
     assert [(m.id, m.read_ct) for m in committed_orders.read(qty=9)] == [(fresh, 1), (due, 1)]
 
 
-def test_work_and_settling_in_the_transaction_of_the_read_commit_together(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_work_and_settling_in_the_transaction_of_the_read_commit_together(committed_orders, actor):
     pk = committed_orders.send(1)
 
     with transaction.atomic():
@@ -336,9 +334,7 @@ def test_work_and_settling_in_the_transaction_of_the_read_commit_together(
     assert message.id == pk
 
 
-def test_read_passes_by_what_another_consumer_holds_locked(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_read_passes_by_what_another_consumer_holds_locked(committed_orders, actor):
     one, two = committed_orders.send_batch([1, 2])
 
     with transaction.atomic():
@@ -351,7 +347,7 @@ def test_read_passes_by_what_another_consumer_holds_locked(
 # read_with_poll
 
 
-def test_a_poll_of_zero_seconds_tries_once(orders: BoundQueue) -> None:
+def test_a_poll_of_zero_seconds_tries_once(orders):
     assert orders.read_with_poll(max_poll_seconds=0) == []
 
     pk = orders.send(1)
@@ -359,27 +355,25 @@ def test_a_poll_of_zero_seconds_tries_once(orders: BoundQueue) -> None:
 
 
 def test_a_poll_returns_at_the_first_messages_and_does_not_wait_for_qty(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     sent = orders.send_batch([1, 2])
 
     assert ids(orders.read_with_poll(qty=5, vt=9, max_poll_seconds=60)) == sent
 
 
-def test_a_poll_for_no_message_does_not_wait(orders: BoundQueue) -> None:
+def test_a_poll_for_no_message_does_not_wait(orders):
     assert orders.read_with_poll(qty=0, max_poll_seconds=60) == []
 
 
-def test_a_poll_gives_up_after_its_time(orders: BoundQueue) -> None:
+def test_a_poll_gives_up_after_its_time(orders):
     started = time.monotonic()
 
     assert orders.read_with_poll(max_poll_seconds=0.2, poll_interval_ms=20) == []
     assert 0.2 <= time.monotonic() - started < 5
 
 
-def test_a_poll_is_woken_by_a_send_long_before_its_interval(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_poll_is_woken_by_a_send_long_before_its_interval(committed_orders, actor):
     waiting, _ = polling(actor, poll_interval_ms=50_000)
 
     pk = committed_orders.send(1)
@@ -387,9 +381,7 @@ def test_a_poll_is_woken_by_a_send_long_before_its_interval(
     assert ids(waiting.result(timeout=20)) == [pk]
 
 
-def test_a_poll_finds_what_came_too_soon_after_a_notification_to_be_told(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_poll_finds_what_came_too_soon_after_a_notification_to_be_told(committed_orders, actor):
     waiting, _ = polling(actor, poll_interval_ms=50_000)
 
     pk = send_untold(committed_orders, 1)
@@ -397,7 +389,7 @@ def test_a_poll_finds_what_came_too_soon_after_a_notification_to_be_told(
     assert ids(waiting.result(timeout=20)) == [pk]
 
 
-def test_a_poll_wakes_when_the_next_message_is_due(committed_orders: BoundQueue) -> None:
+def test_a_poll_wakes_when_the_next_message_is_due(committed_orders):
     pk = committed_orders.send(1, delay=0.4)
     started = time.monotonic()
 
@@ -407,9 +399,7 @@ def test_a_poll_wakes_when_the_next_message_is_due(committed_orders: BoundQueue)
     assert time.monotonic() - started < 20
 
 
-def test_a_waiting_poll_holds_no_transaction_and_no_snapshot(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_waiting_poll_holds_no_transaction_and_no_snapshot(committed_orders, actor):
     waiting, pid = polling(actor, poll_interval_ms=50_000)
 
     held = until(
@@ -425,9 +415,7 @@ def test_a_waiting_poll_holds_no_transaction_and_no_snapshot(
     assert len(waiting.result(timeout=20)) == 1
 
 
-def test_a_poll_finds_what_matches_its_condition(
-    committed_orders: BoundQueue, actor: Actor
-) -> None:
+def test_a_poll_finds_what_matches_its_condition(committed_orders, actor):
     waiting, _ = polling(actor, conditional={"kind": "b"})
 
     committed_orders.send({"kind": "a"})
@@ -449,7 +437,7 @@ def polling(actor: Actor, **options: Any) -> tuple[Future[Any], int]:
 # peek
 
 
-def test_peek_shows_what_a_read_would_find_and_counts_nothing(orders: BoundQueue) -> None:
+def test_peek_shows_what_a_read_would_find_and_counts_nothing(orders):
     again, fresh = orders.send_batch(["again", "fresh"])
     orders.send("later", delay=60)
     orders.read(vt=0)
@@ -463,7 +451,7 @@ def test_peek_shows_what_a_read_would_find_and_counts_nothing(orders: BoundQueue
     assert ids(orders.read(qty=9)) == [again, fresh]
 
 
-def test_peek_locks_nothing(committed_orders: BoundQueue, actor: Actor) -> None:
+def test_peek_locks_nothing(committed_orders, actor):
     sent = committed_orders.send_batch([1, 2])
     committed_orders.set_vt(sent[0], 0)
 
@@ -474,7 +462,7 @@ def test_peek_locks_nothing(committed_orders: BoundQueue, actor: Actor) -> None:
     assert ids(read) == sent
 
 
-def test_peek_is_allowed_in_a_transaction(orders: BoundQueue) -> None:
+def test_peek_is_allowed_in_a_transaction(orders):
     orders.send(1)
 
     with transaction.atomic():
@@ -484,7 +472,7 @@ def test_peek_is_allowed_in_a_transaction(orders: BoundQueue) -> None:
 # pop
 
 
-def test_pop_takes_for_good_in_the_order_of_read(orders: BoundQueue) -> None:
+def test_pop_takes_for_good_in_the_order_of_read(orders):
     one, two = orders.send_batch([{"n": 1}, {"n": 2}], headers={"h": 1})
     high = orders.send({"n": 3}, priority=1)
     orders.send("later", delay=60)
@@ -497,7 +485,7 @@ def test_pop_takes_for_good_in_the_order_of_read(orders: BoundQueue) -> None:
     assert orders.pop() == []
 
 
-def test_pop_counts_no_delivery_and_archives_nothing(orders: BoundQueue) -> None:
+def test_pop_counts_no_delivery_and_archives_nothing(orders):
     orders.send("never read")
     orders.send("read before", priority=1)
     orders.read(vt=0)
@@ -510,7 +498,7 @@ def test_pop_counts_no_delivery_and_archives_nothing(orders: BoundQueue) -> None
     assert (orders.metrics().archived, Message.objects.count()) == (0, 0)
 
 
-def test_pop_leaves_what_is_in_flight(orders: BoundQueue) -> None:
+def test_pop_leaves_what_is_in_flight(orders):
     orders.send(1)
     orders.read()
 
@@ -518,7 +506,7 @@ def test_pop_leaves_what_is_in_flight(orders: BoundQueue) -> None:
     assert orders.metrics().in_flight == 1
 
 
-def test_a_rolled_back_pop_gives_the_message_back(orders: BoundQueue) -> None:
+def test_a_rolled_back_pop_gives_the_message_back(orders):
     pk = orders.send(1)
     with transaction.atomic():
         orders.pop()
@@ -527,7 +515,7 @@ def test_a_rolled_back_pop_gives_the_message_back(orders: BoundQueue) -> None:
     assert ids(orders.pop()) == [pk]
 
 
-def test_pop_of_none_takes_all(orders: BoundQueue) -> None:
+def test_pop_of_none_takes_all(orders):
     sent = orders.send_batch(range(7))
 
     assert ids(orders.pop(None)) == sent
@@ -541,7 +529,7 @@ OPERATIONS = ["read", "read_with_poll", "peek", "pop"]
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("qty", [-1, True, 1.5, "1", 2**31, float("nan")])
-def test_a_quantity_that_is_none_is_refused(orders: BoundQueue, operation: str, qty: Any) -> None:
+def test_a_quantity_that_is_none_is_refused(orders, operation, qty):
     orders.send(1)
 
     with pytest.raises(InvalidArgument, match="qty must be"):
@@ -551,7 +539,7 @@ def test_a_quantity_that_is_none_is_refused(orders: BoundQueue, operation: str, 
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_reading_an_unknown_queue_says_so(db: None, operation: str) -> None:
+def test_reading_an_unknown_queue_says_so(db, operation):
     with pytest.raises(QueueNotFound, match="Create it first"):
         getattr(BoundQueue("nowhere"), operation)()
 
@@ -559,7 +547,7 @@ def test_reading_an_unknown_queue_says_so(db: None, operation: str) -> None:
 @pytest.mark.parametrize(
     "vt", [float("nan"), float("inf"), True, "30", 10**12, dt.timedelta(days=400_000)]
 )
-def test_a_visibility_timeout_that_is_none_is_refused(orders: BoundQueue, vt: Any) -> None:
+def test_a_visibility_timeout_that_is_none_is_refused(orders, vt):
     orders.send(1)
 
     with pytest.raises(InvalidArgument, match="vt must be"):
@@ -570,13 +558,13 @@ def test_a_visibility_timeout_that_is_none_is_refused(orders: BoundQueue, vt: An
 
 @pytest.mark.parametrize("name", ["max_poll_seconds", "poll_interval_ms"])
 @pytest.mark.parametrize("value", [-1, None, "5", True, float("nan")])
-def test_a_poll_time_that_is_none_is_refused(orders: BoundQueue, name: str, value: Any) -> None:
+def test_a_poll_time_that_is_none_is_refused(orders, name, value):
     with pytest.raises(InvalidArgument, match=name):
         orders.read_with_poll(**{name: value})
 
 
 @pytest.mark.parametrize("condition", [{"a": float("nan")}, {"a": "\x00"}, {1, 2}, object()])
-def test_a_condition_that_is_not_json_is_refused(orders: BoundQueue, condition: Any) -> None:
+def test_a_condition_that_is_not_json_is_refused(orders, condition):
     orders.send({"a": 1})
 
     with pytest.raises(InvalidMessage, match="conditional"):

@@ -41,9 +41,7 @@ def bodies(messages: list[Message]) -> list[Any]:
     return [message.body for message in messages]
 
 
-def test_a_message_whose_deliveries_ran_out_moves_and_tells_why(
-    failing: BoundQueue, dead: BoundQueue
-) -> None:
+def test_a_message_whose_deliveries_ran_out_moves_and_tells_why(failing, dead):
     pk = failing.send({"order": 7}, headers={"h": 1})
     failing.read(vt=0)
     failing.read(vt=0)
@@ -60,7 +58,7 @@ def test_a_message_whose_deliveries_ran_out_moves_and_tells_why(
     assert failing.metrics().length == failing.metrics().archived == 0
 
 
-def test_without_a_dead_letter_queue_the_archive_holds_it_as_failed(db: None) -> None:
+def test_without_a_dead_letter_queue_the_archive_holds_it_as_failed(db):
     objects.create_queue("orders", max_deliveries=1)
     orders = BoundQueue("orders")
     pk = orders.send(1)
@@ -71,7 +69,7 @@ def test_without_a_dead_letter_queue_the_archive_holds_it_as_failed(db: None) ->
     assert ArchivedMessage.objects.get(pk=pk).state == State.FAILED
 
 
-def test_settings_changed_later_count_at_once(orders: BoundQueue, dead: BoundQueue) -> None:
+def test_settings_changed_later_count_at_once(orders, dead):
     pk = orders.send(1)
     orders.read(vt=0)
 
@@ -84,9 +82,7 @@ def test_settings_changed_later_count_at_once(orders: BoundQueue, dead: BoundQue
     assert [message.id for message in dead.read()] == [pk]
 
 
-def test_redrive_sends_each_back_to_where_it_came_from(
-    failing: BoundQueue, dead: BoundQueue
-) -> None:
+def test_redrive_sends_each_back_to_where_it_came_from(failing, dead):
     objects.create_queue("mails", dead_letter_queue="dead")
     mails = BoundQueue("mails")
     order, mail = failing.send("order"), mails.send("mail")
@@ -99,7 +95,7 @@ def test_redrive_sends_each_back_to_where_it_came_from(
     assert dead.metrics().length == 0
 
 
-def test_a_letter_that_fails_again_counts_so(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_a_letter_that_fails_again_counts_so(failing, dead):
     failing.send(1)
     fail_all(failing, "first")
     dead.redrive()
@@ -112,9 +108,7 @@ def test_a_letter_that_fails_again_counts_so(failing: BoundQueue, dead: BoundQue
     assert (story["count"], story["error"]) == (2, "second")
 
 
-def test_redrive_takes_some_by_id_or_by_what_they_hold(
-    failing: BoundQueue, dead: BoundQueue
-) -> None:
+def test_redrive_takes_some_by_id_or_by_what_they_hold(failing, dead):
     ids = failing.send_batch([{"n": n % 3} for n in range(9)])
     fail_all(failing)
 
@@ -124,9 +118,7 @@ def test_redrive_takes_some_by_id_or_by_what_they_hold(
     assert dead.metrics().length == 4
 
 
-def test_redrive_to_one_queue_takes_also_what_was_sent_there(
-    failing: BoundQueue, dead: BoundQueue, orders: BoundQueue
-) -> None:
+def test_redrive_to_one_queue_takes_also_what_was_sent_there(failing, dead, orders):
     objects.create_queue("repairs")
     failing.send("failed")
     fail_all(failing)
@@ -139,7 +131,7 @@ def test_redrive_to_one_queue_takes_also_what_was_sent_there(
     assert bodies(BoundQueue("repairs").read(qty=5)) == ["failed", "sent here"]
 
 
-def test_redrive_leaves_messages_in_flight(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_redrive_leaves_messages_in_flight(failing, dead):
     failing.send_batch([1, 2])
     fail_all(failing)
     dead.read()
@@ -149,7 +141,7 @@ def test_redrive_leaves_messages_in_flight(failing: BoundQueue, dead: BoundQueue
     assert dead.metrics().in_flight == 1
 
 
-def test_redrive_keeps_the_order_of_groups(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_redrive_keeps_the_order_of_groups(failing, dead):
     failing.send_batch([1, 2, 3], group="g")
     fail_all(failing)
     assert dead.metrics().length == 3
@@ -159,9 +151,7 @@ def test_redrive_keeps_the_order_of_groups(failing: BoundQueue, dead: BoundQueue
     assert bodies(failing.read_grouped(qty=5)) == [1, 2, 3]
 
 
-def test_redrive_goes_in_batches_and_tells_how_far_it_is(
-    failing: BoundQueue, dead: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redrive_goes_in_batches_and_tells_how_far_it_is(failing, dead, monkeypatch):
     monkeypatch.setattr("django_pgqueue.engine.redrive.redriving.BATCH", 4)
     failing.send_batch(list(range(10)))
     fail_all(failing)
@@ -172,9 +162,7 @@ def test_redrive_goes_in_batches_and_tells_how_far_it_is(
     assert told == [4, 8, 10]
 
 
-def test_redrive_passes_what_is_done_or_held_on_its_way(
-    failing: BoundQueue, dead: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redrive_passes_what_is_done_or_held_on_its_way(failing, dead, monkeypatch):
     monkeypatch.setattr("django_pgqueue.engine.redrive.redriving.BATCH", 3)
     ids = failing.send_batch(list(range(20)))
     fail_all(failing)
@@ -189,7 +177,7 @@ def test_redrive_passes_what_is_done_or_held_on_its_way(
     assert dead.metrics().length == 2
 
 
-def test_redrive_keeps_to_its_rate(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_redrive_keeps_to_its_rate(failing, dead):
     failing.send_batch(list(range(12)))
     fail_all(failing)
 
@@ -199,9 +187,7 @@ def test_redrive_keeps_to_its_rate(failing: BoundQueue, dead: BoundQueue) -> Non
     assert time.monotonic() - start >= 0.25
 
 
-def test_redrive_names_a_source_that_is_gone_after_the_rest(
-    failing: BoundQueue, dead: BoundQueue
-) -> None:
+def test_redrive_names_a_source_that_is_gone_after_the_rest(failing, dead):
     objects.create_queue("mails", dead_letter_queue="dead")
     BoundQueue("mails").send("mail")
     failing.send("order")
@@ -215,14 +201,14 @@ def test_redrive_names_a_source_that_is_gone_after_the_rest(
     assert dead.metrics().length == 1
 
 
-def test_what_a_redrive_cannot_do_is_refused(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_what_a_redrive_cannot_do_is_refused(failing, dead):
     with pytest.raises(InvalidArgument, match="to itself"):
         dead.redrive(to="dead")
     with pytest.raises(InvalidArgument, match="rate"):
         dead.redrive(rate=0)
 
 
-def test_dead_letter_queues_cannot_form_a_loop(failing: BoundQueue, dead: BoundQueue) -> None:
+def test_dead_letter_queues_cannot_form_a_loop(failing, dead):
     queue = Queue.objects.get(name="dead")
     queue.dead_letter_queue = Queue.objects.get(name="orders")
 
@@ -234,7 +220,7 @@ def test_dead_letter_queues_cannot_form_a_loop(failing: BoundQueue, dead: BoundQ
         queue.save()
 
 
-def test_replay_sends_archived_messages_as_new_ones(orders: BoundQueue) -> None:
+def test_replay_sends_archived_messages_as_new_ones(orders):
     ids = orders.send_batch([1, 2], headers={"h": 1}, group="g", priority=3)
     while messages := orders.read():
         orders.archive(messages)
@@ -250,9 +236,7 @@ def test_replay_sends_archived_messages_as_new_ones(orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("rate", [None, 1000])
-def test_replay_finds_the_few_that_are_asked_for_among_many(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, rate: float | None
-) -> None:
+def test_replay_finds_the_few_that_are_asked_for_among_many(orders, monkeypatch, rate):
     monkeypatch.setattr("django_pgqueue.engine.redrive.redriving.BATCH", 3)
     objects.create_queue("audit")
     ids = orders.send_batch([{"n": n, "odd": n % 2} for n in range(20)])
@@ -268,7 +252,7 @@ def test_replay_finds_the_few_that_are_asked_for_among_many(
     assert orders.replay(rate=rate) == 20
 
 
-def test_replay_takes_some_and_sends_them_elsewhere(orders: BoundQueue) -> None:
+def test_replay_takes_some_and_sends_them_elsewhere(orders):
     objects.create_queue("audit")
     ids = orders.send_batch([{"n": n} for n in range(4)])
     messages = orders.read(qty=4)

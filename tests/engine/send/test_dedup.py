@@ -10,12 +10,12 @@ import pytest
 from django.db import transaction
 
 from django_pgqueue.models import BoundQueue, Message
-from tests.actors import Actor, begin, call, commit, rollback
+from tests.actors import begin, call, commit, rollback
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 
-def test_the_second_send_returns_the_first_id_and_adds_nothing(orders: BoundQueue) -> None:
+def test_the_second_send_returns_the_first_id_and_adds_nothing(orders):
     first = orders.send("one", dedup_key="k")
 
     assert orders.send("two", dedup_key="k", group="g", delay=5) == first
@@ -23,7 +23,7 @@ def test_the_second_send_returns_the_first_id_and_adds_nothing(orders: BoundQueu
     assert (message.id, message.body) == (first, "one")
 
 
-def test_a_key_counts_even_when_its_message_is_done(orders: BoundQueue) -> None:
+def test_a_key_counts_even_when_its_message_is_done(orders):
     first = orders.send("one", dedup_key="k")
     orders.archive(orders.read())
 
@@ -31,7 +31,7 @@ def test_a_key_counts_even_when_its_message_is_done(orders: BoundQueue) -> None:
     assert orders.read() == []
 
 
-def test_other_keys_other_queues_and_no_key_are_free(orders: BoundQueue) -> None:
+def test_other_keys_other_queues_and_no_key_are_free(orders):
     Message.objects.create_queue("mails")
 
     ids = {
@@ -45,7 +45,7 @@ def test_other_keys_other_queues_and_no_key_are_free(orders: BoundQueue) -> None
     assert len(ids) == 5
 
 
-def test_a_key_is_free_again_after_the_window(db: None, sql: Sql) -> None:
+def test_a_key_is_free_again_after_the_window(db, sql):
     Message.objects.create_queue("orders", dedup_window=dt.timedelta(hours=1))
     orders = BoundQueue("orders")
     first = orders.send("one", dedup_key="k")
@@ -60,7 +60,7 @@ def test_a_key_is_free_again_after_the_window(db: None, sql: Sql) -> None:
     assert [message.body for message in orders.read(qty=10)] == ["one", "three"]
 
 
-def test_keys_that_ran_out_are_swept_by_later_sends(orders: BoundQueue, sql: Sql) -> None:
+def test_keys_that_ran_out_are_swept_by_later_sends(orders, sql):
     for number in range(4):
         orders.send(number, dedup_key=f"old {number}")
     sql("UPDATE pgqueue_dedup SET until = statement_timestamp()")
@@ -71,7 +71,7 @@ def test_keys_that_ran_out_are_swept_by_later_sends(orders: BoundQueue, sql: Sql
     assert sql("SELECT count(*) FROM pgqueue_dedup") == [(2,)]
 
 
-def test_a_key_that_is_held_is_not_written_again(orders: BoundQueue, sql: Sql) -> None:
+def test_a_key_that_is_held_is_not_written_again(orders, sql):
     row = "SELECT ctid::text, xmin::text, xmax::text FROM pgqueue_dedup"
     ids = orders.send_batch([1, 2], dedup_key=["a", "b"])
     rows = sql(row)
@@ -83,7 +83,7 @@ def test_a_key_that_is_held_is_not_written_again(orders: BoundQueue, sql: Sql) -
     assert sql(row) == rows
 
 
-def test_duplicates_leave_no_dead_rows(committed_orders: BoundQueue, sql: Sql) -> None:
+def test_duplicates_leave_no_dead_rows(committed_orders, sql):
     keys = [str(number) for number in range(1000)]
     committed_orders.send_batch(keys, dedup_key=keys)
     pages = "SELECT pg_relation_size('pgqueue_dedup')"
@@ -97,9 +97,7 @@ def test_duplicates_leave_no_dead_rows(committed_orders: BoundQueue, sql: Sql) -
 
 
 @pytest.mark.parametrize("count", [4, 700])
-def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(
-    orders: BoundQueue, count: int
-) -> None:
+def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(orders, count):
     known = orders.send("known", dedup_key="k1")
     keys = [None, "k1", "k2", "k2", *(f"x{n}" for n in range(count - 4))]
 
@@ -113,7 +111,7 @@ def test_a_batch_adds_what_is_new_and_tells_the_ids_of_the_rest(
     assert orders.send_batch(list(range(count)), dedup_key=keys)[1:] == ids[1:]
 
 
-def test_a_rolled_back_send_frees_its_key(orders: BoundQueue) -> None:
+def test_a_rolled_back_send_frees_its_key(orders):
     with transaction.atomic():
         first = orders.send("one", dedup_key="k")
         transaction.set_rollback(True)
@@ -125,13 +123,13 @@ def test_a_rolled_back_send_frees_its_key(orders: BoundQueue) -> None:
 @pytest.mark.parametrize(("end", "bodies"), [(commit, ["one"]), (rollback, ["two"])])
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_send_at_the_same_time_waits_for_the_first(
-    committed_orders: BoundQueue,
-    actors: Callable[[int], list[Actor]],
-    end: Callable[[], None],
-    bodies: list[str],
-    batch: bool,
-    sql: Sql,
-) -> None:
+    committed_orders,
+    actors,
+    end,
+    bodies,
+    batch,
+    sql,
+):
     first, second = actors(2)
     first.do(begin)
     first_id = first.do(call, "send", "orders", "one", dedup_key="k")

@@ -57,7 +57,7 @@ def states(queue: BoundQueue) -> dict[int, str]:
         10**40,
     ],
 )
-def test_a_body_comes_back_as_it_was_sent(orders: BoundQueue, body: Any) -> None:
+def test_a_body_comes_back_as_it_was_sent(orders, body):
     orders.send(body, headers={"the same": body})
     orders.send_batch([body, body], headers=[{"the same": body}, None])
 
@@ -68,9 +68,7 @@ def test_a_body_comes_back_as_it_was_sent(orders: BoundQueue, body: Any) -> None
     assert type(one.body) is type(body)
 
 
-def test_a_few_very_large_bodies_are_sent_as_well(
-    orders: BoundQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_very_large_bodies_are_sent_as_well(orders, monkeypatch):
     monkeypatch.setattr(sending_module, "_LONGEST_ARRAY", 1000)
     bodies = [{"n": n, "text": "x" * 900} for n in range(3)]
 
@@ -82,7 +80,7 @@ def test_a_few_very_large_bodies_are_sent_as_well(
 
 
 @pytest.mark.parametrize("count", [1, 499, 500, 1200])
-def test_a_batch_keeps_its_order_whichever_way_it_goes(orders: BoundQueue, count: int) -> None:
+def test_a_batch_keeps_its_order_whichever_way_it_goes(orders, count):
     sent = [{"n": n, "text": "a\tb\n\\x\\N \u20ac\r"} for n in range(count)]
 
     ids = orders.send_batch(sent, headers=[{"n": n} for n in range(count)], group="g", priority=3)
@@ -95,7 +93,7 @@ def test_a_batch_keeps_its_order_whichever_way_it_goes(orders: BoundQueue, count
     assert {(message.group, message.priority) for message in messages} == {("g", 3)}
 
 
-def test_what_django_writes_as_json_is_sent_as_text(orders: BoundQueue) -> None:
+def test_what_django_writes_as_json_is_sent_as_text(orders):
     moment = dt.datetime(2026, 11, 21, 12, 30, tzinfo=dt.timezone.utc)
     key = uuid.UUID(int=7)
 
@@ -120,7 +118,7 @@ def test_what_django_writes_as_json_is_sent_as_text(orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 600])
-def test_none_is_stored_as_sql_null_and_read_as_none(orders: BoundQueue, count: int) -> None:
+def test_none_is_stored_as_sql_null_and_read_as_none(orders, count):
     if count == 1:
         orders.send(None, headers=None)
     else:
@@ -131,14 +129,14 @@ def test_none_is_stored_as_sql_null_and_read_as_none(orders: BoundQueue, count: 
     assert [m.body for m in orders.read(qty=None)] == [None] * count
 
 
-def test_json_null_inside_a_body_stays_where_it_is(orders: BoundQueue) -> None:
+def test_json_null_inside_a_body_stays_where_it_is(orders):
     orders.send({"a": None})
     orders.send([None])
 
     assert bodies(orders) == [{"a": None}, [None]]
 
 
-def test_a_json_null_body_sent_by_sql_is_read_as_none(orders: BoundQueue) -> None:
+def test_a_json_null_body_sent_by_sql_is_read_as_none(orders):
     queue_id = Message.objects.resolve("orders").pk
     run_sql("INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, 'null')", [queue_id])
 
@@ -148,8 +146,8 @@ def test_a_json_null_body_sent_by_sql_is_read_as_none(orders: BoundQueue) -> Non
 
 
 def test_jsonb_normalises_key_order_duplicate_keys_and_spellings_of_numbers(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     queue_id = Message.objects.resolve("orders").pk
     run_sql(
         "INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, %s)",
@@ -164,7 +162,7 @@ def test_jsonb_normalises_key_order_duplicate_keys_and_spellings_of_numbers(
 # Options
 
 
-def test_a_higher_priority_is_read_first_and_then_the_lower_id(orders: BoundQueue) -> None:
+def test_a_higher_priority_is_read_first_and_then_the_lower_id(orders):
     low = orders.send("low", priority=-100)
     one, two = orders.send_batch(["one", "two"])
     high = orders.send("high", priority=100)
@@ -174,7 +172,7 @@ def test_a_higher_priority_is_read_first_and_then_the_lower_id(orders: BoundQueu
 
 @pytest.mark.parametrize("delay", [60, 60.5, dt.timedelta(minutes=1)])
 @pytest.mark.parametrize("count", [1, 2, 500])
-def test_a_delayed_message_waits_for_its_time(orders: BoundQueue, delay: Any, count: int) -> None:
+def test_a_delayed_message_waits_for_its_time(orders, delay, count):
     if count == 1:
         ids = [orders.send("later", delay=delay)]
     else:
@@ -187,7 +185,7 @@ def test_a_delayed_message_waits_for_its_time(orders: BoundQueue, delay: Any, co
 
 
 @pytest.mark.parametrize("count", [1, 2, 500])
-def test_a_delay_until_an_aware_moment_is_that_moment(orders: BoundQueue, count: int) -> None:
+def test_a_delay_until_an_aware_moment_is_that_moment(orders, count):
     moment = dt.datetime(2099, 1, 2, 3, 4, 5, 678, tzinfo=dt.timezone(dt.timedelta(hours=5)))
 
     if count == 1:
@@ -201,7 +199,7 @@ def test_a_delay_until_an_aware_moment_is_that_moment(orders: BoundQueue, count:
 
 @pytest.mark.parametrize("delay", [0, None, -5, dt.timedelta(days=-1), 0.0])
 @pytest.mark.parametrize("count", [1, 2, 500])
-def test_a_zero_or_negative_delay_is_no_delay(orders: BoundQueue, delay: Any, count: int) -> None:
+def test_a_zero_or_negative_delay_is_no_delay(orders, delay, count):
     if count == 1:
         ids = [orders.send("now", delay=delay)]
     else:
@@ -211,15 +209,15 @@ def test_a_zero_or_negative_delay_is_no_delay(orders: BoundQueue, delay: Any, co
     assert [message.id for message in orders.read(qty=None)] == ids
 
 
-def test_a_delay_until_a_moment_in_the_past_is_no_delay(orders: BoundQueue) -> None:
+def test_a_delay_until_a_moment_in_the_past_is_no_delay(orders):
     pk = orders.send("now", delay=timezone.now() - dt.timedelta(days=1))
 
     assert [message.id for message in orders.read()] == [pk]
 
 
 def test_a_delay_counts_from_the_statement_and_not_from_the_transactions_start(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     run_sql("SELECT pg_sleep(0.3)")
     [(started,)] = run_sql("SELECT now()")
 
@@ -229,7 +227,7 @@ def test_a_delay_counts_from_the_statement_and_not_from_the_transactions_start(
     assert vt - started > dt.timedelta(seconds=60.25)
 
 
-def test_headers_and_group_may_be_one_for_all_or_one_for_each(orders: BoundQueue) -> None:
+def test_headers_and_group_may_be_one_for_all_or_one_for_each(orders):
     orders.send_batch([1, 2], headers={"h": 1}, group="g")
     orders.send_batch([3, 4], headers=[{"h": 3}, None], group=["x", None])
 
@@ -254,9 +252,7 @@ def test_headers_and_group_may_be_one_for_all_or_one_for_each(orders: BoundQueue
     ],
     ids=lambda given: " ".join(given) or "nothing",
 )
-def test_what_is_said_of_a_message_is_stored_and_nothing_else(
-    orders: BoundQueue, count: int, given: dict[str, Any]
-) -> None:
+def test_what_is_said_of_a_message_is_stored_and_nothing_else(orders, count, given):
     if count == 1:
         orders.send("body", **given)
     else:
@@ -274,14 +270,14 @@ def test_what_is_said_of_a_message_is_stored_and_nothing_else(
     assert len(rows) == count
 
 
-def test_bodies_may_come_from_any_iterable(orders: BoundQueue) -> None:
+def test_bodies_may_come_from_any_iterable(orders):
     ids = orders.send_batch(number for number in range(3))
 
     assert len(ids) == 3
     assert bodies(orders) == [0, 1, 2]
 
 
-def test_ids_are_one_sequence_for_all_queues(orders: BoundQueue) -> None:
+def test_ids_are_one_sequence_for_all_queues(orders):
     other = QueueFactory()
 
     first = orders.send(1)
@@ -294,7 +290,7 @@ def test_ids_are_one_sequence_for_all_queues(orders: BoundQueue) -> None:
 # The transaction
 
 
-def test_a_rolled_back_send_leaves_a_gap_in_the_ids(orders: BoundQueue) -> None:
+def test_a_rolled_back_send_leaves_a_gap_in_the_ids(orders):
     first = orders.send(1)
     with transaction.atomic():
         lost = orders.send(2)
@@ -306,7 +302,7 @@ def test_a_rolled_back_send_leaves_a_gap_in_the_ids(orders: BoundQueue) -> None:
     assert [message.id for message in orders.read(qty=9)] == [first, third]
 
 
-def test_a_failing_batch_sends_nothing(orders: BoundQueue) -> None:
+def test_a_failing_batch_sends_nothing(orders):
     for count in (2, 500):
         with pytest.raises(InvalidArgument):
             orders.send_batch([1] * (count - 1) + [float("nan")])
@@ -315,8 +311,8 @@ def test_a_failing_batch_sends_nothing(orders: BoundQueue) -> None:
 
 
 def test_a_body_that_ends_the_copying_takes_back_what_was_copied(
-    committed_orders: BoundQueue,
-) -> None:
+    committed_orders,
+):
     bodies = [*range(1_000), object(), *range(1_000)]
 
     with pytest.raises(InvalidMessage, match="object is not JSON serializable"):
@@ -339,9 +335,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.mark.parametrize(
     "names", [(), *((name,) for name in OPTIONS), tuple(OPTIONS)], ids=lambda names: "+".join(names)
 )
-def test_copied_messages_have_the_columns_that_were_given(
-    orders: BoundQueue, pgqueue: Callable[..., None], names: tuple[str, ...]
-) -> None:
+def test_copied_messages_have_the_columns_that_were_given(orders, pgqueue, names):
     bodies = [{"n": 1}, None, ["tab\t", "\\N"]]
     options = {name: OPTIONS[name] for name in names}
     fields = ("body", "headers", "group_key", "dedup_key", "priority", "scheduled_at")
@@ -364,9 +358,7 @@ def test_copied_messages_have_the_columns_that_were_given(
 
 
 @pytest.mark.parametrize("count", [1, 2, 500])
-def test_sending_to_an_unknown_queue_says_so_and_leaves_the_transaction_usable(
-    orders: BoundQueue, count: int
-) -> None:
+def test_sending_to_an_unknown_queue_says_so_and_leaves_the_transaction_usable(orders, count):
     objects = Message.objects
     send, body = (objects.send, 1) if count == 1 else (objects.send_batch, [1] * count)
 
@@ -381,7 +373,7 @@ def test_sending_to_an_unknown_queue_says_so_and_leaves_the_transaction_usable(
 # Other ways to send
 
 
-def test_saving_a_message_by_the_orm_is_a_send(orders: BoundQueue) -> None:
+def test_saving_a_message_by_the_orm_is_a_send(orders):
     queue = Message.objects.resolve("orders")
 
     message = Message.objects.create(queue=queue, body={"by": "create"}, headers={"h": 1})
@@ -393,7 +385,7 @@ def test_saving_a_message_by_the_orm_is_a_send(orders: BoundQueue) -> None:
     assert (read.id, read.body, read.headers) == (message.pk, {"by": "create"}, {"h": 1})
 
 
-def test_bulk_create_is_a_send_also_to_several_queues_at_once(orders: BoundQueue) -> None:
+def test_bulk_create_is_a_send_also_to_several_queues_at_once(orders):
     queue = Message.objects.resolve("orders")
     others = [QueueFactory(), QueueFactory(unlogged=True)]
     soon = timezone.now() + dt.timedelta(hours=1)
@@ -412,7 +404,7 @@ def test_bulk_create_is_a_send_also_to_several_queues_at_once(orders: BoundQueue
         assert Message.objects.metrics(target).delayed == 1
 
 
-def test_factories_send(orders: BoundQueue) -> None:
+def test_factories_send(orders):
     messages = MessageFactory.sent(3, queue=Message.objects.resolve("orders"))
 
     assert [m.id for m in orders.read(qty=5)] == [m.pk for m in messages]
@@ -424,9 +416,7 @@ KINDS = [{}, {"unlogged": True}, {"partition_interval": dt.timedelta(days=1)}]
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("table", TABLES)
-def test_an_insert_of_queue_id_and_body_alone_is_a_send(
-    db: None, table: str, kind: dict[str, Any]
-) -> None:
+def test_an_insert_of_queue_id_and_body_alone_is_a_send(db, table, kind):
     queue = QueueFactory(**kind)
     table = table.format(id=queue.pk)
 
@@ -441,9 +431,7 @@ def test_an_insert_of_queue_id_and_body_alone_is_a_send(
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("table", TABLES)
-def test_a_copy_of_queue_id_and_body_alone_is_a_send(
-    db: None, table: str, kind: dict[str, Any]
-) -> None:
+def test_a_copy_of_queue_id_and_body_alone_is_a_send(db, table, kind):
     queue = QueueFactory(**kind)
     table = table.format(id=queue.pk)
 
@@ -457,7 +445,7 @@ def test_a_copy_of_queue_id_and_body_alone_is_a_send(
     assert [m.body for m in Message.objects.read(queue, qty=5)] == [0, 1, 2]
 
 
-def test_one_statement_may_send_to_several_queues_some_of_it_delayed(db: None) -> None:
+def test_one_statement_may_send_to_several_queues_some_of_it_delayed(db):
     queues = [QueueFactory(), QueueFactory(unlogged=True), QueueFactory()]
 
     run_sql(
@@ -472,7 +460,7 @@ def test_one_statement_may_send_to_several_queues_some_of_it_delayed(db: None) -
         assert Message.objects.metrics(queue).delayed == 1
 
 
-def test_an_insert_into_the_parent_puts_each_message_in_one_place_only(orders: BoundQueue) -> None:
+def test_an_insert_into_the_parent_puts_each_message_in_one_place_only(orders):
     queue_id = Message.objects.resolve("orders").pk
 
     for table in TABLES:
@@ -487,7 +475,7 @@ def test_an_insert_into_the_parent_puts_each_message_in_one_place_only(orders: B
     assert ArchivedMessage.objects.count() == 0
 
 
-def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db: None) -> None:
+def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db):
     queue = QueueFactory(partition_interval=dt.timedelta(days=1))
     [(leaf,)] = run_sql(
         "INSERT INTO pgqueue_message (queue_id, body) VALUES (%s, '1') "
@@ -503,7 +491,7 @@ def test_an_insert_into_the_leaf_of_a_time_span_is_a_send_too(db: None) -> None:
 # A session's cached plans
 
 
-def test_a_session_keeps_two_plans_for_each_queue_that_it_sends_to(db: None) -> None:
+def test_a_session_keeps_two_plans_for_each_queue_that_it_sends_to(db):
     """Every DDL statement, in any session, makes a session check all its plans."""
 
     def plans_after_a_send(name: str) -> int:

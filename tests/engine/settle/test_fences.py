@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import queue
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.models import BoundQueue, Message
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,8 +32,8 @@ def settled_by(orders: BoundQueue, operation: str, message: Message) -> list[int
     "operation", ["archive", "delete", "set_vt", "complete", "retry", "release", "fail"]
 )
 def test_a_receipt_from_before_a_release_is_not_good_for_the_next_delivery(
-    committed_orders: BoundQueue, operation: str
-) -> None:
+    committed_orders, operation
+):
     committed_orders.send(1)
     first = again(committed_orders)
     committed_orders.release([first.receipt])
@@ -46,8 +46,8 @@ def test_a_receipt_from_before_a_release_is_not_good_for_the_next_delivery(
 
 
 def test_a_receipt_from_before_a_redrive_is_not_good_for_the_next_delivery(
-    committed: None,
-) -> None:
+    committed,
+):
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = queue("orders")
@@ -64,10 +64,10 @@ def test_a_receipt_from_before_a_redrive_is_not_good_for_the_next_delivery(
 
 @pytest.mark.parametrize("part", [20, 15, 1], ids=["whole", "part", "one"])
 def test_receipts_of_a_batch_from_before_a_redrive_are_not_good_for_the_next_batch(
-    committed: None, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
+    committed, monkeypatch, part
+):
     # Batches are then leased with the shorter statement, as one row each.
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
     Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue="dead")
     orders = queue("orders")
@@ -88,7 +88,7 @@ def test_receipts_of_a_batch_from_before_a_redrive_are_not_good_for_the_next_bat
     assert len(orders.archive(second)) == 20
 
 
-def test_a_retry_that_is_said_twice_counts_one_attempt(committed_orders: BoundQueue) -> None:
+def test_a_retry_that_is_said_twice_counts_one_attempt(committed_orders):
     committed_orders.send(1)
     receipt = again(committed_orders).receipt
 
@@ -99,7 +99,7 @@ def test_a_retry_that_is_said_twice_counts_one_attempt(committed_orders: BoundQu
     assert again(committed_orders).attempts == 1
 
 
-def test_a_release_that_is_said_twice_uncounts_one_delivery(committed_orders: BoundQueue) -> None:
+def test_a_release_that_is_said_twice_uncounts_one_delivery(committed_orders):
     committed_orders.send(1)
     committed_orders.set_vt(again(committed_orders), 0)
     receipt = again(committed_orders).receipt
@@ -111,7 +111,7 @@ def test_a_release_that_is_said_twice_uncounts_one_delivery(committed_orders: Bo
     assert again(committed_orders).read_ct == 2
 
 
-def test_a_message_that_was_given_back_counts_no_delivery(committed_orders: BoundQueue) -> None:
+def test_a_message_that_was_given_back_counts_no_delivery(committed_orders):
     committed_orders.send(1)
     committed_orders.release([again(committed_orders).receipt])
 

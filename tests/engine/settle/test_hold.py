@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from django_pgqueue.engine.groups.heads import set_back
 from django_pgqueue.engine.settle.settling import hold
-from django_pgqueue.models import BoundQueue, Message
+from django_pgqueue.models import Message
 from django_pgqueue.types import Receipt, Settled
 from tests.conftest import run_sql
 from tests.engine.plans.plans import watched
@@ -28,7 +28,7 @@ def lapse() -> None:
     set_back(Message.objects.resolve("orders").opened)
 
 
-def test_deliveries_are_leased_again_and_counted(committed_orders: BoundQueue) -> None:
+def test_deliveries_are_leased_again_and_counted(committed_orders):
     committed_orders.send_batch([1, 2])
     messages = committed_orders.read(qty=2, vt=0)
 
@@ -41,8 +41,8 @@ def test_deliveries_are_leased_again_and_counted(committed_orders: BoundQueue) -
 
 
 def test_followers_are_taken_back_but_for_the_group_whose_head_others_had(
-    committed_orders: BoundQueue,
-) -> None:
+    committed_orders,
+):
     groups = ["a", "b", "c"] * 3
     committed_orders.send_batch(list(range(9)), group=groups)
     messages = committed_orders.read_grouped(qty=9, vt=60)
@@ -63,7 +63,7 @@ def test_followers_are_taken_back_but_for_the_group_whose_head_others_had(
     assert [message.group for message in left] == [other.group] * 2
 
 
-def test_holding_a_batch_costs_its_messages(committed_orders: BoundQueue) -> None:
+def test_holding_a_batch_costs_its_messages(committed_orders):
     run_sql("ANALYZE pgqueue_waiting, pgqueue_group, pgqueue_deferred")
     committed_orders.send_batch([0] * 20_000, group=[f"g{n % 5000}" for n in range(20_000)])
     committed_orders.read_grouped_rr(qty=5_000, vt=600)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message, Queue
 from django_pgqueue.types import Receipt, Settled
 from tests.conftest import run_sql
@@ -106,9 +106,7 @@ BETWEEN = [
 
 @each_operation
 @pytest.mark.parametrize("between", BETWEEN, ids=lambda each: each.__name__)
-def test_a_receipt_is_never_good_for_a_later_delivery(
-    orders: BoundQueue, between: Callable[[BoundQueue, Message], None], operation: str
-) -> None:
+def test_a_receipt_is_never_good_for_a_later_delivery(orders, between, operation):
     orders.send(1)
     [old] = orders.read()
     between(orders, old)
@@ -125,9 +123,7 @@ def test_a_receipt_is_never_good_for_a_later_delivery(
 
 
 @each_operation
-def test_reads_that_hold_nothing_are_deliveries_of_their_own(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_reads_that_hold_nothing_are_deliveries_of_their_own(orders, operation):
     orders.send(1)
     receipts = [orders.read(vt=0)[0].receipt for _ in range(5)]
 
@@ -137,9 +133,7 @@ def test_reads_that_hold_nothing_are_deliveries_of_their_own(
 
 
 @each_operation
-def test_a_receipt_is_not_good_for_the_replay_of_its_message(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_a_receipt_is_not_good_for_the_replay_of_its_message(orders, operation):
     orders.send(1)
     [old] = orders.read()
     orders.archive(old)
@@ -158,15 +152,15 @@ def test_a_receipt_is_not_good_for_the_replay_of_its_message(
 @each_operation
 @pytest.mark.parametrize("count", [2, QTY - 2, QTY], ids=["few", "most", "all"])
 def test_receipts_of_a_batch_are_not_good_when_the_same_messages_are_leased_together_again(
-    committed: None, monkeypatch: pytest.MonkeyPatch, operation: str, count: int
-) -> None:
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    committed, monkeypatch, operation, count
+):
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
     dead = Message.objects.create_queue("dead")
     Message.objects.create_queue("orders", dead_letter_queue=dead)
     orders = BoundQueue("orders")
 
     def read_batch() -> list[Message]:
-        claims.claim_on(Message.objects.resolve("orders").opened)._bounds = claims._START
+        positions.position_in(Message.objects.resolve("orders").opened)._bounds = positions._START
         found = orders.read(qty=QTY, vt=3600)
         assert run_sql("SELECT ids FROM pgqueue_lease") == [([m.id for m in found],)]
         return found
@@ -193,9 +187,7 @@ def test_receipts_of_a_batch_are_not_good_when_the_same_messages_are_leased_toge
 
 @pytest.mark.parametrize("operation", ["archive", "complete", "retry", "release", "fail"])
 @pytest.mark.parametrize("dead_letters", [True, False])
-def test_a_repeated_operation_changes_nothing(
-    orders: BoundQueue, operation: str, dead_letters: bool
-) -> None:
+def test_a_repeated_operation_changes_nothing(orders, operation, dead_letters):
     if not dead_letters:
         Queue.objects.filter(name="orders").update(dead_letter_queue=None)
         Queue.objects.forget_all()
@@ -211,9 +203,7 @@ def test_a_repeated_operation_changes_nothing(
 
 
 @pytest.mark.parametrize("operation", ["retry", "release"])
-def test_a_repeated_operation_does_not_touch_the_next_reader(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_a_repeated_operation_does_not_touch_the_next_reader(orders, operation):
     orders.send(1)
     [message] = orders.read()
     BoundQueue("orders").retry({message.receipt: 0})
@@ -225,7 +215,7 @@ def test_a_repeated_operation_does_not_touch_the_next_reader(
     assert LiveMessage.objects.get().attempts == again.attempts == 1
 
 
-def test_attempts_are_counted_once_for_each_delivery(orders: BoundQueue) -> None:
+def test_attempts_are_counted_once_for_each_delivery(orders):
     orders.send(1)
     for _ in range(3):
         [message] = orders.read()
@@ -240,8 +230,8 @@ def test_attempts_are_counted_once_for_each_delivery(orders: BoundQueue) -> None
 
 
 def test_a_dead_letter_of_another_delivery_is_not_the_one_that_was_asked_for(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     orders.send(1)
     [old] = orders.read(vt=0)
     [new] = orders.read()
@@ -266,8 +256,8 @@ def group(orders: BoundQueue) -> list[Message]:
 
 @each_operation
 def test_a_late_reader_of_a_follower_is_refused_while_its_head_is_in_flight_again(
-    orders: BoundQueue, group: list[Message], operation: str
-) -> None:
+    orders, group, operation
+):
     run_sql(
         "UPDATE pgqueue_deferred SET vt = statement_timestamp() - interval '1 second'"
         " WHERE id = %s",
@@ -285,17 +275,15 @@ def test_a_late_reader_of_a_follower_is_refused_while_its_head_is_in_flight_agai
 
 @each_operation
 def test_a_reader_of_a_follower_may_settle_it_while_the_heads_delivery_is_good(
-    orders: BoundQueue, group: list[Message], operation: str
-) -> None:
+    orders, group, operation
+):
     run_out()
 
     assert OPERATIONS[operation]("orders", [group[2].receipt]) == [group[2].id]
 
 
 @pytest.mark.parametrize("operation", ["archive", "complete", "delete", "fail"])
-def test_a_reader_of_a_group_settles_one_after_the_other(
-    orders: BoundQueue, group: list[Message], operation: str
-) -> None:
+def test_a_reader_of_a_group_settles_one_after_the_other(orders, group, operation):
     for message in group:
         assert OPERATIONS[operation]("orders", [message.receipt]) == [message.id]
 
@@ -305,7 +293,7 @@ def test_a_reader_of_a_group_settles_one_after_the_other(
 # Errors and results
 
 
-def test_the_last_error_is_archived_when_deliveries_run_out(db: None) -> None:
+def test_the_last_error_is_archived_when_deliveries_run_out(db):
     Message.objects.create_queue("orders", max_deliveries=2)
     orders = BoundQueue("orders")
     orders.send(1)
@@ -320,8 +308,8 @@ def test_the_last_error_is_archived_when_deliveries_run_out(db: None) -> None:
 
 
 def test_a_retry_without_an_error_keeps_the_last_one_for_the_dead_letter(
-    orders: BoundQueue,
-) -> None:
+    orders,
+):
     Queue.objects.filter(name="orders").update(max_deliveries=2)
     Queue.objects.forget_all()
     orders.send(1)
@@ -336,7 +324,7 @@ def test_a_retry_without_an_error_keeps_the_last_one_for_the_dead_letter(
     assert letter.headers["x-dead-letter"]["error"].endswith("the last error: no customer")
 
 
-def test_results_are_archived_each_with_its_message(orders: BoundQueue) -> None:
+def test_results_are_archived_each_with_its_message(orders):
     orders.send_batch(range(4))
     messages = orders.read(qty=4)
     results = {messages[2].receipt: {"n": 2}, messages[0].receipt: "zero"}

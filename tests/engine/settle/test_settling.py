@@ -48,7 +48,7 @@ def read_again(queue: BoundQueue) -> tuple[Message, Message]:
 # By receipt
 
 
-def test_archive_moves_the_outcome_and_leaves_the_body_where_it_is(orders: BoundQueue) -> None:
+def test_archive_moves_the_outcome_and_leaves_the_body_where_it_is(orders):
     pk = orders.send({"order": 7}, headers={"h": 1})
     orders.read(vt=0)
     [message] = orders.read()
@@ -66,7 +66,7 @@ def test_archive_moves_the_outcome_and_leaves_the_body_where_it_is(orders: Bound
     assert not LiveMessage.objects.exists()
 
 
-def test_delete_leaves_nothing(orders: BoundQueue) -> None:
+def test_delete_leaves_nothing(orders):
     pk = orders.send(1)
     [message] = orders.read()
 
@@ -75,7 +75,7 @@ def test_delete_leaves_nothing(orders: BoundQueue) -> None:
     assert everything() == ([], [], [])
 
 
-def test_a_message_that_was_read_stands_for_its_receipt(orders: BoundQueue) -> None:
+def test_a_message_that_was_read_stands_for_its_receipt(orders):
     old, new = read_again(orders)
 
     assert orders.archive(old) == []
@@ -85,8 +85,8 @@ def test_a_message_that_was_read_stands_for_its_receipt(orders: BoundQueue) -> N
 
 @each_operation
 def test_the_receipt_of_an_earlier_delivery_changes_nothing_and_is_reported_as_lost(
-    orders: BoundQueue, operation: str
-) -> None:
+    orders, operation
+):
     old, new = read_again(orders)
     before = everything()
 
@@ -98,9 +98,7 @@ def test_the_receipt_of_an_earlier_delivery_changes_nothing_and_is_reported_as_l
 
 
 @each_operation
-def test_a_receipt_still_counts_after_the_lease_ran_out_if_it_was_not_read_since(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_a_receipt_still_counts_after_the_lease_ran_out_if_it_was_not_read_since(orders, operation):
     orders.send(1)
     [message] = orders.read(vt=0)
 
@@ -110,7 +108,7 @@ def test_a_receipt_still_counts_after_the_lease_ran_out_if_it_was_not_read_since
 
 
 @each_operation
-def test_a_receipt_of_a_message_that_is_gone_is_lost(orders: BoundQueue, operation: str) -> None:
+def test_a_receipt_of_a_message_that_is_gone_is_lost(orders, operation):
     orders.send(1)
     [message] = orders.read()
     orders.archive(message)
@@ -123,7 +121,7 @@ def test_a_receipt_of_a_message_that_is_gone_is_lost(orders: BoundQueue, operati
 
 
 @each_operation
-def test_a_receipt_says_what_was_done_and_what_was_not(orders: BoundQueue, operation: str) -> None:
+def test_a_receipt_says_what_was_done_and_what_was_not(orders, operation):
     sent = orders.send_batch(range(4))
     messages = orders.read(qty=4)
     orders.delete(sent[1])
@@ -136,9 +134,7 @@ def test_a_receipt_says_what_was_done_and_what_was_not(orders: BoundQueue, opera
 
 
 @each_operation
-def test_receipts_of_first_and_of_later_deliveries_go_together(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_receipts_of_first_and_of_later_deliveries_go_together(orders, operation):
     sent = orders.send_batch(range(3))
     [stale, *_] = [message.receipt for message in orders.read(qty=2, vt=0)]
     twice = [message.receipt for message in orders.read(qty=2)]
@@ -152,7 +148,7 @@ def test_receipts_of_first_and_of_later_deliveries_go_together(
 
 
 @each_operation
-def test_a_receipt_works_in_its_own_queue_only(orders: BoundQueue, operation: str) -> None:
+def test_a_receipt_works_in_its_own_queue_only(orders, operation):
     other = QueueFactory()
     Message.objects.send(other, 1)
     [message] = Message.objects.read(other)
@@ -171,9 +167,7 @@ def test_a_receipt_works_in_its_own_queue_only(orders: BoundQueue, operation: st
 
 @each_operation
 @pytest.mark.parametrize("place", ["unread", "delayed", "in flight", "due again"])
-def test_a_bare_id_acts_on_a_live_message_wherever_it_stands(
-    orders: BoundQueue, operation: str, place: str
-) -> None:
+def test_a_bare_id_acts_on_a_live_message_wherever_it_stands(orders, operation, place):
     pk = orders.send({"order": 7}, priority=5, delay=60 if place == "delayed" else 0)
     if place in ("in flight", "due again"):
         orders.read(vt=60 if place == "in flight" else 0)
@@ -191,7 +185,7 @@ def test_a_bare_id_acts_on_a_live_message_wherever_it_stands(
         )
 
 
-def test_archiving_by_id_keeps_the_count_of_deliveries_that_were_made(orders: BoundQueue) -> None:
+def test_archiving_by_id_keeps_the_count_of_deliveries_that_were_made(orders):
     unread, read = orders.send("unread"), orders.send("read", priority=1)
     orders.read()
 
@@ -202,9 +196,7 @@ def test_archiving_by_id_keeps_the_count_of_deliveries_that_were_made(orders: Bo
 
 
 @each_operation
-def test_a_bare_id_of_no_live_message_is_lost_and_no_error(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_a_bare_id_of_no_live_message_is_lost_and_no_error(orders, operation):
     archived = orders.send(1)
     orders.archive(archived)
     before = everything()
@@ -216,14 +208,14 @@ def test_a_bare_id_of_no_live_message_is_lost_and_no_error(
 
 
 @each_operation
-def test_duplicates_collapse(orders: BoundQueue, operation: str) -> None:
+def test_duplicates_collapse(orders, operation):
     one, two = orders.send_batch([1, 2])
 
     assert settle(orders, operation, [two, one, two, one]) == [one, two]
 
 
 @each_operation
-def test_duplicate_receipts_collapse(orders: BoundQueue, operation: str) -> None:
+def test_duplicate_receipts_collapse(orders, operation):
     pk = orders.send(1)
     [message] = orders.read()
 
@@ -233,7 +225,7 @@ def test_duplicate_receipts_collapse(orders: BoundQueue, operation: str) -> None
 
 
 @each_operation
-def test_receipts_and_ids_may_be_mixed(orders: BoundQueue, operation: str) -> None:
+def test_receipts_and_ids_may_be_mixed(orders, operation):
     old, new = read_again(orders)
     unread = orders.send(2)
 
@@ -244,7 +236,7 @@ def test_receipts_and_ids_may_be_mixed(orders: BoundQueue, operation: str) -> No
 
 
 @each_operation
-def test_nothing_to_settle_is_nothing_done(orders: BoundQueue, operation: str) -> None:
+def test_nothing_to_settle_is_nothing_done(orders, operation):
     orders.send(1)
     before = everything()
 
@@ -256,9 +248,7 @@ def test_nothing_to_settle_is_nothing_done(orders: BoundQueue, operation: str) -
 
 @each_operation
 @pytest.mark.parametrize("kind", [{"unlogged": True}, {"partition_interval": dt.timedelta(1)}])
-def test_unlogged_and_partitioned_queues_settle_alike(
-    db: None, operation: str, kind: dict[str, Any]
-) -> None:
+def test_unlogged_and_partitioned_queues_settle_alike(db, operation, kind):
     queue = QueueFactory(**kind)
     bound = BoundQueue(queue.name)
     leased, unread, delayed = bound.send(1, priority=1), bound.send(2), bound.send(3, delay=9)
@@ -269,9 +259,7 @@ def test_unlogged_and_partitioned_queues_settle_alike(
 
 
 @each_operation
-def test_settling_is_undone_with_the_transaction_around_it(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_settling_is_undone_with_the_transaction_around_it(orders, operation):
     orders.send(1)
     [message] = orders.read()
     unread = orders.send(2)
@@ -285,7 +273,7 @@ def test_settling_is_undone_with_the_transaction_around_it(
     assert everything() == before
 
 
-def test_ids_beyond_those_of_32_bits_work(orders: BoundQueue) -> None:
+def test_ids_beyond_those_of_32_bits_work(orders):
     queue = Message.objects.resolve("orders")
     pk = Message.objects.create(id=2**40, queue=queue, body=1).pk
 
@@ -297,7 +285,7 @@ def test_ids_beyond_those_of_32_bits_work(orders: BoundQueue) -> None:
 # set_vt
 
 
-def test_set_vt_counts_from_now_and_not_from_the_old_timeout(orders: BoundQueue) -> None:
+def test_set_vt_counts_from_now_and_not_from_the_old_timeout(orders):
     orders.send(1)
     [message] = orders.read(vt=1000)
 
@@ -307,7 +295,7 @@ def test_set_vt_counts_from_now_and_not_from_the_old_timeout(orders: BoundQueue)
     assert 55 < remaining.total_seconds() <= 61
 
 
-def test_set_vt_counts_no_delivery_and_the_receipt_stays_good(orders: BoundQueue) -> None:
+def test_set_vt_counts_no_delivery_and_the_receipt_stays_good(orders):
     orders.send(1)
     [message] = orders.read()
 
@@ -318,7 +306,7 @@ def test_set_vt_counts_no_delivery_and_the_receipt_stays_good(orders: BoundQueue
     assert orders.archive(message) == [message.id]
 
 
-def test_set_vt_of_zero_gives_the_message_back_at_once(orders: BoundQueue) -> None:
+def test_set_vt_of_zero_gives_the_message_back_at_once(orders):
     orders.send(1)
     [message] = orders.read()
 
@@ -328,7 +316,7 @@ def test_set_vt_of_zero_gives_the_message_back_at_once(orders: BoundQueue) -> No
     assert (again.id, again.read_ct) == (message.id, 2)
 
 
-def test_set_vt_hides_a_message_that_was_never_read(orders: BoundQueue) -> None:
+def test_set_vt_hides_a_message_that_was_never_read(orders):
     pk = orders.send(1, priority=4, group="g")
 
     assert orders.set_vt(pk, 60) == [pk]
@@ -340,7 +328,7 @@ def test_set_vt_hides_a_message_that_was_never_read(orders: BoundQueue) -> None:
 
 
 @pytest.mark.parametrize("vt", [60, 60.0, dt.timedelta(minutes=1), -5, dt.timedelta(0)])
-def test_set_vt_takes_seconds_or_a_timedelta(orders: BoundQueue, vt: Any) -> None:
+def test_set_vt_takes_seconds_or_a_timedelta(orders, vt):
     pk = orders.send(1)
 
     orders.set_vt(pk, vt)
@@ -350,7 +338,7 @@ def test_set_vt_takes_seconds_or_a_timedelta(orders: BoundQueue, vt: Any) -> Non
     assert abs(remaining - expected) < 5
 
 
-def test_set_vt_takes_an_aware_moment(orders: BoundQueue) -> None:
+def test_set_vt_takes_an_aware_moment(orders):
     moment = dt.datetime(2099, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=-8)))
     unread = orders.send(1)
     leased = orders.send(2, priority=1)
@@ -368,9 +356,7 @@ def test_set_vt_takes_an_aware_moment(orders: BoundQueue) -> None:
 @pytest.mark.parametrize(
     "target", ["1", b"1", None, 1.0, True, object(), ["1"], [None], [1, True], [(1, 1)], 2**64]
 )
-def test_what_is_neither_receipt_nor_id_is_refused(
-    orders: BoundQueue, operation: str, target: Any
-) -> None:
+def test_what_is_neither_receipt_nor_id_is_refused(orders, operation, target):
     orders.send(1)
     before = everything()
 
@@ -381,9 +367,7 @@ def test_what_is_neither_receipt_nor_id_is_refused(
 
 
 @each_operation
-def test_a_message_that_was_not_read_has_no_receipt_to_settle_by(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_a_message_that_was_not_read_has_no_receipt_to_settle_by(orders, operation):
     orders.send(1)
 
     with pytest.raises(InvalidArgument):
@@ -396,7 +380,7 @@ def test_a_message_that_was_not_read_has_no_receipt_to_settle_by(
     "vt",
     [None, True, "60", float("nan"), float("inf"), dt.datetime(2099, 1, 1), 10**15],
 )
-def test_a_timeout_that_is_none_is_refused(orders: BoundQueue, vt: Any) -> None:
+def test_a_timeout_that_is_none_is_refused(orders, vt):
     pk = orders.send(1)
     before = everything()
 
@@ -407,15 +391,13 @@ def test_a_timeout_that_is_none_is_refused(orders: BoundQueue, vt: Any) -> None:
 
 
 @each_operation
-def test_settling_in_an_unknown_queue_says_so(db: None, operation: str) -> None:
+def test_settling_in_an_unknown_queue_says_so(db, operation):
     with pytest.raises(QueueNotFound):
         settle(BoundQueue("nowhere"), operation, 1)
 
 
 @pytest.mark.parametrize("operation", ["archive", "delete", "complete", "retry", "fail"])
-def test_of_two_receipts_of_one_message_the_old_one_is_lost(
-    orders: BoundQueue, operation: str
-) -> None:
+def test_of_two_receipts_of_one_message_the_old_one_is_lost(orders, operation):
     orders.send(1)
     [old] = orders.read(vt=0)
     [new] = orders.read()

@@ -1,4 +1,4 @@
-"""Reads that start after this process's last claim: no earlier message is forgotten."""
+"""Reads that start after this process's last position: no earlier message is forgotten."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue.engine.read import claims
+from django_pgqueue.engine.read import positions
 from django_pgqueue.engine.rows import deliveries
 from django_pgqueue.engine.statements import Part
 from django_pgqueue.models import BoundQueue, LiveMessage, Message, Queue
-from tests.actors import Actor, begin, call, commit, execute
+from tests.actors import begin, call, commit, execute
 from tests.engine.plans.plans import watched
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +29,7 @@ def bodies(messages: list[Message]) -> list[Any]:
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """No read sweeps from the front merely because time has passed."""
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 3600)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 3600)
 
 
 @pytest.fixture
@@ -47,17 +47,15 @@ def statements() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def claimed(committed_orders: BoundQueue, never: None) -> BoundQueue:
-    """A queue with a backlog, of which this process has claimed the first few batches."""
+def begun(committed_orders: BoundQueue, never: None) -> BoundQueue:
+    """A queue with a backlog, of which this process has read the first few batches."""
     committed_orders.send_batch(range(100))
     for _ in range(3):
         assert len(committed_orders.read(qty=QTY)) == QTY
     return committed_orders
 
 
-def test_batches_from_a_backlog_come_in_order_and_complete(
-    committed_orders: BoundQueue, statements: list[str]
-) -> None:
+def test_batches_from_a_backlog_come_in_order_and_complete(committed_orders, statements):
     committed_orders.send_batch(range(95))
 
     batches = []
@@ -69,56 +67,54 @@ def test_batches_from_a_backlog_come_in_order_and_complete(
     assert statements[:10] == ["read", *["read_ready"] * 9]
 
 
-def test_a_message_read_behind_a_claim_tells_what_any_other_does(claimed: BoundQueue) -> None:
-    [message] = claimed.read(qty=1, vt=60)
+def test_a_message_read_behind_the_position_tells_what_any_other_does(begun):
+    [message] = begun.read(qty=1, vt=60)
 
     row = LiveMessage.objects.get(pk=message.id)
     assert (message.read_ct, message.attempts, message.group) == (1, 0, None)
     assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
     assert (message.vt - message.first_read_at).total_seconds() == 60
-    assert claimed.archive(message) == [message.id]
+    assert begun.archive(message) == [message.id]
 
 
-def test_without_time_zones_its_dates_are_as_django_reads_them(
-    claimed: BoundQueue, settings: Any
-) -> None:
+def test_without_time_zones_its_dates_are_as_django_reads_them(begun, settings):
     settings.USE_TZ = False
     settings.TIME_ZONE = "Asia/Tokyo"
 
-    [message] = claimed.read(qty=1)
+    [message] = begun.read(qty=1)
 
     row = LiveMessage.objects.get(pk=message.id)
     assert message.vt.tzinfo is None
     assert (message.vt, message.first_read_at) == (row.vt, row.first_read_at)
 
 
-def test_a_higher_priority_comes_first_though_lower_ones_were_claimed(claimed: BoundQueue) -> None:
-    claimed.send("urgent", priority=1)
+def test_a_higher_priority_comes_first_though_lower_ones_were_read(begun):
+    begun.send("urgent", priority=1)
 
-    assert bodies(claimed.read(qty=2)) == ["urgent", 30]
-    assert bodies(claimed.read(qty=1)) == [31]
-
-
-def test_a_lower_priority_comes_when_the_higher_ones_are_read(claimed: BoundQueue) -> None:
-    claimed.send_batch(["whenever"] * 5, priority=-1)
-
-    assert len(claimed.read(qty=70)) == 70
-    assert bodies(claimed.read(qty=10)) == ["whenever"] * 5
+    assert bodies(begun.read(qty=2)) == ["urgent", 30]
+    assert bodies(begun.read(qty=1)) == [31]
 
 
-def test_what_is_due_again_comes_before_what_is_ready(claimed: BoundQueue) -> None:
-    [message] = claimed.read()
-    claimed.set_vt(message, 0)
+def test_a_lower_priority_comes_when_the_higher_ones_are_read(begun):
+    begun.send_batch(["whenever"] * 5, priority=-1)
 
-    again = claimed.read(qty=2)
+    assert len(begun.read(qty=70)) == 70
+    assert bodies(begun.read(qty=10)) == ["whenever"] * 5
+
+
+def test_what_is_due_again_comes_before_what_is_ready(begun):
+    [message] = begun.read()
+    begun.set_vt(message, 0)
+
+    again = begun.read(qty=2)
 
     assert (again[0].id, again[0].read_ct) == (message.id, 2)
     assert bodies(again) == [30, 31]
 
 
 def test_a_message_that_committed_late_is_found_when_a_read_comes_back_short(
-    committed_orders: BoundQueue, actor: Actor, never: None
-) -> None:
+    committed_orders, actor, never
+):
     actor.do(begin)
     late = actor.do(call, "send", "orders", "late")
     committed_orders.send_batch(range(40))
@@ -133,8 +129,8 @@ def test_a_message_that_committed_late_is_found_when_a_read_comes_back_short(
 
 
 def test_a_message_that_committed_late_is_found_by_the_next_read_from_the_start(
-    committed_orders: BoundQueue, actor: Actor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    committed_orders, actor, monkeypatch
+):
     actor.do(begin)
     actor.do(call, "send", "orders", "late")
     committed_orders.send_batch(range(100))
@@ -142,22 +138,22 @@ def test_a_message_that_committed_late_is_found_by_the_next_read_from_the_start(
         committed_orders.read(qty=QTY)
     actor.do(commit)
 
-    monkeypatch.setattr(claims, "SWEEP_INTERVAL", 0)
-    monkeypatch.setattr(claims, "SWEEP_SHARE", 0)
+    monkeypatch.setattr(positions, "SWEEP_INTERVAL", 0)
+    monkeypatch.setattr(positions, "SWEEP_SHARE", 0)
 
     assert bodies(committed_orders.read(qty=2)) == ["late", 30]
 
 
 @pytest.mark.parametrize(("took", "rest"), [(0.0, 1.0), (0.1, 2.0), (0.25, 5.0), (60.0, 5.0)])
 def test_reads_from_the_start_are_at_most_five_seconds_apart_however_long_one_took(
-    committed_orders: BoundQueue, monkeypatch: pytest.MonkeyPatch, took: float, rest: float
-) -> None:
+    committed_orders, monkeypatch, took, rest
+):
     now = 0.0
-    monkeypatch.setattr(claims.time, "monotonic", lambda: now)
+    monkeypatch.setattr(positions.time, "monotonic", lambda: now)
     committed_orders.send_batch(range(100))
-    claim = claims.claim_on(Message.objects.resolve("orders").opened)
+    position = positions.position_in(Message.objects.resolve("orders").opened)
     committed_orders.read(qty=QTY)
-    assert claim.bounds() is claims._START
+    assert position.bounds() is positions._START
 
     found = Message.objects.resolve("orders").opened.run(
         "read/read_ready",
@@ -166,34 +162,34 @@ def test_reads_from_the_start_are_at_most_five_seconds_apart_however_long_one_to
             "qty": QTY,
             "process_id": None,
             "batched": False,
-            **claims._START,
+            **positions._START,
         },
         leased=Part("read/lease_each"),
     )
     began, now = now, now + took
-    claim.advance(claims._START, QTY, deliveries(found), began)
+    position.advance(positions._START, QTY, deliveries(found), began)
 
     now = began + rest - 0.001
-    assert claim.bounds() is not claims._START
+    assert position.bounds() is not positions._START
     now = began + rest
-    assert claim.bounds() is claims._START
+    assert position.bounds() is positions._START
 
 
-def test_groups_are_read_in_order_beside_a_claim(claimed: BoundQueue) -> None:
-    claimed.send_batch(["a1", "a2"], group="a")
+def test_groups_are_read_in_order_beside_a_position(begun):
+    begun.send_batch(["a1", "a2"], group="a")
 
     seen = []
-    while batch := claimed.read(qty=QTY):
+    while batch := begun.read(qty=QTY):
         seen += bodies(batch)
-        claimed.archive(batch)
+        begun.archive(batch)
 
     assert [body for body in seen if body in ("a1", "a2")] == ["a1", "a2"]
     assert len(seen) == 72
 
 
 def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
-    committed_orders: BoundQueue, never: None, statements: list[str]
-) -> None:
+    committed_orders, never, statements
+):
     committed_orders.send_batch(["a1", "a2"], group="a")
     committed_orders.send_batch(range(60), group=[f"g{n}" for n in range(60)])
     first = committed_orders.read(qty=QTY)
@@ -207,31 +203,29 @@ def test_heads_of_groups_are_read_from_the_start_by_the_shorter_statement(
     assert statements == ["read_ready"]
 
 
-def test_a_read_that_is_rolled_back_claims_nothing(claimed: BoundQueue) -> None:
+def test_a_read_that_is_rolled_back_moves_no_position(begun):
     with rolled_back():
-        given_back = claimed.read(qty=QTY, in_transaction=True)
+        given_back = begun.read(qty=QTY, in_transaction=True)
 
-    assert bodies(claimed.read(qty=QTY)) == bodies(given_back)
+    assert bodies(begun.read(qty=QTY)) == bodies(given_back)
 
 
-def test_a_queue_that_is_made_anew_is_claimed_anew(claimed: BoundQueue) -> None:
-    before = claims.claim_on(Message.objects.resolve("orders").opened)
+def test_a_queue_that_is_made_again_is_read_from_the_start(begun):
+    before = positions.position_in(Message.objects.resolve("orders").opened)
     pk = Message.objects.resolve("orders").pk
-    claimed.drop()
+    begun.drop()
 
     Queue(id=pk, name="orders").save()
 
     again = Message.objects.resolve("orders")
     assert again.pk == pk
-    assert claims.claim_on(again.opened) is not before
-    assert claims.claim_on(again.opened) is claims.claim_on(
+    assert positions.position_in(again.opened) is not before
+    assert positions.position_in(again.opened) is positions.position_in(
         Message.objects.resolve("orders").opened
     )
 
 
-def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
-    committed_orders: BoundQueue, actor: Actor, never: None
-) -> None:
+def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(committed_orders, actor, never):
     committed_orders.send("read before the snapshot")
     actor.do(begin)
     actor.do(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -242,12 +236,12 @@ def test_dead_rows_under_an_old_snapshot_cost_a_read_nothing(
         assert committed_orders.archive(committed_orders.read(qty=3000))
 
     queue = Message.objects.resolve("orders")
-    behind = claims.claim_on(queue.opened).bounds()
+    behind = positions.position_in(queue.opened).bounds()
     assert behind
 
     assert buffers(queue, behind) < 1000
     # Without a starting position, the read passes over the dead rows.
-    assert buffers(queue, claims._START) > 2 * buffers(queue, behind)
+    assert buffers(queue, positions._START) > 2 * buffers(queue, behind)
 
 
 def buffers(queue: Queue, bounds: dict[str, Any]) -> int:

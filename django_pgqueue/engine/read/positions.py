@@ -1,13 +1,13 @@
-"""How far this process has claimed what is ready in a queue: where its next read begins.
+"""Where this process's next read of a queue begins: behind the last ready row that it took.
 
-While a transaction keeps an old snapshot, the rows of messages that were read stay, dead, at the
-head of every index, and a read from the start passes over all of them: 112 ms with 1,300,000 of
-them. A read that begins behind the last row this process took passes over none (0.2 ms).
+While a transaction holds an old snapshot, vacuum cannot remove the dead rows of messages that were
+read. They stay at the start of every index, and a read from there skips all of them: 112 ms for
+1,300,000 rows. A read that begins behind the last row this process took skips none (0.2 ms).
 
-Rows that land before that bound are not lost: messages whose transaction committed late, or that
-were sent back from elsewhere, are found by a read from the start. There is one as soon as a read
-comes back short, and at least every second; less often where it takes so long that it would be more
-than a twentieth of the work, but every five seconds.
+A message may become ready before that position: its transaction committed late, or another process
+gave it back. A *sweep*, which is a read from the start, finds it. A sweep follows each read that
+found too few messages, and one runs at least every second, or every five seconds where sweeps would
+take more than a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from typing import Any
 from django_pgqueue.engine.queue import OpenQueue
 from django_pgqueue.engine.rows import Delivery
 
-__all__ = ["Claim", "claim_on"]
+__all__ = ["Position", "position_in"]
 
-#: Seconds between two reads from the start: at the least, as a multiple of how long one took, and
-#: at the most.
+#: Seconds between sweeps: minimum, multiple of the last sweep's time, maximum.
 SWEEP_INTERVAL = 1.0
 SWEEP_SHARE = 20
 SWEEP_LIMIT = 5.0
 
-# Before everything: no priority is higher than 100.
+# Before all rows: no priority is higher than 100.
 _START: dict[str, Any] = {"rank": -101, "after": 0, "due_after": 0}
 
 
-class Claim:
-    """Where the next read of one queue begins. Threads may share it: a bound is never wrong."""
+class Position:
+    """Where the next read of one queue begins. Threads may share it: any position is correct."""
 
     __slots__ = ("_bounds", "_swept_at", "_took", "grouped")
 
     def __init__(self) -> None:
-        #: None: the last read came back short, and the next one looks everywhere.
+        #: None: the last read found too few messages, so the next one runs read.sql.
         self._bounds: dict[str, Any] | None = None
         self._swept_at = float("-inf")
         self._took = 0.0
-        #: Whether the last read found messages of groups: their heads are leased one by one.
+        #: Whether reads have found messages of groups, which are leased one by one.
         self.grouped = False
 
     def bounds(self) -> dict[str, Any] | None:
@@ -56,20 +55,20 @@ class Claim:
     def advance(
         self, bounds: dict[str, Any], qty: int, found: Sequence[Delivery], began: float
     ) -> None:
-        """Note the result of read_ready.sql for these bounds, and when it began."""
+        """Move behind the messages that read_ready.sql found; ``began`` is when it started."""
         if not self._is_full(qty, found):
             return
         if bounds is _START:
             self._swept_at, self._took = began, time.monotonic() - began
         if any(delivery.group_key is not None for delivery in found):
-            # The heads of groups come up in any order, so that for them there is no bound.
+            # Heads become ready in any order of ids, so no position is behind all of them.
             self.grouped, self._bounds = True, _START
             return
         rank, after = max((-delivery.priority, delivery.id) for delivery in found)
         self._bounds = {"rank": rank, "after": after, "due_after": found[0].read_at}
 
     def begin(self, qty: int, found: Sequence[Delivery]) -> None:
-        """Note the result of read.sql: when that is all it was asked for, there may be more."""
+        """Begin at the start if read.sql found as many as it was asked for: there may be more."""
         self.grouped = self.grouped or any(d.group_key is not None for d in found)
         if self._is_full(qty, found):
             self._bounds, self._swept_at = _START, float("-inf")
@@ -81,14 +80,14 @@ class Claim:
         return full
 
 
-# By what tells a queue from another that was made in its place, where ids begin anew.
-_claims: dict[tuple[Hashable, int, dt.datetime], Claim] = {}
+# Keyed by creation time: a queue that was dropped and made again does not inherit the position.
+_positions: dict[tuple[Hashable, int, dt.datetime], Position] = {}
 
 
-def claim_on(queue: OpenQueue) -> Claim:
-    """This process's claim on a queue."""
+def position_in(queue: OpenQueue) -> Position:
+    """This process's position on a queue."""
     key = queue.runner.database, queue.id, queue.created_at
-    claim = _claims.get(key)
-    if claim is None:
-        claim = _claims.setdefault(key, Claim())
-    return claim
+    position = _positions.get(key)
+    if position is None:
+        position = _positions.setdefault(key, Position())
+    return position

@@ -1,7 +1,16 @@
-/* Refreshes the live part of a page: fetches the page again and replaces the part. Pauses while the
-   page is hidden, text in the part is selected, a table is expanded, or the user types. */
+/* Two things that pages do without a script, too, but less well: a list's checkbox for all of its rows,
+   and the live part of a page, which is fetched again and replaced. Refreshing pauses while the page
+   is hidden, text in the part is selected, the table of a chart is open, or the user types. */
 "use strict";
 (function () {
+  const all = document.querySelector("[data-pgqueue-all]");
+  if (all) {
+    all.hidden = false;
+    all.addEventListener("change", function () {
+      document.getElementsByName("_selected_action").forEach(function (box) { box.checked = all.checked; });
+    });
+  }
+
   const control = document.querySelector("[data-pgqueue-refresh]");
   const live = document.getElementById("pgqueue-live");
   if (!control || !live) { return; }
@@ -17,7 +26,7 @@
   let trouble = "";
 
   function busy() {
-    if (live.querySelector("details[open]")) { return true; }
+    if (live.querySelector("figure details[open]")) { return true; }
     const selection = document.getSelection();
     if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) { return true; }
     const active = document.activeElement;
@@ -36,7 +45,9 @@
       const fresh = page.getElementById("pgqueue-live");
       if (!fresh) { throw new Error(control.dataset.logout); }
       if (running && !document.hidden && !busy()) {
+        const open = Array.from(live.querySelectorAll("details[id][open]"), function (each) { return each.id; });
         live.replaceChildren(...document.adoptNode(fresh).childNodes);
+        for (const id of open) { document.getElementById(id)?.setAttribute("open", ""); }
         updated = Date.now();
       }
       trouble = "";

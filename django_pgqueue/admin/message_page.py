@@ -1,0 +1,152 @@
+"""The page of one message: why it is not delivered, its timeline, its facts and its actions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from django_pgqueue.admin import places
+from django_pgqueue.admin.access import allowed
+from django_pgqueue.admin.bulk_actions import may
+from django_pgqueue.admin.contents import find_message, pretty
+from django_pgqueue.admin.overview import DEAD_AFTER
+from django_pgqueue.admin.page import Page
+from django_pgqueue.admin.places import Place, Standing, Surroundings
+from django_pgqueue.admin.send import SendPage
+from django_pgqueue.admin.timeline import HEADER, DeadLetter, Life, dead_letter
+from django_pgqueue.admin.why import why
+from django_pgqueue.models import ArchivedMessage, Attempt, Message
+from django_pgqueue.models.bulk import Kind
+from django_pgqueue.templatetags.pgqueue_admin import cut, visible
+
+__all__ = ["MessagePage"]
+
+#: How many entries of the log are shown.
+LOGGED = 20
+
+
+class MessagePage(Page):
+    """One message, in the queue or archived."""
+
+    template = "message"
+
+    def answer(self, object_id: str) -> HttpResponse:
+        if self.request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        message: Any = find_message(self.request, object_id)
+        if message is None:
+            told = _("There is no message %s any more.") % cut(object_id, 20)
+            self.owner.message_user(self.request, told, messages.WARNING)
+            return HttpResponseRedirect(self.url("message_changelist"))
+        using, queue = message.queue.alias, message.queue
+        # The place before the outcome, so that a message archived in between is found.
+        standing = places.standing([message], using=using).get(message.pk)
+        outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
+        died = dead_letter(message.headers)
+        holder = standing.holder if standing else None
+        around = places.surroundings(message, DEAD_AFTER, died and died.source, holder)
+        attempts = Attempt.objects.of(message.pk, using=using)
+        link = self.owner.message_link
+        steps = Life(message, standing, outcome, died, attempts, around, link).steps()
+        logged = LogEntry.objects.filter(
+            content_type=ContentType.objects.get_for_model(Message), object_id=str(message.pk)
+        )
+        ended = Place[outcome.state] if outcome else None
+        headers = message.told
+        if died is not None and died.source and died.died_at:
+            # The timeline shows this header's values.
+            others = {key: value for key, value in message.headers.items() if key != HEADER}
+            headers = json.dumps(others) if others else None
+        waits = standing is not None and message.group_key is not None
+        return self.render(
+            {
+                "title": _("Message %s") % message.pk,
+                "is_list": False,
+                "message": message,
+                "queue_link": self.owner.queue_link(queue.pk, queue),
+                "state": standing.place if standing else ended,
+                "look": "bad" if ended is Place.FAILED and not standing else "",
+                "why": why(message, standing, around, link, is_dead_letter=died is not None)
+                if standing
+                else "",
+                "failures": ""
+                if around.kind is None
+                else self.url("message_failure", around.kind, window="7d"),
+                "steps": steps,
+                # The last traceback is open.
+                "opened": max((n for n, step in enumerate(steps) if step.traceback), default=None),
+                "body": pretty(message.text, message.length),
+                "headers": headers and pretty(headers),
+                "result": outcome
+                and outcome.result is not None
+                and pretty(json.dumps(outcome.result)),
+                "stored": standing or outcome,
+                "group_url": self.url(
+                    "message_changelist", queue=queue.pk, group=message.group_key or ""
+                ),
+                "died": died,
+                "source": died and died.source and self._source(died.source, around),
+                "neighbours": self._neighbours(message, around) if waits else [],
+                "log": logged.select_related("user").order_by("-action_time")[:LOGGED],
+                **self._offers(message, standing, died),
+            }
+        )
+
+    def _source(self, name: str, around: Surroundings) -> str:
+        """The queue that a dead letter came from, with a link if the user may see it."""
+        seen = allowed(self.request)
+        if around.source_id is None or (seen is not None and around.source_id not in seen):
+            return visible(name)
+        return str(self.owner.queue_link(around.source_id, name))
+
+    def _neighbours(
+        self, message: Message, around: Surroundings
+    ) -> list[tuple[str, list[str], bool]]:
+        """Links to the messages of the group before this one and behind it; are there more?"""
+        first = [around.head] if around.head not in (None, message.pk) else []
+        before = first + [pk for pk in around.before if pk not in first]
+        after = [pk for pk in around.after if pk != around.head]
+        return [
+            (name, [self.owner.message_link(pk, message.queue_id) for pk in ids], more)
+            for name, ids, more in (
+                (_("before"), before, False),
+                (_("behind"), after, around.more),
+            )
+        ]
+
+    def _offers(
+        self, message: Message, standing: Standing | None, died: DeadLetter | None
+    ) -> dict[str, Any]:
+        """The buttons that apply: action, label and class. The last one deletes, and is apart."""
+        place = standing.place if standing else None
+        is_held = place is Place.IN_FLIGHT
+        offers: list[tuple[Kind, str, str]] = []
+        if standing is None:
+            offers.append((Kind.REPLAY, _("Send again"), "main"))
+            final = Kind.DISCARD, _("Discard")
+        else:
+            if place is Place.DELAYED:
+                label = _("Retry now") if standing.read_ct else _("Deliver now")
+                offers.append((Kind.READABLE, label, "main"))
+            elif is_held:
+                offers.append((Kind.READABLE, _("End its lease"), ""))
+            if died is not None and not is_held:
+                offers.append((Kind.REDRIVE, _("Redrive"), "main"))
+            offers.append((Kind.CANCEL, _("Cancel"), ""))
+            final = Kind.DELETE, _("Delete")
+        return {
+            "final": final if may(self.request, final[0]) else None,
+            "offers": [offer for offer in offers if may(self.request, offer[0])],
+            "is_held": is_held,
+            "query": urlencode({"q": message.pk, "queue": message.queue_id}),
+            "copy_url": SendPage.permits(self.owner, self.request)
+            and self.url("queue_send", message.queue_id, copy=message.pk),
+        }

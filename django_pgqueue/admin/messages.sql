@@ -1,0 +1,15 @@
+-- Messages by id: their values, the first characters of bodies, their last error, how they ended, and where
+-- they stand. Large values are left out: even their beginnings would be decompressed whole.
+SELECT m.id, m.queue_id, q.name, m.enqueued_at, m.scheduled_at, m.priority, m.group_key, m.dedup_key,
+       CASE WHEN %(length)s::int IS NULL THEN m.headers::text END,
+       CASE WHEN pg_column_size(m.body) <= %(bodies)s
+            THEN left(m.body::text, coalesce(%(length)s::int, 2147483647)) END,
+       pg_column_size(m.body), a.state, a.archived_at, a.read_ct,
+       coalesce(a.error, CASE WHEN pg_column_size(m.headers) <= 100000
+                              THEN m.headers #>> '{{x-dead-letter,error}}' END), s.*
+FROM pgqueue_message m
+JOIN pgqueue_queue q ON q.id = m.queue_id
+LEFT JOIN pgqueue_archive a ON a.id = m.id AND a.queue_id = m.queue_id AND a.enqueued_at = m.enqueued_at
+                               AND a.queue_id = ANY(%(queues)s::int[])
+LEFT JOIN LATERAL ({of_message}) s ON true
+WHERE m.id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) AND m.queue_id = ANY(%(queues)s::int[])

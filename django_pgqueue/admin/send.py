@@ -1,0 +1,129 @@
+"""The page that sends a message, or an edited copy of one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.admin.contents import find_message, is_large
+from django_pgqueue.admin.json_text import JSONText
+from django_pgqueue.admin.masking import mask, unmasked
+from django_pgqueue.admin.page import QueuePage
+from django_pgqueue.admin.spans import SpanField
+from django_pgqueue.admin.timeline import HEADER
+from django_pgqueue.errors import InvalidArgument, InvalidMessage
+from django_pgqueue.models import Message, Queue
+from django_pgqueue.models.columns import NOW
+
+__all__ = ["SendPage"]
+
+
+class SendForm(forms.Form):
+    """A message to send. ``copied`` is the message that fills in the form, if any."""
+
+    queue = forms.ModelChoiceField(Queue.objects.none(), label=_("Queue"))
+    body = JSONText(required=False, strip=False, label=_("Body"), help_text=_("JSON; empty: null."))
+    headers = JSONText(
+        required=False, label=_("Headers"), help_text=_("A JSON object, or nothing.")
+    )
+    delay = SpanField(required=False, label=_("Delay"), help_text=_("Like 10min; empty: none."))
+    priority = forms.IntegerField(
+        required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
+    )
+    group = forms.CharField(required=False, empty_value=None, max_length=255, label=_("Group"))
+    dedup_key = forms.CharField(
+        required=False, empty_value=None, max_length=255, label=_("Dedup key")
+    )
+
+    def __init__(self, queues: QuerySet[Queue], queue: Queue, copied: Any, data: Any) -> None:
+        initial: dict[str, Any] = {"queue": queue.pk}
+        self.body_was: Any = None
+        self.headers_was: Any = None
+        if copied is not None:
+            self.body_was = json.loads(copied.text or "null")
+            headers = copied.headers if isinstance(copied.headers, dict) else {}
+            self.headers_was = {
+                key: value for key, value in headers.items() if key != HEADER
+            } or None
+            initial |= {"group": copied.group_key, "priority": copied.priority}
+            initial["body"] = JSONText.shown(mask(self.body_was))
+            initial["headers"] = JSONText.shown(mask(self.headers_was))
+        super().__init__(data, initial=initial)
+        self.target = queue
+        self.fields["queue"].queryset = queues.order_by("name")  # type: ignore[attr-defined]
+        if copied is None:
+            del self.fields["queue"]
+
+    def clean_priority(self) -> int:
+        return self.cleaned_data["priority"] or 0
+
+    def send(self) -> int:
+        """Send the message, with the secrets of the copied one. Returns its id."""
+        given = dict(self.cleaned_data)
+        given["body"] = unmasked(given["body"], self.body_was)
+        given["headers"] = unmasked(given["headers"], self.headers_was)
+        self.target = given.pop("queue", self.target)
+        return Message.objects.send(self.target, **given)
+
+
+class SendPage(QueuePage):
+    """A form for one message. ``?copy=4711`` fills it in with a message of the queue."""
+
+    name = "queue_send"
+    route = "<int:pk>/send/"
+    permission = "send_message"
+    template = "send"
+
+    def answer(self, pk: int) -> HttpResponse:
+        queue = self.queue(pk)
+        title, back = gettext("Send a message to %s") % queue, self.url("queue_overview", pk)
+        copied = self._copied(queue)
+        if copied is not None:
+            title = gettext("Send a copy of message %s") % copied.pk
+            back = self.url("message_change", copied.pk, queue=pk)
+            if is_large(copied):
+                told = gettext("The body is too large to edit in a page.")
+                self.owner.message_user(self.request, told, messages.ERROR)
+                return HttpResponseRedirect(back)
+        form = SendForm(self.owner.queues(self.request), queue, copied, self.request.POST or None)
+        if form.is_valid():
+            before = Queue.objects.values_list(NOW, flat=True).get(pk=pk)
+            try:
+                sent = form.send()
+            except (InvalidArgument, InvalidMessage) as error:
+                form.add_error(None, str(error))
+            else:
+                self._tell(form.target, sent, before, copied)
+                return HttpResponseRedirect(self.url("queue_overview", form.target.pk))
+        return self.render({"title": title, "back": back, "form": form, "copied": copied})
+
+    def _copied(self, queue: Queue) -> Any:
+        """The message that the address names, if the user may see it."""
+        if "copy" not in self.request.GET:
+            return None
+        copied = find_message(self.request, self.request.GET["copy"])
+        may_view = self.request.user.has_perm("django_pgqueue.view_message")
+        if copied is None or not may_view or copied.queue != queue:
+            raise Http404
+        return copied
+
+    def _tell(self, queue: Queue, sent: int, before: Any, copied: Any) -> None:
+        new = Message.objects.filter(pk=sent, queue=queue, enqueued_at__gte=before)
+        told = gettext("Nothing was sent: message {id} of {queue} has this dedup key.")
+        if new.exists():
+            told = gettext("Sent message {id} to {queue}.")
+            self.owner.log_change(self.request, queue, f"Sent message {sent}.")
+            if copied is not None:
+                self.owner.log_change(self.request, copied, f"Sent as message {sent}.")
+        link = self.owner.message_link(sent, queue.pk)
+        self.owner.message_user(
+            self.request, format_html(told, id=link, queue=queue), messages.SUCCESS
+        )

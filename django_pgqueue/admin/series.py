@@ -1,0 +1,138 @@
+"""The counts and times of a queue by span, and their charts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from django_pgqueue.admin.charts import Chart, Line, count_of
+from django_pgqueue.history.histograms import quantile
+from django_pgqueue.models import Rollup
+from django_pgqueue.templatetags.pgqueue_admin import lapse
+
+__all__ = ["COUNTS", "RolledUp", "Span", "charts"]
+
+#: The counts of a span.
+COUNTS = ("sent", "completed", "retried", "failed", "dead_lettered", "busy")
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass
+class Span:
+    """The counts and times of one span, summed over all processes."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)  # histograms
+    runs: Counter[str] = field(default_factory=Counter)
+    depth: int | None = None
+    oldest: float | None = None
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row of the history."""
+        self.counts.update({name: row[name] for name in COUNTS})
+        self.waits.update(row["waits"])
+        self.runs.update(row["runs"])
+        if row["depth"] is not None:
+            self.depth = max(self.depth or 0, row["depth"])
+            self.oldest = max(self.oldest or 0.0, row["oldest"] or 0.0)
+
+    def percentiles(self, kind: str) -> list[float | None]:
+        """The percentiles of ``waits`` or ``runs``, in seconds."""
+        return [quantile(getattr(self, kind), part / 100) for part in PERCENTILES]
+
+
+class RolledUp(Span):
+    """A span with the numbers of a roll-up, whose percentiles are exact."""
+
+    def __init__(self, row: Rollup | None) -> None:
+        super().__init__(depth=getattr(row, "backlog", 0))
+        self._row = row
+        self.counts.update({name: getattr(row, name, 0) for name in COUNTS})
+
+    def percentiles(self, kind: str) -> list[float | None]:
+        return [getattr(self._row, f"{kind[:-1]}_p{part}", None) for part in PERCENTILES]
+
+
+def charts(
+    spans: Sequence[Span],
+    moments: Sequence[dt.datetime],
+    seconds: int,
+    *,
+    running: bool,
+) -> list[Chart]:
+    """The charts of these spans, without empty ones.
+
+    Arguments:
+        moments: the start of each span.
+        running: whether the last span is not over yet.
+    """
+    length = lapse(seconds)
+
+    def counts(name: str, look: str, *fields: str) -> Line:
+        sums = [sum(span.counts[each] for each in fields) for span in spans]
+        return Line(name, sums, look, adds=True)
+
+    def percentiles(kind: str) -> list[Line]:
+        found = zip(*(span.percentiles(kind) for span in spans), strict=True)
+        return [
+            Line(f"p{part}", values, f"p{part}")
+            for part, values in zip(PERCENTILES, found, strict=True)
+        ]
+
+    def chart(
+        title: str, about: str, lines: list[Line], form: Any = count_of, whole: bool = False
+    ) -> Chart:
+        return Chart(title, about, moments, seconds, lines, form, whole, running)
+
+    depth: list[float | None] = [span.depth for span in spans]
+    oldest = [span.oldest for span in spans]
+    busy = [span.counts["busy"] / seconds for span in spans]
+    ended = ("completed", "failed", "dead_lettered")
+    every = [
+        chart(
+            _("Throughput"),
+            _("Messages in and out in %s.") % length,
+            [counts(_("in"), "first", "sent"), counts(_("out"), "second", *ended)],
+            whole=True,
+        ),
+        chart(
+            _("Depth"),
+            _("The largest number of messages in the queue."),
+            [Line(_("depth"), depth, "first")],
+            whole=True,
+        ),
+        chart(
+            _("Failures"),
+            _("Attempts that failed in %s. Later lines are drawn on top.") % length,
+            [
+                counts(_("retried"), "first", "retried"),
+                counts(_("dead-lettered"), "second", "dead_lettered"),
+                counts(_("failed"), "bad", "failed"),
+            ],
+            whole=True,
+        ),
+        chart(
+            _("Wait times"),
+            _("The time from readable to the first delivery."),
+            percentiles("waits"),
+            lapse,
+        ),
+        chart(_("Run times"), _("Run times of handlers."), percentiles("runs"), lapse),
+        chart(
+            _("Oldest message"),
+            _("The longest wait of a message in the queue."),
+            [Line(_("oldest"), oldest, "first")],
+            lapse,
+        ),
+        chart(
+            _("Busy workers"),
+            _("Handlers running at the same time, on average."),
+            [Line(_("busy"), busy, "first filled", adds=True)],
+        ),
+    ]
+    return [each for each in every if not each.is_empty]
