@@ -131,7 +131,7 @@ def groups_of(queue: OpenQueue, receipts: Sequence[Receipt]) -> dict[int, str]:
 
 
 def archived(queue: OpenQueue, receipts: Sequence[Receipt]) -> set[Receipt]:
-    """Those whose message this very delivery archived, as when a call's answer was lost."""
+    """The receipts whose own delivery archived the message, as in a call whose answer was lost."""
     if not receipts:
         return set()
     archive = ddl.own_table("pgqueue_archive", queue.id)
