@@ -56,7 +56,7 @@ def part(total: int, tries: int, deliveries: int, most: int) -> int:
 
 
 def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Serving:
-    """Load how a batch was served."""
+    """Load how often a batch was served and which part of it, and lock its row."""
     row = connection.execute(
         "SELECT tries, served, acknowledged FROM pgqueue_stream "
         "WHERE id = %s AND number = %s FOR UPDATE",
@@ -66,7 +66,7 @@ def load(connection: psycopg.Connection[Any], stream: str, number: int) -> Servi
 
 
 def store(connection: psycopg.Connection[Any], stream: str, number: int, serving: Serving) -> None:
-    """Record how a batch is served."""
+    """Store how often a batch was served and which part of it; delete rows of ended streams."""
     connection.execute(
         "INSERT INTO pgqueue_stream (id, number, tries, served, acknowledged) "
         "VALUES (%s, %s, %s, %s, %s) "

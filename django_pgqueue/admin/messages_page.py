@@ -34,7 +34,7 @@ __all__ = ["MessagesPage"]
 PREVIEW, FIRST_LINE = 80, 200
 #: Larger values, in bytes on disk, are not read for the list, nor for exports.
 SMALL, EXPORTED = 8192, 100_000
-#: Limit of an export in messages, and messages per query.
+#: Maximum number of messages in an export, and messages per query.
 MOST_EXPORTED, CHUNK = 10_000, 200
 
 ACTIONS = {kind.value: kind for kind in Kind if kind is not Kind.PURGE}

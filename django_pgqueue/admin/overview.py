@@ -410,7 +410,7 @@ def _causes(row: Row) -> Iterator[tuple[Cause, str]]:
 
 
 def _fails(recent: Recent) -> Cause | None:
-    """Whether attempts fail now, or failed in the last hour."""
+    """FAILING if many attempts failed in the last ten minutes, FAILED if in the last hour."""
     present, hour = recent.lately, recent.hour
     if present.bad >= FAILURES and present.share >= SHARE_NOW:
         return FAILING
