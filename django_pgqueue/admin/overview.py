@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -257,7 +257,7 @@ def is_live(process: Process) -> bool:
     return asked and seconds_since(process.heartbeat_at) <= DEAD_AFTER
 
 
-def look(queues: Sequence[Queue], *, seen: Container[str] | None = None) -> Overview:
+def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Overview:
     """Measure all queues in a few statements, and find their problems, the worst queue first.
 
     Wait and run times are not filled in: see :func:`add_times`.
