@@ -203,8 +203,9 @@ class QueueStream(Stream):
         return {**self._backlog, "redelivered": self._redelivered}
 
     def stop(self) -> None:
-        """Keep the leases: only Spark's log tells, at the next start, whether the last batch is
-        done.
+        """Stop extending the leases, but do not release them.
+
+        Only Spark's log tells, at the next start, whether the last batch was committed.
         """
         if self._keeper is not None:
             self._keeper.end()

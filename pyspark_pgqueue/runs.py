@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What publishing a run changes."""
+    """The changes to a lake's files when a run is published."""
 
     add: list[File]
     #: Files whose rows are in files of ``add``: no reader of the table needs them any more.

@@ -1,5 +1,5 @@
-"""What both kinds of stream share, and the archive as a stream: newly archived messages, without
-gaps or duplicates.
+"""The base of both kinds of stream, and the stream of newly archived messages, without gaps or
+duplicates.
 
 An offset of the archive is a snapshot (see :mod:`.offsets`). A transaction that commits late is
 therefore delivered late, and delays no other.

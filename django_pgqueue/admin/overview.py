@@ -159,7 +159,7 @@ class Row:
 
     @property
     def bad(self) -> int:
-        """How many messages failed for good in the last hour."""
+        """The number of messages that failed or were dead-lettered in the last hour."""
         return self.asked.failed + self.asked.dead
 
     @property
