@@ -17,8 +17,8 @@ Delay = int | float | dt.timedelta | dt.datetime
 class State(str, Enum):
     """The state of a message, with the names of FastStream's SQL broker.
 
-    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED and
-    CANCELLED ones are in the archive.
+    PENDING, SCHEDULED, PROCESSING and RETRYABLE messages are in the queue; COMPLETED, FAILED,
+    CANCELLED and EXPIRED ones are in the archive.
     """
 
     PENDING = "PENDING"  # readable, never read
@@ -28,9 +28,14 @@ class State(str, Enum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"  # its turn came after ``expires_at``, so it was not delivered
 
     def __str__(self) -> str:
         return self.value
+
+
+#: The states of archived messages.
+ENDS = (State.COMPLETED, State.FAILED, State.CANCELLED, State.EXPIRED)
 
 
 class Batch(NamedTuple):

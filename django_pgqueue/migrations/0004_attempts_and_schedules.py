@@ -1,7 +1,7 @@
 """Errors of attempts, schedules, and cancelled messages.
 
 ``pgqueue_attempt`` has a row for each failed attempt, ``pgqueue_schedule`` for each message that is
-sent at set times. A row of ``pgqueue_archive`` may have the state CANCELLED.
+sent at set times. A row of ``pgqueue_archive`` may have the state CANCELLED or EXPIRED.
 """
 
 from __future__ import annotations
@@ -185,6 +185,7 @@ class Migration(migrations.Migration):
                     ("COMPLETED", "Completed"),
                     ("FAILED", "Failed"),
                     ("CANCELLED", "Cancelled"),
+                    ("EXPIRED", "Expired"),
                 ]
             ),
         ),

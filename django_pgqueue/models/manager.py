@@ -42,12 +42,19 @@ class MessageManager(QueuesManager["Message"]):
         *,
         headers: dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: str | None = None,
         dedup_key: str | None = None,
     ) -> int:
         return self._bound(queue).send(
-            body, headers=headers, delay=delay, priority=priority, group=group, dedup_key=dedup_key
+            body,
+            headers=headers,
+            delay=delay,
+            expires=expires,
+            priority=priority,
+            group=group,
+            dedup_key=dedup_key,
         )
 
     @twin_of(send)
@@ -61,6 +68,7 @@ class MessageManager(QueuesManager["Message"]):
         *,
         headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
         dedup_key: Sequence[str | None] | None = None,
@@ -69,6 +77,7 @@ class MessageManager(QueuesManager["Message"]):
             bodies,
             headers=headers,
             delay=delay,
+            expires=expires,
             priority=priority,
             group=group,
             dedup_key=dedup_key,

@@ -272,6 +272,7 @@ class QueuesManager(models.Manager[M]):
         *,
         headers: dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: str | None = None,
         dedup_key: str | None = None,
@@ -284,7 +285,8 @@ class QueuesManager(models.Manager[M]):
 
         Arguments:
             key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
-            body, headers, delay, priority, group, dedup_key: as for ``send``, for each copy.
+            body, headers, delay, expires, priority, group, dedup_key: as for ``send``, for each
+                copy.
 
         >>> Message.objects.publish("github.push.main", {"commits": 3})
         {'builds': 7}
@@ -301,6 +303,7 @@ class QueuesManager(models.Manager[M]):
                     body,
                     headers=headers,
                     delay=delay,
+                    expires=expires,
                     priority=priority,
                     group=group,
                     dedup_key=dedup_key,
@@ -317,6 +320,7 @@ class QueuesManager(models.Manager[M]):
         *,
         headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
         delay: Delay | None = 0,
+        expires: Delay | None = None,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
         dedup_key: Sequence[str | None] | None = None,
@@ -343,6 +347,7 @@ class QueuesManager(models.Manager[M]):
                     bodies,
                     headers=keyed,
                     delay=delay,
+                    expires=expires,
                     priority=priority,
                     group=group,
                     dedup_key=dedup_key,

@@ -3,10 +3,11 @@ WITH claimed AS MATERIALIZED (
     SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
 ),
 sent AS (
-    INSERT INTO {message} (id, queue_id, scheduled_at, priority, group_key, dedup_key, headers, body)
+    INSERT INTO {message} (id, queue_id, scheduled_at, {expires_at}priority, group_key, dedup_key, headers,
+                           body)
     SELECT id, {queue_id},
            coalesce(%(at)s::timestamptz, statement_timestamp() + %(after)s::interval),
-           %(priority)s, %(group)s::text, %(dedup_key)s::text, %(headers)s::jsonb, %(body)s::jsonb
+           {expires}%(priority)s, %(group)s::text, %(dedup_key)s::text, %(headers)s::jsonb, %(body)s::jsonb
     FROM claimed WHERE is_new
 )
 SELECT id FROM claimed

@@ -10,7 +10,7 @@ from typing import Any
 
 from django_pgqueue import arguments
 from django_pgqueue.engine.open_queue import OpenQueue
-from django_pgqueue.engine.statements import render
+from django_pgqueue.engine.statements import Part, render
 from django_pgqueue.errors import InvalidArgument
 from django_pgqueue.types import Delay
 
@@ -20,6 +20,9 @@ __all__ = ["listed", "send", "send_batch", "window"]
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 #: How long a dedup key counts if the queue has no setting for it.
 DEDUP_WINDOW = dt.timedelta(minutes=5)
+
+#: Placeholders of a send with ``expires``. Sends without render the statement without the column.
+_EXPIRING = {"expires_at": "expires_at, ", "expires": Part("send/expires")}
 
 _COPY_BLOCK = 100
 
@@ -33,6 +36,7 @@ def send(
     *,
     headers: dict[str, Any] | None = None,
     delay: Delay | None = 0,
+    expires: Delay | None = None,
     priority: int = 0,
     group: str | None = None,
     dedup_key: str | None = None,
@@ -46,6 +50,8 @@ def send(
         headers: a dict of the same, or None.
         delay: hides the message for that many seconds (number or timedelta), or until an aware
             datetime.
+        expires: archives the message as EXPIRED, unhandled, if it is not delivered within that many
+            seconds from now (number or timedelta), or before an aware datetime; None: never.
         priority: from -100 to 100; higher is read first.
         group: the FIFO group, text of 1 to 255 characters; None: none.
         dedup_key: text of 1 to 255 characters; within the queue's dedup window only the first send
@@ -62,12 +68,15 @@ def send(
         "priority": arguments.priority(priority),
         "group": arguments.key(group, "group"),
         **arguments.moment(delay),
+        **(expiry := arguments.expiry(expires)),
     }
+    names = _EXPIRING if expiry else {}
     key = arguments.key(dedup_key, "dedup_key")
     if key is None:
-        [(pk,)] = queue.runner.run(queue.text("send/send"), params)
+        [(pk,)] = queue.runner.run(queue.text("send/send", **names), params)
     else:
-        [(pk,)] = queue.run("send/send_once", {**params, "dedup_key": key, **window(queue)})
+        values = {**params, "dedup_key": key, **window(queue)}
+        [(pk,)] = queue.run("send/send_once", values, **names)
     return int(pk)
 
 
@@ -77,6 +86,7 @@ def send_batch(
     *,
     headers: Sequence[dict[str, Any] | None] | dict[str, Any] | None = None,
     delay: Delay | None = 0,
+    expires: Delay | None = None,
     priority: int = 0,
     group: Sequence[str | None] | str | None = None,
     dedup_key: Sequence[str | None] | None = None,
@@ -88,7 +98,7 @@ def send_batch(
     Arguments:
         bodies: a list with one for each message, at least one.
         headers, group: one for all, or a list with one for each body.
-        delay, priority: one for all, as for :func:`send`.
+        delay, expires, priority: one for all, as for :func:`send`.
         dedup_key: a list with one for each body.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
@@ -106,7 +116,11 @@ def send_batch(
             dedup_key, (), count, "dedup_key", partial(arguments.key, name="dedup_key")
         ),
     }
-    params = {"priority": arguments.priority(priority), **arguments.moment(delay)}
+    params = {
+        "priority": arguments.priority(priority),
+        **arguments.moment(delay),
+        **arguments.expiry(expires),
+    }
     return _write(queue, bodies, columns, params)
 
 
@@ -137,7 +151,8 @@ def _write(
                 "headers": _json_array(columns["headers"]),
                 "group": None if _all_none(groups) else groups,
             }
-            return sorted(pk for (pk,) in queue.run("send/send_batch", values))
+            names = _EXPIRING if "expires_at" in params else {}
+            return sorted(pk for (pk,) in queue.run("send/send_batch", values, **names))
     return _copy(queue, bodies, columns, params)
 
 
@@ -177,6 +192,8 @@ def _copy_rows(
     fixed = {"queue_id": str(queue.id), "priority": str(params["priority"])}
     if scheduled_at is not None:
         fixed["scheduled_at"] = scheduled_at
+    if "expires_at" in params:
+        [(fixed["expires_at"],)] = queue.run("send/expiry", params)
     start = "\t".join(fixed.values())
     listed = {
         "id": (f"{start}\t{pk}" for pk in ids),
