@@ -1,6 +1,6 @@
 -- The last hour of queues, in slots. Slot 0 has the current minute, each further slot two earlier minutes.
 SELECT queue_id, s.slot, sum(sent)::bigint, sum(completed)::bigint, sum(retried)::bigint,
-       sum(failed)::bigint, sum(dead_lettered)::bigint
+       sum(failed)::bigint, sum(dead_lettered)::bigint, sum(expired)::bigint
 FROM pgqueue_history
 CROSS JOIN LATERAL (
     SELECT (extract(epoch FROM date_trunc('minute', statement_timestamp()) - bucket)::integer / 60 + 1) / 2

@@ -126,6 +126,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "expires",
+                    models.DurationField(
+                        blank=True,
+                        help_text="A message is not handled later than this after it was sent; "
+                        "empty: at any time.",
+                        null=True,
+                    ),
+                ),
+                (
                     "declared",
                     models.JSONField(
                         editable=False,

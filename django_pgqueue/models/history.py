@@ -16,7 +16,8 @@ class History(models.Model):
     """What happened in one queue in one minute, or in one hour that is over.
 
     Each consumer process writes its own rows, with the id of its ``Process``: messages that were
-    ``completed``, ``failed`` (to the archive), ``dead_lettered``, or ``lost`` with their lease;
+    ``completed``, ``failed`` (to the archive), ``dead_lettered``, ``expired``, or ``lost`` with
+    their lease;
     failed attempts that were ``retried``; run times added up (``busy``); and histograms of waits,
     from readable to the first delivery, and of run times.
 
@@ -39,6 +40,7 @@ class History(models.Model):
     retried: columns.BigInteger = models.BigIntegerField(default=0)
     failed: columns.BigInteger = models.BigIntegerField(default=0)
     dead_lettered: columns.BigInteger = models.BigIntegerField(default=0)
+    expired: columns.BigInteger = models.BigIntegerField(default=0)
     lost: columns.BigInteger = models.BigIntegerField(default=0)
     busy: columns.Float = models.FloatField(default=0)
     waits: columns.JSON = models.JSONField(default=dict)

@@ -161,8 +161,9 @@ class ScheduleManager(models.Manager["Schedule"]):
         Raises QueueNotFound, InvalidArgument.
         """
         declared: dict[str, Any] = {**values, "queue": queue_name}
-        if (interval := values.get("interval")) is not None:
-            declared["interval"] = interval.total_seconds()
+        for field in ("interval", "expires"):
+            if (span := values.get(field)) is not None:
+                declared[field] = span.total_seconds()
         # A round trip through JSON makes it comparable with the stored declaration.
         declared = json.loads(str(arguments.json_text(declared)))
         found = Queue.objects.resolve(queue_name, using)
@@ -263,6 +264,11 @@ class Schedule(models.Model):
     body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
     priority: columns.SmallInteger = models.SmallIntegerField(
         default=0, validators=[MinValueValidator(-100), MaxValueValidator(100)]
+    )
+    expires: columns.DurationOrNull = models.DurationField(
+        null=True,
+        blank=True,
+        help_text="A message is not handled later than this after it was sent; empty: at any time.",
     )
     declared: columns.JSON = models.JSONField(
         null=True, editable=False, help_text="The declaration in the code, if there is one."
@@ -377,6 +383,7 @@ class Schedule(models.Model):
                 [self.body] * len(ticks),
                 headers=[self._header(tick) for tick in ticks],
                 priority=self.priority,
+                expires=self.expires,
             )
         self._update(next_run_at=next_run_at, last_run_at=ticks[-1], error="")
         return len(ticks)
@@ -392,7 +399,9 @@ class Schedule(models.Model):
         alias = str(self._state.db)
         header = self._header(_now(alias))
         bound = queue(self.queue.name, using=alias)
-        return bound.send(self.body, headers=header, priority=self.priority)
+        return bound.send(
+            self.body, headers=header, priority=self.priority, expires=self.expires
+        )
 
     def _header(self, tick: dt.datetime) -> dict[str, Any]:
         return {"x-schedule": {"name": self.name, "at": tick.isoformat()}}
@@ -446,6 +455,7 @@ class Schedule(models.Model):
             cron.check(self.cron, self.time_zone)
         elif self.interval is not None and self.interval < _SHORTEST:
             raise InvalidArgument(f"interval must be at least a second, not {self.interval}")
+        arguments.span(self.expires, "expires")
 
 
 def _now(using: str) -> dt.datetime:

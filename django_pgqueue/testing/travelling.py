@@ -10,14 +10,20 @@ from django.db import connections, models, transaction
 from django_pgqueue import arguments
 from django_pgqueue.models import Queue, Schedule
 
-_MOMENTS = (("deferred", "vt"), ("lease", "vt"), ("waiting", "vt"), ("dedup", "until"))
+_MOMENTS = (
+    ("message", "expires_at"),
+    ("deferred", "vt"),
+    ("lease", "vt"),
+    ("waiting", "vt"),
+    ("dedup", "until"),
+)
 
 
 def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     """Advance time for the queues, by seconds or a timedelta. Returns the number of ticks sent.
 
-    Delays, planned retries, leases and dedup windows get shorter by the span, and schedules send
-    their due ticks. The clock itself does not change.
+    Delays, planned retries, leases, dedup windows and the times to ``expires`` get shorter by the
+    span, and schedules send their due ticks. The clock itself does not change.
 
     >>> queue("orders").send({"order": 7}, delay=3600)
     1
@@ -33,7 +39,10 @@ def travel(span: float | dt.timedelta, *, using: str | None = None) -> int:
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
         for table, column in _MOMENTS:
             values: list[Any] = [length]
-            cursor.execute(f"UPDATE pgqueue_{table} SET {column} = {column} - %s", values)
+            cursor.execute(
+                f"UPDATE pgqueue_{table} SET {column} = {column} - %s WHERE {column} IS NOT NULL",
+                values,
+            )
         Schedule.objects.using(alias).update(next_run_at=models.F("next_run_at") - length)
     sent = 0
     while ticks := Schedule.objects.send_due(using=alias):

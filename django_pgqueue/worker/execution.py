@@ -169,15 +169,21 @@ class Execution:
         return running
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
-        """The messages to run on: without those whose lease has ended or whose body does not fit.
+        """The messages to run on: without those whose lease has ended, which have expired since
+        they were read, or whose body does not fit.
 
-        Leases end when the process is stopped for longer than the visibility timeout.
+        Leases end when the process is stopped for longer than the visibility timeout. Expired
+        messages are released, and the read that finds them again archives them: the server's clock
+        decides.
         """
         now = time.monotonic()
         expired = [message for message in messages if message.lease_until <= now]
         if expired:
             announce(self._subscription, [(message, Lost()) for message in expired])
             messages = [message for message in messages if message.lease_until > now]
+        if late := [message for message in messages if message.start_until <= now]:
+            self._put((message, Release()) for message in late)
+            messages = [message for message in messages if message.start_until > now]
         call = self._handler.call
         if self._handler.batch and call.convert is not None:
             misfits = {message.id: call.misfit(message) for message in messages}
