@@ -43,6 +43,7 @@ _KNOWN = (
     gettext_noop("time zone"),
     gettext_noop("missed"),
     gettext_noop("body"),
+    gettext_noop("expires"),
     gettext_noop("error"),
     gettext_noop("last run at"),
     gettext_noop("ended at"),
