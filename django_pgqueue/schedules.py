@@ -70,6 +70,7 @@ class Declaration:
             message = message_of(self.target, list(self.args), dict(self.kwargs))
             queue, using = message.queue, message.using
             values |= {"body": message.body, "priority": message.priority}
+            values["expires"] = values["expires"] or message.expires
         else:
             handler = handler_of(self.target)
             queue, using = handler.queue, handler.using
@@ -91,6 +92,7 @@ def schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     priority: int = 0,
+    expires: float | dt.timedelta | None = None,
     name: str | None = None,
 ) -> Callable[[T], T]:
     """Send a message to a consumer's queue, or enqueue a task, at set times.
@@ -110,6 +112,9 @@ def schedule(
         of the message to a consumer
     ``args``, ``kwargs``
         of a task; its priority is its own
+    ``expires``
+        seconds (at least one) or a timedelta: a message is not handled later than this after it was
+        sent (default: the task's own; None: never expires)
     ``name``
         of the row (default: the function's path); needed for a second schedule of one function
 
@@ -137,6 +142,7 @@ def schedule(
         "missed": missed,
         "body": body,
         "priority": arguments.priority(priority),
+        "expires": arguments.span(expires, "expires"),
     }
     if tz is not None:
         cron.zone(tz)

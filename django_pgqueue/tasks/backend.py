@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError
 from django.utils import timezone
 
+from django_pgqueue import arguments
 from django_pgqueue.errors import InvalidArgument, QueueNotFound
 from django_pgqueue.handlers import Handler
 from django_pgqueue.models import Queue, queue
@@ -39,6 +40,7 @@ class TaskMessage(NamedTuple):
     using: str | None
     body: dict[str, Any]
     priority: int
+    expires: dt.timedelta | None
 
 
 class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
@@ -95,7 +97,9 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """The message that runs a task. Schedules send it."""
         self.validate_task(task)
         body = body_of(task, *_plain(args, kwargs))
-        return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority)
+        expires = _expires(task)
+        length = None if expires is None else arguments.duration(expires, "expires")
+        return TaskMessage(task.queue_name, self.options.get("database"), body, task.priority, length)
 
     def enqueue(  # type: ignore[override]
         self, task: Task[..., Any], args: Any, kwargs: dict[str, Any]
@@ -111,6 +115,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             message_id = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
                 delay=_delay(task),
+                expires=_expires(task),
                 priority=task.priority,
                 group=_key(task, "group", args, kwargs),
                 dedup_key=dedup_key,
@@ -144,6 +149,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
             ids = queue(task.queue_name, using=self.database).send_batch(
                 [body_of(task, args, kwargs) for args, kwargs in runs],
                 delay=_delay(task),
+                expires=_expires(task),
                 priority=task.priority,
                 group=_keys(task, "group", runs),
                 dedup_key=_keys(task, "dedup_key", runs),
@@ -222,6 +228,10 @@ def _delay(task: Task[..., Any]) -> dt.datetime | None:
     if moment is not None and timezone.is_naive(moment):
         return timezone.make_aware(moment)
     return moment
+
+
+def _expires(task: Task[..., Any]) -> float | dt.timedelta | None:
+    return task.expires if isinstance(task, PgQueueTask) else None
 
 
 def _key(task: Task[..., Any], name: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:

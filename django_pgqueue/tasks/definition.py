@@ -1,4 +1,4 @@
-"""Tasks with more options than Django's: retry, timeout, group and dedup key."""
+"""Tasks with more options than Django's: retry, timeout, expires, group and dedup key."""
 
 from __future__ import annotations
 
@@ -53,12 +53,15 @@ Call = Sequence[Any] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
-    """Django's Task with four more options, set by :func:`task`.
+    """Django's Task with five more options, set by :func:`task`.
 
     ``retry``
         a strategy of :mod:`django_pgqueue.retries`; None: the backend's, by default NoRetry()
     ``timeout``
         seconds after which a run is interrupted and counts as failed; None: the backend's
+    ``expires``
+        a task that has not started within this time (seconds or a timedelta) from its enqueue is
+        not run, and its result is FAILED with a MessageExpired; None: it runs at any time
     ``group``
         tasks of the same group run in order, one at a time
     ``dedup_key``
@@ -73,6 +76,7 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
 
     retry: RetryStrategy | None = None
     timeout: float | None = None
+    expires: float | dt.timedelta | None = None
     group: str | None = None
     dedup_key: str | None = None
 
@@ -83,10 +87,12 @@ class PgQueueTask(DjangoTask[P, R], Generic[P, R]):
         queue_name: str | None = None,
         run_after: dt.datetime | None = None,
         backend: str | None = None,
+        expires: float | dt.timedelta | None = None,
         group: str | None = None,
         dedup_key: str | None = None,
     ) -> PgQueueTask[P, R]:
-        """A copy of the task with other values for Django's options, ``group`` or ``dedup_key``.
+        """A copy of the task with other values for Django's options, ``expires``, ``group`` or
+        ``dedup_key``.
 
         >>> charge.using(priority=10, dedup_key="once").enqueue(7, 8)
         """
@@ -130,6 +136,7 @@ def task(
     takes_context: Literal[True],
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
+    expires: float | dt.timedelta | None = ...,
     group: str | None = ...,
     dedup_key: str | None = ...,
 ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], PgQueueTask[P, R]]: ...
@@ -144,6 +151,7 @@ def task(
     takes_context: Literal[False] = ...,
     retry: RetryStrategy | None = ...,
     timeout: float | None = ...,
+    expires: float | dt.timedelta | None = ...,
     group: str | None = ...,
     dedup_key: str | None = ...,
 ) -> Callable[[Callable[P, R]], PgQueueTask[P, R]]: ...
@@ -159,12 +167,14 @@ def task(
     takes_context: bool = False,
     retry: RetryStrategy | None = None,
     timeout: float | None = None,
+    expires: float | dt.timedelta | None = None,
     group: str | None = None,
     dedup_key: str | None = None,
 ) -> Any:
-    """Turn a function into a task, like Django's ``task``, with four more options.
+    """Turn a function into a task, like Django's ``task``, with five more options.
 
-    :class:`PgQueueTask` explains ``retry``, ``timeout`` (in seconds), ``group`` and ``dedup_key``.
+    :class:`PgQueueTask` explains ``retry``, ``timeout`` (in seconds), ``expires``, ``group`` and
+    ``dedup_key``.
     Backends of other packages ignore them.
 
     ::
@@ -207,11 +217,12 @@ class Options:
                 f"retry must be a strategy of django_pgqueue.retries, such as NoRetry(), not "
                 f"{task.retry!r}"
             )
-        if task.timeout is not None:
-            try:
-                arguments.duration(task.timeout, "timeout", least=arguments.POSITIVE)
-            except InvalidArgument as error:
-                raise InvalidTask(str(error)) from error
+        for name in ("timeout", "expires"):
+            if (length := getattr(task, name)) is not None:
+                try:
+                    arguments.duration(length, name, least=arguments.POSITIVE)
+                except InvalidArgument as error:
+                    raise InvalidTask(str(error)) from error
         for name in ("group", "dedup_key"):
             _check_template(task, name, getattr(task, name))
 

@@ -12,7 +12,12 @@ from django.conf import settings
 from django.utils import dateparse, timezone
 from django.utils.module_loading import import_string
 
-from django_pgqueue.errors import MessageCancelled, PgQueueError, QueueNotFound
+from django_pgqueue.errors import (
+    MessageCancelled,
+    MessageExpired,
+    PgQueueError,
+    QueueNotFound,
+)
 from django_pgqueue.models import ArchivedMessage, Attempt, LiveMessage, Message, Queue
 from django_pgqueue.tasks.framework import (
     Task,
@@ -199,7 +204,9 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
     }
     if done.state == State.CANCELLED:
         error = done.error or "cancelled"
-        return {**times, **_failed(attempts, done.attempts, error, cancelled=True)}
+        return {**times, **_failed(attempts, done.attempts, error, MessageCancelled)}
+    if done.state == State.EXPIRED:
+        return {**times, **_failed(attempts, done.attempts, "expired", MessageExpired)}
     if done.state != State.COMPLETED:
         return {**times, **_failed(attempts, done.attempts, done.error)}
     # A message that was cancelled by hand has no result and no worker.
@@ -215,13 +222,19 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def _failed(
-    attempts: Sequence[Attempt], failed: int, error: str | None, *, cancelled: bool = False
+    attempts: Sequence[Attempt],
+    failed: int,
+    error: str | None,
+    kind: type[PgQueueError] | None = None,
 ) -> dict[str, Any]:
-    """The values for a task of which ``failed`` runs failed, and ``error`` was the end."""
+    """The values for a task of which ``failed`` runs failed, and ``error`` was the end.
+
+    ``kind``: what ended it, if not a failed run.
+    """
     errors = task_errors(attempts)
-    if cancelled or not attempts or attempts[-1].attempt < failed:
-        # No run failed: the deliveries ran out, the task could not start, or it was cancelled.
-        kind = MessageCancelled if cancelled else PgQueueError
+    if kind is not None or not attempts or attempts[-1].attempt < failed:
+        # Without a kind: the deliveries ran out, or the task could not start.
+        kind = kind or PgQueueError
         path = f"{kind.__module__}.{kind.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback=error or ""))
     return {
