@@ -14,7 +14,7 @@ The hierarchy::
       x MessageNotFound       no message with this id in the queue or its archive
       x MessageFailed         no result: the message failed for good
         + MessageCancelled    no result: the message was cancelled
-        + MessageExpired      no result: the message expired before its turn
+        + MessageExpired      no result: the message expired unhandled
       x ResultNotReady        no result yet: the message is not done; also a TimeoutError
       x LeaseLost             the message was read again, or is gone
       x InvalidArgument       also a ValueError

@@ -28,7 +28,7 @@ class State(str, Enum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
-    EXPIRED = "EXPIRED"  # its turn came after ``expires_at``, so it was not delivered
+    EXPIRED = "EXPIRED"  # not handled: it was read only after ``expires_at``
 
     def __str__(self) -> str:
         return self.value

@@ -8,6 +8,7 @@ how to repeat a failure.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ queues = st.sampled_from(["main", "main", "dead"])
 groups = st.sampled_from([None, "a", "a", "b"])
 priorities = st.sampled_from([0, 0, 0, 7, -7])
 quantities = st.integers(1, 5)
+#: Whether the message expires: never, once a rule says so, or before it is read.
+expiries = st.sampled_from([None, None, None, "later", "now"])
 keys = st.sampled_from([None, None, None, "k", "l"])
 picks = st.integers(0, 999)
 some = st.lists(picks, min_size=1, max_size=3)
@@ -68,11 +71,15 @@ class Entry:
     #: The time of the last delivery.
     read_at: int = 0
     attempts: int = 0
+    #: Whether it can expire, and whether it has expired.
+    expires: bool = False
+    expired: bool = False
     #: The queue in which it was dead-lettered, if any.
     source: str | None = None
 
     def copy_to(self, queue: str) -> Entry:
-        """A copy as it arrives in another queue: its delivery count restarts."""
+        """A copy as it arrives in another queue: its delivery count restarts, and it does not
+        expire any more."""
         return Entry(self.id, queue, self.body, self.priority, self.group, place="", source="main")
 
     @property
@@ -218,12 +225,16 @@ class Model:
         line = self.lines.get(entry.line)
         return line is not None and line.head == entry.id
 
-    def readable(self, queue: str) -> list[Entry]:
+    def found_first(self, queue: str) -> list[Entry]:
+        """The messages that a read delivers, or archives because they have expired."""
         return [
             e
             for e in self.within(queue)
             if e.place != "waiting" and e.due and self.is_first(e) and not e.exhausted
         ]
+
+    def readable(self, queue: str) -> list[Entry]:
+        return [e for e in self.found_first(queue) if not e.expired]
 
     def open_behind(self, head: Entry) -> list[Entry]:
         """The messages behind a head that a grouped read may lease, in order."""
@@ -249,6 +260,17 @@ class Model:
                 self.arrive(entry.copy_to("dead"))
             else:
                 self.keep(entry, "FAILED")
+
+
+def _expires(expiry: str | None) -> Any:
+    """The argument ``expires`` of a send."""
+    past = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    return {None: None, "later": LONG, "now": past}[expiry]
+
+
+def _expiry(expiry: str | None) -> dict[str, bool]:
+    """What the model knows of it."""
+    return {"expires": expiry is not None, "expired": expiry == "now"}
 
 
 def _moment(receipt: Receipt) -> int:
@@ -298,29 +320,50 @@ class QueueMachine(RuleBasedStateMachine):
         assert pk > max(known, default=0)
         self.model.arrive(Entry(pk, queue, body, due=due, place="", **facts))
 
-    @rule(queue=queues, group=groups, priority=priorities, key=keys, later=st.booleans())
+    @rule(
+        queue=queues,
+        group=groups,
+        priority=priorities,
+        key=keys,
+        later=st.booleans(),
+        expiry=expiries,
+    )
     def send(
-        self, queue: str, group: str | None, priority: int, key: str | None, later: bool
+        self,
+        queue: str,
+        group: str | None,
+        priority: int,
+        key: str | None,
+        later: bool,
+        expiry: str | None,
     ) -> None:
         self.sent += 1
         pk = Message.objects.send(
             self.names[queue],
             self.sent,
             delay=LONG if later else 0,
+            expires=_expires(expiry),
             priority=priority,
             group=group,
             dedup_key=key,
         )
-        self.expect_sent(queue, pk, key, self.sent, not later, priority=priority, group=group)
+        facts = {"priority": priority, "group": group, **_expiry(expiry)}
+        self.expect_sent(queue, pk, key, self.sent, not later, **facts)
 
     @rule(
         queue=queues,
         each=st.lists(st.tuples(groups, keys), min_size=1, max_size=6),
         priority=priorities,
         later=st.sampled_from([False, False, True]),
+        expiry=expiries,
     )
     def send_batch(
-        self, queue: str, each: list[tuple[str | None, str | None]], priority: int, later: bool
+        self,
+        queue: str,
+        each: list[tuple[str | None, str | None]],
+        priority: int,
+        later: bool,
+        expiry: str | None,
     ) -> None:
         bodies = [self.sent + place for place in range(1, len(each) + 1)]
         self.sent += len(each)
@@ -328,13 +371,15 @@ class QueueMachine(RuleBasedStateMachine):
             self.names[queue],
             bodies,
             delay=LONG if later else 0,
+            expires=_expires(expiry),
             priority=priority,
             group=[group for group, _ in each],
             dedup_key=[key for _, key in each],
         )
         assert len(pks) == len(each)
         for pk, body, (group, key) in zip(pks, bodies, each, strict=True):
-            self.expect_sent(queue, pk, key, body, not later, priority=priority, group=group)
+            facts = {"priority": priority, "group": group, **_expiry(expiry)}
+            self.expect_sent(queue, pk, key, body, not later, **facts)
 
     # Reading
 
@@ -369,8 +414,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(found) == len(rows), f"a message is in two places: {sorted(rows)}"
         return found
 
-    def expect_put_right(self, queue: str) -> None:
-        """Check a read's side effects: overdue followers put back, and dead letters moved."""
+    def expect_put_right(self, queue: str) -> bool:
+        """Check a read's side effects: overdue followers put back, expired messages archived, and
+        dead letters moved. Returns whether any had expired."""
         rows = self.rows()
         for entry in self.model.within(queue, "deferred"):
             row = rows.get(entry.id)
@@ -383,6 +429,16 @@ class QueueMachine(RuleBasedStateMachine):
                 assert entry.due, "only what is due is set back in line"
                 assert not self.model.is_first(entry), "and no head"
                 entry.place, entry.leased = "waiting", False
+        ended = run_sql(
+            "SELECT id FROM pgqueue_archive WHERE id = ANY(%s) AND state = 'EXPIRED' ORDER BY id",
+            [list(self.model.live)],
+        )
+        for (pk,) in ended:
+            entry = self.model.live[pk]
+            assert entry.expired, "archived as expired, but it has not expired"
+            assert entry.due and entry.queue == queue, "nobody looked for it yet"
+            self.model.leave([entry])
+            self.model.keep(entry, "EXPIRED")
         dead = [
             entry
             for entry in self.model.within(queue)
@@ -396,6 +452,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert first.due, "dead-lettered while it was in flight"
             dead.remove(first)
             self.model.die([first])
+        return bool(ended)
 
     def expect_order(self, messages: list[Message]) -> None:
         """In a group, no message is delivered before all earlier ones are done.
@@ -413,6 +470,7 @@ class QueueMachine(RuleBasedStateMachine):
                 )
 
     def expect_delivery(self, message: Message, entry: Entry) -> None:
+        assert not entry.expired, "delivered too late"
         assert (message.body, message.priority, message.group) == (
             entry.body,
             entry.priority,
@@ -461,6 +519,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert [e.id for e in taken] == [e.id for e in sorted(taken, key=lambda e: e.rank)]
         self.expect_first_in_line(taken, before, rows)
         assert len(messages) == min(qty, len(readable)), "there was more to read"
+        if len(messages) < qty:
+            assert self.model.found_first(queue) == list(readable.values()), "expired, and left"
         for message, entry in zip(messages, taken, strict=True):
             self.expect_delivery(message, entry)
             self.model.lease(entry, message.receipt)
@@ -477,7 +537,7 @@ class QueueMachine(RuleBasedStateMachine):
 
         messages = getattr(Message.objects, how)(self.names[queue], qty=qty)
 
-        self.expect_put_right(queue)
+        any_expired = self.expect_put_right(queue)
         self.expect_order(messages)
         readable = {entry.id: entry for entry in self.model.readable(queue)}
         assert len(messages) <= qty
@@ -500,7 +560,8 @@ class QueueMachine(RuleBasedStateMachine):
         if how == "read_grouped":
             assert order == [e.id for part in parts.values() for e in part], "group by group"
             for place, length in enumerate(lengths):
-                if length > 1:
+                # Messages that had expired count, too: there may be fewer followers than asked for.
+                if length > 1 and not any_expired:
                     assert lengths[:place] == open_in[:place], "the first group's come first"
         else:
             rounds = [
@@ -508,12 +569,12 @@ class QueueMachine(RuleBasedStateMachine):
                 for number in range(max(lengths, default=0))
             ]
             assert order == [pk for each in rounds for pk in each], "in rounds"
-            for length, possible in zip(lengths, open_in, strict=True):
+            for length, possible in zip(lengths, open_in, strict=True) if not any_expired else ():
                 assert length >= min(possible, max(lengths) - 1), "a round was left out"
         if how == "read_grouped_head":
             assert max(lengths, default=1) == 1
             assert len(messages) == min(qty, len(readable)), "there was more to read"
-        elif len(messages) < qty:
+        elif len(messages) < qty and not any_expired:
             assert len(heads) == len(readable), "there was more to read"
             assert lengths == open_in, "there was more to read in a group"
 
@@ -649,6 +710,17 @@ class QueueMachine(RuleBasedStateMachine):
         )
         for each in together[0][0] if together else [pk]:
             self.model.live[each].due = True
+
+    @precondition(lambda self: any(e.expires for e in self.model.live.values()))
+    @rule(number=picks)
+    def expire(self, number: int) -> None:
+        """The time until which a message may be delivered is over, wherever the message is."""
+        known = sorted(pk for pk, entry in self.model.live.items() if entry.expires)
+        pk = known[number % len(known)]
+        run_sql(
+            "UPDATE pgqueue_message SET expires_at = statement_timestamp() WHERE id = %s", [pk]
+        )
+        self.model.live[pk].expired = True
 
     @precondition(lambda self: self.model.live)
     @rule(

@@ -11,6 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_pgqueue import signals
+from django_pgqueue.engine.settle.outcomes import end_expired
 from django_pgqueue.errors import InvalidArgument, MessageExpired
 from django_pgqueue.models import ArchivedMessage, BoundQueue, LiveMessage, Message
 from django_pgqueue.types import State
@@ -232,6 +233,18 @@ def test_a_message_whose_deliveries_ran_out_is_failed_even_if_it_has_expired(db)
     assert outcomes() == {ran_out: "FAILED", expired: "EXPIRED"}
 
 
+def test_a_read_that_finds_only_expired_messages_fails_those_whose_deliveries_ran_out(db):
+    QueueFactory(name="orders", max_deliveries=1)
+    orders = BoundQueue("orders")
+    ran_out, expired = orders.send(1, expires=HOUR), orders.send(2, delay=60, expires=HOUR)
+    orders.read(qty=1, vt=0)
+    run_sql("UPDATE pgqueue_deferred SET vt = vt - interval '1 day' WHERE id = %s", [expired])
+    let_expire(ran_out, expired)
+
+    assert orders.read(qty=1) == []
+    assert outcomes() == {ran_out: "FAILED", expired: "EXPIRED"}
+
+
 @pytest.mark.parametrize("group", [None, "g"], ids=["plain", "grouped"])
 def test_one_read_archives_a_long_backlog_in_few_statements(
     orders, group, django_assert_max_num_queries
@@ -338,6 +351,18 @@ def test_replay_sends_expired_messages_again_without_a_moment(orders, state):
 
 
 # two at once
+
+
+def test_a_reader_that_was_slow_to_archive_does_not_take_another_readers_lease_away(orders):
+    """Between the two statements of a read the lease may run out, and another reader may come."""
+    pk = orders.send(1, expires=HOUR)
+    [slow] = orders.read(vt=0)
+    [held] = orders.read()
+    opened = Message.objects.resolve("orders").opened
+
+    assert end_expired(opened, [slow.receipt]) == []
+    assert outcomes() == {}
+    assert end_expired(opened, [held.receipt]) == [pk]
 
 
 def test_two_readers_archive_an_expired_message_once(committed_orders, actors):
