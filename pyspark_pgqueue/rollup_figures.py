@@ -13,6 +13,8 @@ __all__ = [
     "LONGEST_LIST",
     "PERCENTS",
     "POISONOUS",
+    "RAN",
+    "READ",
     "RETRIED",
     "Figures",
     "Key",
@@ -33,6 +35,10 @@ BUCKET = "least(greatest(floor(4 * {}), -40), 88)"
 #: SQL of PostgreSQL and Spark: failed attempts of an archived message that were tried again.
 #: The last attempt ended it, unless it was cancelled or expired.
 RETRIED = "greatest(attempts - CASE WHEN state IN ('CANCELLED', 'EXPIRED') THEN 0 ELSE 1 END, 0)"
+#: SQL of PostgreSQL and Spark: whether an archived message was delivered, and whether its last
+#: delivery ended with its end. Without a test, greatest() would make a time of zero from NULL.
+READ = "first_read_at IS NOT NULL"
+RAN = "last_read_at IS NOT NULL AND state <> 'EXPIRED'"
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
