@@ -61,15 +61,15 @@ def reader(request):
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["send", "send_batch"])
-@pytest.mark.parametrize("copied", [False, True], ids=["insert", "copy"])
 @pytest.mark.parametrize("key", [None, "k"], ids=["plain", "dedup"])
 @pytest.mark.parametrize(
     "expires", [60, dt.timedelta(minutes=1), timezone.now() + HOUR], ids=["seconds", "span", "at"]
 )
+@pytest.mark.parametrize("threshold", [1, 500], ids=["copy", "insert"])
 def test_every_way_to_send_stores_when_the_message_expires(
-    orders, settings, many, copied, key, expires
+    orders, settings, many, key, expires, threshold
 ):
-    settings.PGQUEUE = {"COPY_THRESHOLD": 1 if copied else 500}
+    settings.PGQUEUE = {"COPY_THRESHOLD": threshold}
     if many:
         [pk] = orders.send_batch([1], expires=expires, dedup_key=key and [key])
     else:
@@ -94,13 +94,11 @@ def test_publish_gives_every_copy_the_moment(orders):
     assert list(Message.objects.values_list("expires_at", flat=True)) == [PAST] * 6
 
 
-@pytest.mark.parametrize(
-    "expires", [0, -1, dt.timedelta(0), dt.datetime(2030, 1, 1), "soon", True], ids=repr
-)
-def test_a_moment_that_makes_no_sense_is_refused(orders, expires):
-    with pytest.raises(InvalidArgument, match="expires"):
+@pytest.mark.parametrize("expires", [0, -1, dt.timedelta(0), dt.timedelta(-1)], ids=repr)
+def test_a_message_cannot_expire_before_it_is_sent(orders, expires):
+    with pytest.raises(InvalidArgument, match="expires must be more than zero seconds"):
         orders.send(1, expires=expires)
-    with pytest.raises(InvalidArgument, match="expires"):
+    with pytest.raises(InvalidArgument, match="expires must be more than zero seconds"):
         orders.send_batch([1], expires=expires)
 
     assert not LiveMessage.objects.exists()
