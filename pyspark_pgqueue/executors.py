@@ -21,8 +21,8 @@ from pyspark_pgqueue.progress import Progress, quiet, watched
 
 __all__ = ["Landing", "check", "on_executors"]
 
-#: Each check task lasts this long, so that every core of the cluster gets one: Spark Connect does
-#: not tell how many cores there are.
+#: Seconds that each check task lasts, so that every core of the cluster gets one. Spark Connect
+#: does not report the number of cores.
 _CHECK_SECONDS = 0.2
 _CHECK_TASKS = 16
 
@@ -31,8 +31,9 @@ _HOME = str(Path(__file__).resolve().parents[1])
 
 
 def _missing() -> list[str]:
-    """Return the missing packages. Runs on executors without this package, so it imports nothing
-    from it; and none of the others, which processes that only plan do not need.
+    """Return the missing packages, without importing any.
+
+    Executors may lack this package, and processes that only plan do not need the others.
     """
     from importlib.util import find_spec
 
@@ -78,7 +79,8 @@ def _landed(
     return made
 
 
-# Makes pickle send their code instead of their names, which executors may be unable to import.
+# With this module name pickle sends the functions' code, since executors may be unable to import
+# them.
 for _function in (_missing, _advice, _landed):
     _function.__module__ = "__main__"
 
@@ -134,8 +136,8 @@ def check(spark: Any, path: str | None = None) -> None:
             raise ExecutorsLack(_advice(host, lacking))
         if not sees:
             raise ExecutorsLack(
-                f"Executors on {host} do not see {path}, where this driver has written a file: it "
-                f"is another machine's disk there. Choose a path on a shared disk, or a store as "
+                f"Executors on {host} do not see the file that this driver wrote to {path}: there "
+                f"the path is on another disk. Choose a path on a shared disk, or a store as "
                 f"in s3://bucket/lake."
             )
 

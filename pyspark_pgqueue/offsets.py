@@ -1,8 +1,8 @@
 """Positions in the archive, and the rows between two positions.
 
 Neither ids nor times follow the order of commits, so neither can mark a position. A snapshot can:
-it tells which transactions had committed. A row that a later snapshot shows and an earlier one does
-not is new, however late its transaction committed. No read waits for an open transaction.
+it records which transactions had committed. A row that a later snapshot shows and an earlier one
+does not is new, however late its transaction committed. No read waits for an open transaction.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Fetcher(Loop):
 
     @staticmethod
     def _follow(subscription: Subscription, heads: list[Message], most: int) -> list[Message]:
-        """Lease followers of these FIFO heads. Releases all of a group if one of them is a suspect."""
+        """Lease followers of FIFO heads. Releases all of a group if one of them is a suspect."""
         most = min(most, subscription.buffer.free_for_followers(subscription.fetch_batch_size))
         if most < 1:
             return []
