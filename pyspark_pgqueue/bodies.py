@@ -62,8 +62,8 @@ def as_ddl(given: str) -> str:
         return ddl(StructType.fromJson(json.loads(given)))
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise InvalidOption(
-            f"bodySchema is DDL as in 'order bigint, name string', the JSON of a StructType, or "
-            f"{INFER}, not {given!r}."
+            f"bodySchema must be DDL as in 'order bigint, name string', the JSON of a StructType, "
+            f"or {INFER}, not {given!r}."
         ) from error
 
 

@@ -81,7 +81,7 @@ def declare(
     """
     known = {name.lower(): (pk, name) for pk, name in planning.queues(connection, options)}
     if unknown := [name for name in given if name.lower() not in known]:
-        raise InvalidOption(f"The lake takes no queue {', '.join(map(repr, unknown))}.")
+        raise InvalidOption(f"The lake has no queue {', '.join(map(repr, unknown))}.")
     chosen = {known[name.lower()][1]: text for name, text in given.items()}
     schemas = dict(before)
     for name in sorted({*schemas, *chosen}):

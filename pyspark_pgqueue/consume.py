@@ -109,7 +109,7 @@ class QueueStream(Stream):
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._keeper: _Keeper | None = None
-        #: The leased batch, its serving, and the number of the last acknowledged batch.
+        #: The leased batch, which part of it is served, and the last acknowledged batch's number.
         self._batch: Batch | None = None
         self._serving = Serving()
         self._acknowledged: int | None = None

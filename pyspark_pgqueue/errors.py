@@ -12,7 +12,7 @@
   x Refused               raised by a sink's function: it refuses messages by their ids
   x JobRunning            the same job is running elsewhere
   x Interrupted           a job was interrupted by SIGINT or SIGTERM
-  x StoreFailed           a lake's disk or object store refuses
+  x StoreFailed           a lake's disk or object store cannot be used
   x LakeDiffers           a lake's files differ from the recorded ones
 """
 

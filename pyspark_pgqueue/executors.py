@@ -31,10 +31,7 @@ _HOME = str(Path(__file__).resolve().parents[1])
 
 
 def _missing() -> list[str]:
-    """Return the missing packages, without importing any.
-
-    Executors may lack this package, and processes that only plan do not need the others.
-    """
+    """Return the missing packages. Runs on executors without importing any, not even this one."""
     from importlib.util import find_spec
 
     needed = ("pyspark_pgqueue", "django_pgqueue", "pyarrow", "adbc_driver_postgresql", "psycopg")
@@ -174,7 +171,7 @@ def on_executors(
 
 
 def _each(spark: Any, function: Callable[[int], Any], kind: str, tasks: int) -> Any:
-    """A DataFrame of task numbers and the function's result for each, one row per task."""
+    """Return a DataFrame with one row per task: its number, and the function's result."""
     # Not deterministic: the optimizer must call it exactly once per row.
     result = f.udf(function, kind, useArrow=False).asNondeterministic()
     return spark.range(0, tasks, 1, tasks).select("id", result("id").alias("result"))

@@ -82,7 +82,7 @@ class Offset:
         return found
 
     def may_lack(self, purged_below: int) -> bool:
-        """Whether rows of transactions below this one may not have been delivered."""
+        """Whether rows of transactions below ``purged_below`` may be undelivered."""
         if self.after is not None:
             return purged_below > self.after[0]
         if self.since == EARLIEST:

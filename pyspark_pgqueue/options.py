@@ -32,7 +32,7 @@ visibilityTimeout          the queue's          seconds until a dead driver's me
                                                 delivered to other readers (consume only)
 minPartitions                                   minimum tasks in a batch read that is large enough
 maxRecordsPerPartition     1000000              maximum rows in a task, fewer with large bodies
-                                                (256 MB); the number of tasks is a multiple of 4
+                                                (256 MB); a large read has a multiple of 4 tasks
 failOnDataLoss             true                 stop if undelivered rows were purged
 failOnServerChange         true                 stop at another server, or after a restore
 replicaTimeout             60                   seconds that a task waits for a replica to catch up

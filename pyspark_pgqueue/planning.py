@@ -158,7 +158,7 @@ def server(connection: psycopg.Connection[Any]) -> Server:
 
 
 def check_server(connection: psycopg.Connection[Any], server: Server) -> None:
-    """Refuse an archive that came with a dump: its transactions are ahead of this server's.
+    """Refuse an archive from another server's dump: its transactions are ahead of this server.
 
     The transaction numbers mean nothing here, and streams would skip rows until the server reaches
     the numbers.

@@ -112,8 +112,8 @@ def _check_server(
     if last is not None and (last.system != server.system or last.below_xid > server.now.xmax):
         raise ServerChanged(
             "The last roll-up was computed on another server, or is ahead of this one, which was "
-            "restored to an earlier state. So new messages cannot be told apart. Recompute every "
-            "span (--every)."
+            "restored to an earlier state. So the spans that changed are unknown. Recompute all of "
+            "them (--every)."
         )
 
 

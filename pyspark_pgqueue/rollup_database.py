@@ -39,13 +39,13 @@ __all__ = [
     "removed",
 ]
 
-#: For sorting times and counting values. With the default 4 MB most of it spills to disk.
+#: Memory for sorting times and counting values. At the default, 4 MB, most spills to disk.
 WORK_MEM = "256MB"
 
 
 @dataclass(frozen=True)
 class Since:
-    """The first archived message to count: a lower bound by time and by transaction."""
+    """Lower bounds of the archived messages to count: by time and by transaction."""
 
     bucket: int  # seconds since 1970
     #: The first transaction that may have archived such a message, for the archive's index.

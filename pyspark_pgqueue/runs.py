@@ -72,7 +72,7 @@ class Manifest:
     """The changes to a lake's files when a run is published."""
 
     add: list[File]
-    #: Files whose rows are in files of ``add``: no reader of the table needs them any more.
+    #: Files whose rows ``add`` contains too: readers of the table no longer need them.
     remove: list[str] = field(default_factory=list)
     #: Files to delete.
     delete: list[str] = field(default_factory=list)

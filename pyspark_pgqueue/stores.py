@@ -93,7 +93,7 @@ _ADVICE = (
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raise StoreFailed, with what to do, for an error of the store in the block."""
+    """Turn the store's errors in the block into StoreFailed, with advice."""
     try:
         yield
     except Exception as error:

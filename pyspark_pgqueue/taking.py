@@ -36,7 +36,7 @@ class Taken:
     """
 
     queue_id: int
-    #: Each: the count and time of a delivery, and ranges of the messages' ids.
+    #: Texts like ``2@5:9``: the count and the time of a delivery, and ranges of message ids.
     parts: tuple[str, ...]
     #: Whether some of the messages belong to FIFO groups.
     grouped: bool = False

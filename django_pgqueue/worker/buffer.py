@@ -154,7 +154,7 @@ class Buffer:
         return stale
 
     def notice(self) -> None:
-        """Wake the workers that read by themselves: the queue may have new messages."""
+        """Wake the workers that read the queue themselves: it may have new messages."""
         for reader in self.readers:
             reader.set()
 

@@ -25,7 +25,7 @@ from django_pgqueue.handlers import Handler
 # Connection arguments of psycopg and its pool, which libpq does not know.
 _NOT_FOR_LIBPQ = ("cursor_factory", "context", "prepare_threshold", "pool")
 _LONGEST_NAME = 63
-#: The loops of a process that use a connection: fetch, settle, leases, presence.
+#: The number of loops that use a connection: fetch, settle, leases, presence.
 _LOOPS = 4
 #: psycopg_pool's default of min_size, which is also its default of max_size.
 _POOL_SIZE = 4

@@ -77,7 +77,7 @@ class Consumer:
         ]
         self._workers: list[threading.Thread] = []
         self._reserving = threading.Lock()
-        #: The process stops because of ``max_memory``.
+        #: Whether the process stops because of ``max_memory``.
         self._grew_too_large = False
         self._health: HealthServer | None = None
 
@@ -118,7 +118,7 @@ class Consumer:
         """Work until stopped. Calls ``every_second`` in this thread once a second."""
         with ExitStack() as at_end:
             if self.options.health_port is not None:
-                # First, so that nothing is leased if the port is taken.
+                # Open the port first, so that nothing is leased if it is taken.
                 self._health = HealthServer(
                     self.report, self.options.health_host, self.options.health_port
                 )
@@ -243,7 +243,7 @@ class Consumer:
         self._persist("release", self._release_running, deadline)
         self._leases.end()
         self.settler.end()
-        # Handlers may have ended at the last moment.
+        # Write the outcomes of handlers that ended in the meantime.
         self._persist("settle", self.settler.flush, deadline)
         self.presence.end()
         self._persist("leave", self.presence.leave, deadline)

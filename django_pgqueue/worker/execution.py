@@ -33,7 +33,7 @@ from django_pgqueue.worker.running import Result, Running, Stage, canceller, gua
 from django_pgqueue.worker.settler import Settler
 from django_pgqueue.worker.subscription import Subscription
 
-#: What a handler, or a batch handler in its list, may return to set an outcome.
+#: Types that a handler returns to set an outcome, or a batch handler in a list.
 _EXPLICIT = (Ack, Nack, BaseException)
 #: Maximum runs of a transactional handler while its transaction conflicts with others.
 _TRIES = 5

@@ -144,7 +144,7 @@ class Fetcher(Loop):
         return [each for each in followers if each.group_key not in suspected]
 
     def _plan(self, subscription: Subscription, wanted: int, got: int) -> None:
-        """Plan the next fetch, after one that asked for ``wanted`` messages and ``got`` fewer."""
+        """Plan the next fetch, after one that asked for ``wanted`` messages and got ``got``."""
         plan, handler, now = subscription.buffer.plan, subscription.handler, time.monotonic()
         plan.more = got == wanted or plan.suspicious
         if plan.more:

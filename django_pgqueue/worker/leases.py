@@ -77,7 +77,7 @@ class LeaseKeeper(Loop):
         for message in gone:
             message.lease_until = float("inf")  # do not extend again
             message.cancelled = isinstance(why[message.receipt], Cancelled)
-        # A handler that has ended since then may have settled its message.
+        # A handler that ended during these queries may have settled its message.
         runs = list(subscription.running.values())
         running = {message.id for run in runs for message in run.unsettled}
         announce_gone(subscription, [(m, why[m.receipt]) for m in gone if m.id in running])

@@ -156,7 +156,7 @@ def guarded(running: Running, call: Callable[..., Any]) -> tuple[Any, BaseExcept
 
 
 def canceller() -> Callable[[], None]:
-    """Returns a function that cancels the current task from another thread."""
+    """Return a function that cancels the current task from another thread."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:

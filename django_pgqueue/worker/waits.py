@@ -1,4 +1,4 @@
-"""The waits of an idle consumer between two reads, which grow."""
+"""The growing waits of an idle consumer between its reads."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class LockedWorker(Loop):
             self.stop()
             return 0.0
         if self._woken:
-            # Notifications are throttled, so more messages may follow: short waits again.
+            # Notifications are throttled, so more messages may follow: start with short waits.
             self._wait = 0.0
         try:
             if self._handle_one():
