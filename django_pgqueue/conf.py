@@ -40,7 +40,7 @@ from django_pgqueue.settings import DEFAULTS, mistake
 
 
 def problem(name: str | None = None) -> str | None:
-    """The error in the value of a key, or in ``PGQUEUE`` itself; None if there is none.
+    """Return the error in the value of a key, or in ``PGQUEUE`` itself; None if there is none.
 
     >>> problem("CACHE_SECONDS") is None
     True
