@@ -160,7 +160,7 @@ class NeverRead(PgQueueError):
 
 
 class MessageNotFound(PgQueueError, LookupError):
-    """There is no such message: it was not sent, or rolled back, deleted, removed by retention."""
+    """No message has this id: it was never sent, rolled back, deleted, or removed by retention."""
 
     def __init__(self, name: str, message_id: int) -> None:
         super().__init__(

@@ -47,7 +47,7 @@ class _Limited:
     """The options of all strategies but NoRetry.
 
     ``max_attempts``
-        the most runs of the handler, the first included; None: no limit
+        maximum number of runs of the handler, including the first; None: no limit
     ``max_total_delay``
         seconds after the first delivery within which attempts may be planned; None: no limit
     ``retry_on``, ``reject_on``

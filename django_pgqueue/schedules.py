@@ -198,7 +198,7 @@ class Ticker(Loop):
         super().__init__("schedules")
         self._queues = queues
         self._process_id = process_id
-        #: When the declarations were last saved, by database.
+        #: The time when the declarations were last saved, by database.
         self._declared_at: dict[str, float] = {}
         #: The names of the declarations that were saved, by database.
         self._saved: dict[str, list[str]] = {}

@@ -76,7 +76,7 @@ def receipt_of(id: int, read_ct: int, read_at: int, batch: Batch | None) -> Rece
     """Return the receipt of a message that was read, with its batch, if any."""
     if batch is None:
         return Receipt(id, read_ct, read_at)
-    # This does what calling the class does, in half the time.
+    # Does what calling the class does, in half the time.
     receipt = tuple.__new__(BatchReceipt, (id, read_ct, read_at))
     receipt.batch = batch
     return receipt

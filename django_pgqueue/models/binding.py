@@ -53,10 +53,7 @@ _routes: dict[tuple[str, str], tuple[Any, Router, dict[str, list[Queue]]]] = {}
 
 
 def send_to_each(alias: str, key: str, send: Callable[[OpenQueue], R]) -> dict[str, R]:
-    """Call ``send`` for each queue bound to the key, in one transaction.
-
-    Returns the results by queue name.
-    """
+    """Call ``send`` for each queue bound to the key, all or none. Returns results by queue name."""
     queues = [_as_it_is_now(queue) for queue, _patterns in route(alias, key)]
     if not queues:
         return {}

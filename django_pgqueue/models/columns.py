@@ -1,6 +1,6 @@
-"""Types of columns, for annotations; defaults that the server computes; and Meta options.
+"""Column types for annotations, defaults that the server computes, and Meta options.
 
-A type of a column names the Python types that the field accepts and returns.
+A column type names the Python types that the field accepts and returns.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ __all__ = ["ExportRun", "Lake", "PurgeMark"]
 
 
 class Lake(models.Model):
-    """A directory of Parquet files. It has the archive before transaction ``exported_below``."""
+    """A directory of Parquet files, with the rows archived before ``exported_below``."""
 
     id: columns.AutoKey = models.AutoField(primary_key=True)
     path: columns.Text = models.TextField(unique=True, editable=False)

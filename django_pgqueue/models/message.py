@@ -35,8 +35,8 @@ __all__ = ["Message"]
 class Message(models.Model):
     """One message, queued or archived.
 
-    Every inserted row is sent, whether ``Message.objects.send``, ``bulk_create``, plain SQL or COPY
-    inserted it. ``id`` comes from one sequence for all queues: it is unique, and never changes.
+    Inserting a row sends it, by ``Message.objects.send``, ``bulk_create``, plain SQL or COPY.
+    ``id`` comes from one sequence for all queues: it is unique, and never changes.
 
     A message that was read also has ``read_ct`` (deliveries so far), ``attempts`` (earlier runs of
     a handler), ``vt`` (the end of the lease) and ``receipt``.
@@ -222,7 +222,7 @@ class Message(models.Model):
 
     @property
     def _leased_from(self) -> OpenQueue:
-        """The queue that the message was leased from. Raises NeverRead."""
+        """The queue from which the message was leased. Raises NeverRead."""
         if not self.__dict__.get("read_at"):
             raise NeverRead(self.pk)
         return self._read_from
@@ -233,7 +233,7 @@ class Message(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Message] | None = None,
     ) -> None:
-        """Reload the message, as in Django. Searches its own queue first, then all queues."""
+        """Reload the message, as Django does. Searches its own queue first, then all queues."""
         queue_id = self.__dict__.get("queue_id")
         fields = None if fields is None else list(fields)
         if from_queryset is None and queue_id is not None:

@@ -109,9 +109,9 @@ class QueueManager(models.Manager["Queue"]):
         return found
 
     def _ask(self, name: str, alias: str, fresh: dict[str, Queue] | None) -> Queue | None:
-        """Query the queue with this name; None if there is none. Refills an expired cache.
+        """Query the queue with this name. Outside transactions, also store it in the cache.
 
-        ``fresh`` is the cache unless it has expired. It is not changed inside a transaction.
+        ``fresh`` has the cached queues; None: they have expired, so all queues are read.
         """
         autocommit = connections[alias].get_autocommit()
         named = self.using(alias).named(name)
@@ -239,7 +239,7 @@ class Queue(models.Model):
 
     @property
     def alias(self) -> str:
-        """The alias of this queue's database, or for a new queue of the one it will be saved to."""
+        """The alias of the database that has this queue, or to which it will be saved."""
         return self._state.db or type(self).objects.database()
 
     @cached_property
@@ -266,10 +266,9 @@ class Queue(models.Model):
         return ddl.table_names(self.pk)
 
     def reread(self) -> Queue:
-        """Return the queue with the settings that are stored now.
+        """Return the queue with its stored settings, for work that takes several transactions.
 
-        Work that takes several transactions starts with it. Raises QueueNotFound if the queue was
-        dropped, and RuntimeError inside a transaction.
+        Raises QueueNotFound if the queue was dropped, and RuntimeError inside a transaction.
         """
         manager = type(self).objects
         # durable=True raises RuntimeError inside a transaction.
@@ -360,10 +359,7 @@ class Queue(models.Model):
 
     @classmethod
     def create(cls, name: str, using: str, **settings_: Any) -> tuple[Queue, bool]:
-        """Return the queue with this name, made if missing, and whether this call made it.
-
-        Concurrent calls are safe.
-        """
+        """Get or make a queue. Returns it, and whether it was made. Concurrent calls are safe."""
         defaults = {"name": name, **settings_}
         return cls.objects.using(using).get_or_create(defaults, name__iexact=name)
 

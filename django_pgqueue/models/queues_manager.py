@@ -30,7 +30,7 @@ DEAD_AFTER = dt.timedelta(minutes=10)
 
 
 class QueuesManager(models.Manager[M]):
-    """The part of :class:`~django_pgqueue.models.manager.MessageManager` on a whole database."""
+    """The operations of :class:`~django_pgqueue.models.manager.MessageManager` on all queues."""
 
     @contextmanager
     def _on_database(self) -> Iterator[str]:
@@ -168,8 +168,7 @@ class QueuesManager(models.Manager[M]):
 
         Arguments:
             queues: names or queues; None: all of the database.
-            patience: seconds for which a step tries to get locks, before it waits for the next
-                round.
+            patience: seconds for which a step tries to get locks; then the next round does it.
             stall: maximum seconds for which one try waits for a lock; others may wait behind it.
             progress: called with the number of messages removed so far.
 

@@ -52,7 +52,7 @@ def _microseconds(field: str) -> models.Func:
 
 
 def _may_send(queue_id: str) -> models.Func:
-    """Return an expression, true if the role may send to the queue, or the queue has no table."""
+    """Return an SQL condition: the role may send to the queue, or the queue has no table."""
     return models.Func(
         models.F(queue_id),
         template=f"coalesce(has_any_column_privilege("
@@ -114,7 +114,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         return sent
 
     def timed(self, using: str) -> models.QuerySet[Schedule]:
-        """Return all schedules, with ``tick`` and ``ran``, the next and the last tick.
+        """Return all schedules, with ``tick`` and ``ran``: the times of the next and last tick.
 
         Both are microseconds since 1970. Unlike ``next_run_at`` and ``last_run_at`` they are
         unambiguous in an hour that clocks repeat, even without ``USE_TZ``.
@@ -197,7 +197,7 @@ class ScheduleManager(models.Manager["Schedule"]):
     def undeclared(
         self, names: Collection[str], queues: Collection[int], *, using: str
     ) -> set[str]:
-        """Return the names of stored schedules whose declaration no running process has any more.
+        """Return the names of declared schedules that no running process declares any more.
 
         ``names`` are the schedules that the caller's own code declares, ``queues`` the ids of the
         queues that it consumes. Schedules of other queues are not checked: other processes do that.

@@ -167,7 +167,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
 
     @contextmanager
     def _naming_command(self, name: str) -> Iterator[None]:
-        """Add to a QueueNotFound of the block the command that makes the missing queue."""
+        """Raise QueueNotFound with the command that makes the queue, if the block finds none."""
         try:
             yield
         except (QueueNotFound, ProgrammingError) as error:
@@ -209,7 +209,7 @@ class DummyBackend(Options, framework.DummyBackend):  # type: ignore[misc]
 
 
 def _placeholder(message: Any) -> None:
-    """Do nothing: the handler's function when ``check`` validates the options."""
+    """Do nothing. A handler with this function lets ``check`` validate the options."""
 
 
 def _plain(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -160,7 +160,7 @@ def _find(message_id: int, names: Iterable[str], using: str) -> Message | None:
 
 
 def _dead_letter(message: Message) -> dict[str, Any] | None:
-    """Return the ``x-dead-letter`` header; None if the message is not a dead letter (any more)."""
+    """Return the ``x-dead-letter`` header; None unless the message is in a dead-letter queue."""
     headers: Any = message.headers
     letter = headers.get("x-dead-letter") if isinstance(headers, dict) else None
     if not isinstance(letter, dict) or letter.get("source") in (None, message.queue.name):
@@ -217,10 +217,10 @@ def _done(done: ArchivedMessage, attempts: Sequence[Attempt]) -> dict[str, Any]:
 def _failed(
     attempts: Sequence[Attempt], failed: int, error: str | None, *, cancelled: bool = False
 ) -> dict[str, Any]:
-    """Return the result's values for a failed task: its ``failed`` runs, and its last error."""
+    """Return the result values of a task that failed with ``error`` after ``failed`` runs."""
     errors = task_errors(attempts)
     if cancelled or not attempts or attempts[-1].attempt < failed:
-        # The last error is no stored attempt: the deliveries ran out, the task could not start, or
+        # No stored attempt has the last error: the deliveries ran out, the task could not start, or
         # it was cancelled.
         kind = MessageCancelled if cancelled else PgQueueError
         path = f"{kind.__module__}.{kind.__qualname__}"

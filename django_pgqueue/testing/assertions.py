@@ -34,9 +34,9 @@ def assert_enqueued(
     count: int | None = None,
     using: str | None = None,
 ) -> list[Message]:
-    """Return the matching messages of a queue. Raises AssertionError if they are not ``count``, or
-    without ``count`` if there are none.
+    """Return the matching messages of a queue.
 
+    Raises AssertionError unless there are ``count`` of them, or without ``count`` at least one.
     Archived messages do not count. ``body`` must be equal to the message's. ``contains`` must be
     contained in its body, and ``headers`` in its headers, as by PostgreSQL's ``@>``:
     ``{"order": 7}`` matches ``{"order": 7, "total": 3}``. In place of the queue's name you can pass

@@ -41,7 +41,7 @@ def drain(
     Runs ``function``, or the queue's ``@consumer``, in the thread and transaction of the test. So
     it works in a TestCase and in a TransactionTestCase. Middleware, batches, conversion of bodies
     and the context work as in a consumer; ``timeout`` is not applied. Returns the handled messages;
-    one that ran several times is listed as often. Delayed messages stay in the queue.
+    a message that ran twice is listed twice. Delayed messages stay in the queue.
 
     By default an exception of the handler reaches the test. Its message stays leased, as after a
     crash, and planned retries stay in the queue. With ``policies=True`` the ack policy and the
@@ -172,7 +172,7 @@ class _Clock:
         self._tried: set[int] = set()
 
     def stamp(self, messages: list[Message]) -> None:
-        """Date back the first delivery of messages just leased, by the time skipped since then."""
+        """Set back the first delivery of messages just leased, by the time skipped since then."""
         self._tried.clear()
         for message in messages:
             first = self._first.setdefault(message.id, self._ahead)

@@ -23,7 +23,7 @@ _SYSTEM = "django_pgqueue"
 _SPAN = "_pgqueue_span"
 _propagator = TraceContextTextMapPropagator()
 
-#: The message of the current span (of a batch, the first), and the token that ends its context.
+#: The message, or first message of the batch, of the current span, and the token to detach it.
 _current: ContextVar[tuple[Any, Any] | None] = ContextVar("pgqueue_span", default=None)
 
 
