@@ -56,7 +56,7 @@ def priority(value: object) -> int:
 
 
 def key(value: object, name: str) -> str | None:
-    """Validate a group or dedup key: 1 to 255 characters that PostgreSQL can store, or None."""
+    """Validate a group or unique key: 1 to 255 characters that PostgreSQL can store, or None."""
     if value is None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or _UNSTORABLE.search(value):

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 _COLUMNS = (
-    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, dedup_window, "
+    "id, name, unlogged, visibility_timeout, max_deliveries, dead_letter_queue_id, unique_window, "
     "created_at"
 )
 

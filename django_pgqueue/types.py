@@ -151,7 +151,7 @@ class Maintained:
     - ``stragglers``: old partitions that stay because one of their messages is not archived.
     - ``busy``: steps left to the next round because other sessions used the tables.
     - ``stay_in_default``: ranges of time whose messages stay in the default partition.
-    - ``keys``: removed dedup keys, whose window had ended.
+    - ``keys``: removed unique keys, whose window had ended.
     - ``error``: why the maintenance failed, if it did.
     """
 

@@ -43,7 +43,7 @@ _MESSAGE = {
     "headers": Column("string", "m.headers::text"),
     "priority": Column("int", "m.priority::integer"),
     "group_key": Column("string", "m.group_key"),
-    "dedup_key": Column("string", "m.dedup_key"),
+    "unique_key": Column("string", "m.unique_key"),
     "scheduled_at": Column("timestamp", "m.scheduled_at"),
 }
 
@@ -102,7 +102,7 @@ SENT = {
     "priority": "priority",
     "group": "group_key",
     "group_key": "group_key",
-    "dedup_key": "dedup_key",
+    "unique_key": "unique_key",
 }
 
 #: The column with the text of a body that does not fit its type, as in Spark's own JSON reader.

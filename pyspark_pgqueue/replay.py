@@ -30,7 +30,7 @@ SLICE_SECONDS = 1.0
 FINISHED = 2**62
 #: Number of rows that each task sorts.
 _RANGE = 500_000
-_TAKEN = ("body", "headers", "priority", "group_key", "dedup_key", "group", "delay", "queue")
+_TAKEN = ("body", "headers", "priority", "group_key", "unique_key", "group", "delay", "queue")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def load(
     """Send the rows of Parquet, JSON or CSV files.
 
     A column ``body`` is sent unchanged, with the columns headers, delay, priority, group and
-    dedup_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
+    unique_key, and queue unless ``to`` is given. Without a column ``body``, each row as a whole
     becomes a body.
 
     >>> load(spark, url, "/data/orders.csv", to="orders", format="csv").rows

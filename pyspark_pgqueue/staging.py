@@ -94,7 +94,7 @@ def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Array]:
             starts = pc.starts_with(pc.utf8_ltrim_whitespace(column), "{")
             if pc.all(starts).as_py() is False:
                 raise PipelineError("Nothing was sent: headers must be a JSON object or NULL.")
-        if SENT[name] in {"group_key", "dedup_key"}:
+        if SENT[name] in {"group_key", "unique_key"}:
             lengths = pc.utf8_length(column)
             if pc.any(pc.or_(pc.less(lengths, 1), pc.greater(lengths, _LONGEST_KEY))).as_py():
                 raise PipelineError(

@@ -54,7 +54,7 @@ class Listed(NamedTuple):
     scheduled_at: dt.datetime | None
     priority: int
     group_key: str | None
-    dedup_key: str | None
+    unique_key: str | None
     headers: str | None  # JSON, in an export
     body: str | None  # JSON, or its beginning
     size: int | None  # of the body on disk
@@ -103,7 +103,7 @@ class Listed(NamedTuple):
             "archived_at": self.archived_at,
             "priority": self.priority,
             "group": self.group_key,
-            "dedup_key": self.dedup_key,
+            "unique_key": self.unique_key,
             "headers": mask_json(self.headers),
             "body": mask_json(self.body),
             "error": self.error,

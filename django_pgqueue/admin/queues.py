@@ -40,10 +40,10 @@ class QueueForm(generic.ModelForm):
         label=_("Retention"),
         help_text=_("How long archived messages are kept, like 7d; empty: for ever."),
     )
-    dedup_window = SpanField(
+    unique_window = SpanField(
         required=False,
-        label=_("Dedup window"),
-        help_text=_("How long a dedup key counts, like 10min; empty: five minutes."),
+        label=_("Unique window"),
+        help_text=_("How long a unique key counts, like 10min; empty: five minutes."),
     )
     age_limit = SpanField(
         required=False,
@@ -63,7 +63,7 @@ class QueueForm(generic.ModelForm):
             "dead_letter_queue",
             "notify",
             "retention",
-            "dedup_window",
+            "unique_window",
             "age_limit",
         ]
 
@@ -152,7 +152,7 @@ class QueueAdmin(PageAdmin):
         return [
             (None, {"fields": ["name", "paused"]}),
             (_("Delivery"), {"fields": [*delivery, "age_limit"]}),
-            (_("Retention"), {"fields": ["retention", "dedup_window"]}),
+            (_("Retention"), {"fields": ["retention", "unique_window"]}),
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:

@@ -39,8 +39,8 @@ class SendForm(forms.Form):
         required=False, min_value=-100, max_value=100, initial=0, label=_("Priority")
     )
     group = forms.CharField(required=False, empty_value=None, max_length=255, label=_("Group"))
-    dedup_key = forms.CharField(
-        required=False, empty_value=None, max_length=255, label=_("Dedup key")
+    unique = forms.CharField(
+        required=False, empty_value=None, max_length=255, label=_("Unique key")
     )
 
     def __init__(self, queues: QuerySet[Queue], queue: Queue, copied: Any, data: Any) -> None:
@@ -117,7 +117,7 @@ class SendPage(QueuePage):
 
     def _tell(self, queue: Queue, sent: int, before: Any, copied: Any) -> None:
         new = Message.objects.filter(pk=sent, queue=queue, enqueued_at__gte=before)
-        told = gettext("Nothing was sent: message {id} of {queue} has this dedup key.")
+        told = gettext("Nothing was sent: message {id} of {queue} has this unique key.")
         if new.exists():
             told = gettext("Sent message {id} to {queue}.")
             self.owner.log_change(self.request, queue, f"Sent message {sent}.")

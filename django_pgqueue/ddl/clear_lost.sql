@@ -1,8 +1,8 @@
 -- Deletes what the live tables still have of an unlogged queue whose messages a crash has removed:
--- the rows and dedup keys of messages that no longer exist. Messages sent since the crash stay. The
+-- the rows and unique keys of messages that no longer exist. Messages sent since the crash stay. The
 -- engine calls it before it opens such a queue, and claim_keys.sql before it looks for a key.
 --
--- Returns whether it deleted anything. A role that may only send deletes the dedup keys, and leaves
+-- Returns whether it deleted anything. A role that may only send deletes the unique keys, and leaves
 -- the rest to a consumer; any other role without the rights deletes nothing. A standby cannot read
 -- an unlogged table, hence the first test. Sessions cache plans: without enable_seqscan, a plan made
 -- while a table was small would scan it for good.
@@ -17,12 +17,12 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM FROM {schema}.pgqueue_unlogged WHERE queue_id = queue_number;
-    IF FOUND OR NOT has_table_privilege('{schema}.pgqueue_dedup', 'DELETE')
+    IF FOUND OR NOT has_table_privilege('{schema}.pgqueue_claim', 'DELETE')
              OR has_column_privilege(to_regclass(message)::oid, 'id', 'SELECT') IS NOT TRUE THEN
         RETURN false;
     END IF;
 
-    EXECUTE format(clear, 'dedup', queue_number, message, 't.id');
+    EXECUTE format(clear, 'claim', queue_number, message, 't.id');
     IF NOT has_table_privilege('{schema}.pgqueue_unlogged', 'INSERT') THEN
         RETURN true;
     END IF;

@@ -23,21 +23,21 @@ _SENDER = {
     "binding": "SELECT",
     # Not enqueued_at: a sender must not be able to backdate a message.
     "message": "SELECT (id), INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, dedup_key, headers, body)",
+    "group_key, unique_key, headers, body)",
     "message_id_seq": "USAGE",
     "wake": "SELECT, UPDATE",
     "ready": "INSERT",
     "deferred": "INSERT",
     "waiting": "INSERT",
     "recheck": "INSERT",
-    "dedup": _KEPT,
+    "claim": _KEPT,
     "unlogged": "SELECT",
 }
 _CONSUMER = {
     **_SENDER,
     "unlogged": "SELECT, INSERT",
     "message": "SELECT, DELETE, INSERT (id, failure, queue_id, source_id, scheduled_at, priority, "
-    "group_key, dedup_key, headers, body)",
+    "group_key, unique_key, headers, body)",
     "archive": "SELECT, INSERT",
     **dict.fromkeys(("ready", "deferred", "lease", "waiting", "group", "recheck"), _KEPT),
     "process": _KEPT,
@@ -48,7 +48,7 @@ _CONSUMER = {
 _ANALYST = dict.fromkeys(
     (
         *("queue", "binding", "process", "message", "archive", "live", "message_id_seq", "wake"),
-        *("ready", "deferred", "lease", "waiting", "group", "recheck", "dedup", "unlogged"),
+        *("ready", "deferred", "lease", "waiting", "group", "recheck", "claim", "unlogged"),
         *("rollup", "rollup_run", "lake", "export_run", "purge_mark", "attempt", "schedule"),
         *("bulk_action", "bulk_action_part", "history"),
     ),
@@ -151,7 +151,7 @@ def statements(
     found += [f"EXECUTE ON FUNCTION {signature}" for (signature,) in cursor.fetchall()]
     cursor.execute("SELECT quote_ident(%s), quote_ident(current_database())", [role])
     quoted, database = cursor.fetchone()
-    if kind == "spark":  # writes of rows with a delay or a dedup key
+    if kind == "spark":  # writes of rows with a delay or a unique key
         found.append(f"TEMPORARY ON DATABASE {database}")
     if revoke:
         return [f"REVOKE {each} FROM {quoted};" for each in found]

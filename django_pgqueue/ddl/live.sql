@@ -132,16 +132,16 @@ CREATE INDEX pgqueue_recheck_idx ON pgqueue_recheck (queue_id, id);
 
 ALTER TABLE pgqueue_recheck REPLICA IDENTITY FULL;
 
--- Held dedup keys, each with its message and its expiry.
-CREATE TABLE pgqueue_dedup (
+-- Held unique keys, each with its message and its expiry.
+CREATE TABLE pgqueue_claim (
     id bigint NOT NULL,
     until timestamptz NOT NULL,
     queue_id integer NOT NULL,
-    dedup_key text NOT NULL,
-    PRIMARY KEY (queue_id, dedup_key)
+    unique_key text NOT NULL,
+    PRIMARY KEY (queue_id, unique_key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
-CREATE INDEX pgqueue_dedup_until_idx ON pgqueue_dedup (queue_id, until);
+CREATE INDEX pgqueue_claim_until_idx ON pgqueue_claim (queue_id, until);
 
 -- The unlogged queues whose messages the server still has. A crash empties this table together with
 -- the partitions of those queues; clear_lost.sql then deletes their rows from the tables above.
@@ -173,4 +173,4 @@ CREATE VIEW pgqueue_live AS
 DROP VIEW IF EXISTS {schema}.pgqueue_live;
 DROP TABLE IF EXISTS {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
     {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
-    {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
+    {schema}.pgqueue_claim, {schema}.pgqueue_unlogged;

@@ -12,7 +12,7 @@ CREATE DOMAIN pgqueue_time AS timestamptz CONSTRAINT pgqueue_time_range
 CREATE DOMAIN pgqueue_priority AS smallint CONSTRAINT pgqueue_priority_range
     CHECK (VALUE BETWEEN -100 AND 100);
 
--- A group or dedup key; Python's limit is the same. Keys of live messages are indexed, and an index
+-- A group or unique key; Python's limit is the same. Keys of live messages are indexed, and an index
 -- entry holds 2,704 bytes at most.
 CREATE DOMAIN pgqueue_key AS text CONSTRAINT pgqueue_key_length
     CHECK (length(VALUE) BETWEEN 1 AND 255);
@@ -38,7 +38,7 @@ CREATE TABLE pgqueue_message (
     source_id integer,
     priority pgqueue_priority NOT NULL DEFAULT 0,
     group_key pgqueue_key,
-    dedup_key pgqueue_key,
+    unique_key pgqueue_key,
     headers pgqueue_json,
     body pgqueue_json,
     -- id comes first, so that a look-up by id alone does not scan every partition.

@@ -26,7 +26,7 @@ LIVE = (
     "pgqueue_waiting",
     "pgqueue_group",
     "pgqueue_recheck",
-    "pgqueue_dedup",
+    "pgqueue_claim",
 )
 
 

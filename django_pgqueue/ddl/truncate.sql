@@ -9,7 +9,7 @@ BEGIN
       AND relname ~ '^pgqueue_wake_q[0-9]+$';
     TRUNCATE {schema}.pgqueue_ready, {schema}.pgqueue_deferred, {schema}.pgqueue_lease,
         {schema}.pgqueue_waiting, {schema}.pgqueue_group, {schema}.pgqueue_recheck,
-        {schema}.pgqueue_dedup, {schema}.pgqueue_unlogged;
+        {schema}.pgqueue_claim, {schema}.pgqueue_unlogged;
     RETURN NULL;
 END
 $$;

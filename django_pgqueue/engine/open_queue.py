@@ -31,7 +31,7 @@ class OpenQueue:
     visibility_timeout: int
     max_deliveries: int
     dead_letter_queue_id: int | None
-    dedup_window: dt.timedelta | None
+    unique_window: dt.timedelta | None
     created_at: dt.datetime
     runner: Runner
     find: Callable[[str], OpenQueue]

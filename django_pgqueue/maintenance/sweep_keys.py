@@ -1,4 +1,4 @@
-"""Deletes dedup keys whose window is over."""
+"""Deletes unique keys whose window is over."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Message(models.Model):
     )
     priority: columns.SmallInteger = models.SmallIntegerField(default=0)
     group_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
-    dedup_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
+    unique_key: columns.TextOrNull = models.TextField(null=True, blank=True)  # noqa: DJ001
     headers: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
     body: columns.JSON = models.JSONField(null=True, blank=True, encoder=DjangoJSONEncoder)
 

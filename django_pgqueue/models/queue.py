@@ -194,8 +194,8 @@ class Queue(models.Model):
         editable=False,
         help_text="The time in one partition; empty: one partition for all.",
     )
-    dedup_window: columns.DurationOrNull = models.DurationField(
-        null=True, blank=True, help_text="How long a dedup key counts; empty: five minutes."
+    unique_window: columns.DurationOrNull = models.DurationField(
+        null=True, blank=True, help_text="How long a unique key counts; empty: five minutes."
     )
     age_limit: columns.DurationOrNull = models.DurationField(
         null=True,
@@ -253,7 +253,7 @@ class Queue(models.Model):
             visibility_timeout=self.visibility_timeout,
             max_deliveries=self.max_deliveries,
             dead_letter_queue_id=self.dead_letter_queue_id,
-            dedup_window=self.dedup_window,
+            unique_window=self.unique_window,
             created_at=self.created_at,
             runner=runner(alias),
             find=partial(_opened, alias),

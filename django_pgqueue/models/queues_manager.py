@@ -51,7 +51,7 @@ class QueuesManager(models.Manager[M]):
         visibility_timeout: int = 30,
         max_deliveries: int = 20,
         dead_letter_queue: str | Queue | None = None,
-        dedup_window: dt.timedelta | float | None = None,
+        unique_window: dt.timedelta | float | None = None,
         age_limit: dt.timedelta | float | None = None,
         notify: bool = True,
     ) -> Queue:
@@ -69,7 +69,7 @@ class QueuesManager(models.Manager[M]):
             max_deliveries: deliveries of a message before it is moved to the ``dead_letter_queue``,
                 or without one to the archive as FAILED.
             dead_letter_queue: a queue of the same database, or its name.
-            dedup_window: seconds or timedelta for which a dedup key is unique; None: five minutes.
+            unique_window: seconds or timedelta for which a unique key counts; None: five minutes.
             age_limit: seconds or timedelta for which a message may be readable before the admin
                 raises an alert; None: five minutes.
             notify: whether a send notifies waiting consumers; if not, they only poll.
@@ -89,7 +89,7 @@ class QueuesManager(models.Manager[M]):
                 "max_deliveries": arguments.count(max_deliveries, "max_deliveries"),
                 "retention": arguments.span(retention, "retention"),
                 "partition_interval": arguments.span(partition_interval, "partition_interval"),
-                "dedup_window": arguments.span(dedup_window, "dedup_window"),
+                "unique_window": arguments.span(unique_window, "unique_window"),
                 "age_limit": arguments.span(age_limit, "age_limit"),
                 "unlogged": bool(unlogged),
                 "notify": notify,
@@ -274,7 +274,7 @@ class QueuesManager(models.Manager[M]):
         delay: Delay | None = 0,
         priority: int = 0,
         group: str | None = None,
-        dedup_key: str | None = None,
+        unique: str | None = None,
     ) -> dict[str, int]:
         """Send a copy of a message to each queue bound to the key. Returns the ids by queue name.
 
@@ -284,7 +284,7 @@ class QueuesManager(models.Manager[M]):
 
         Arguments:
             key: words of ``A-Z a-z 0-9 _ -`` joined by dots.
-            body, headers, delay, priority, group, dedup_key: as for ``send``, for each copy.
+            body, headers, delay, priority, group, unique: as for ``send``, for each copy.
 
         >>> Message.objects.publish("github.push.main", {"commits": 3})
         {'builds': 7}
@@ -303,7 +303,7 @@ class QueuesManager(models.Manager[M]):
                     delay=delay,
                     priority=priority,
                     group=group,
-                    dedup_key=dedup_key,
+                    unique=unique,
                 ),
             )
 
@@ -319,7 +319,7 @@ class QueuesManager(models.Manager[M]):
         delay: Delay | None = 0,
         priority: int = 0,
         group: Sequence[str | None] | str | None = None,
-        dedup_key: Sequence[str | None] | None = None,
+        unique: Sequence[str | None] | None = None,
     ) -> dict[str, list[int]]:
         """Publish several messages with one key. Returns lists of ids by queue name.
 
@@ -345,7 +345,7 @@ class QueuesManager(models.Manager[M]):
                     delay=delay,
                     priority=priority,
                     group=group,
-                    dedup_key=dedup_key,
+                    unique=unique,
                 ),
             )
 

@@ -106,19 +106,19 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
         """
         self.validate_task(task)
         args, kwargs = _plain(args, kwargs)
-        dedup_key = _key(task, "dedup_key", args, kwargs)
+        unique = _key(task, "unique", args, kwargs)
         with self._naming_command(task.queue_name):
             message_id = queue(task.queue_name, using=self.database).send(
                 body_of(task, args, kwargs),
                 delay=_delay(task),
                 priority=task.priority,
                 group=_key(task, "group", args, kwargs),
-                dedup_key=dedup_key,
+                unique=unique,
             )
-        if dedup_key is None:
+        if unique is None:
             result = new_result(task, str(message_id), args, kwargs, enqueued_at=timezone.now())
         else:
-            # The message may be that of an earlier run with the same dedup key.
+            # The message may be that of an earlier run with the same unique key.
             result = self.get_result(str(message_id))
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -128,7 +128,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
     ) -> list[TaskResult[..., Any]]:
         """Enqueue one run of a task for each item of ``calls``, in one statement or COPY.
 
-        An item is a list or a dict of arguments. If the dedup key of a run is a duplicate, its
+        An item is a list or a dict of arguments. If the unique key of a run is a duplicate, its
         result has the id of the earlier run.
 
         >>> default_task_backend.enqueue_many(email_user, [{"user_id": 7}, {"user_id": 8}])
@@ -146,7 +146,7 @@ class PgQueueBackend(Options, BaseTaskBackend):  # type: ignore[misc]
                 delay=_delay(task),
                 priority=task.priority,
                 group=_keys(task, "group", runs),
-                dedup_key=_keys(task, "dedup_key", runs),
+                unique=_keys(task, "unique", runs),
             )
         now = timezone.now()
         results = [

@@ -22,7 +22,7 @@ VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "dead_letter_queue": ("QUEUE", str),
     "retention": ("TIME", duration),
     "partition_interval": ("TIME", duration),
-    "dedup_window": ("TIME", duration),
+    "unique_window": ("TIME", duration),
     "age_limit": ("TIME", duration),
 }
 SETTINGS = (*VALUES, "unlogged", "notify")
