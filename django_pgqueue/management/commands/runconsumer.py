@@ -114,8 +114,9 @@ def _refuse_transaction() -> None:
             raise CommandError(
                 f"runconsumer does not work inside a transaction (of "
                 f"DATABASES[{connection.alias!r}]): its threads have their own connections, which "
-                f"see only committed messages. In a TestCase handle messages with django_pgqueue.testing.drain(), or "
-                f"make it a TransactionTestCase; elsewhere call runconsumer outside atomic()."
+                f"see only committed messages. In a TestCase handle messages with "
+                f"django_pgqueue.testing.drain(), or make it a TransactionTestCase; elsewhere call "
+                f"runconsumer outside atomic()."
             )
 
 
