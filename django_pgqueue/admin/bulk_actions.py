@@ -1,8 +1,8 @@
 """Actions on messages: in one transaction for few messages, in steps for more.
 
-A *question* is the confirmation page, an *answer* its form. An answer acts once: a double click
-or a form that is sent again does nothing. An action on more than ``AT_ONCE`` messages is a bulk
-action: the request commits it, then runs its first steps. Its page shows a step's error.
+A *question* is the confirmation page, an *answer* its submitted form. An answer acts once: a
+double click or a form that is sent again does nothing. An action on more than ``AT_ONCE`` messages
+is a bulk action: the request commits it, then runs its first steps. Its page shows a step's error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ AT_ONCE = 50
 NOT_TYPED = gettext_lazy("Nothing was changed: type the name of the queue to confirm.")
 #: The confirmation page warns of identical bulk actions that are younger than this.
 RECENT = dt.timedelta(hours=1)
-#: Seconds of steps in one request: the first one, or a refresh of the bulk action's page.
+#: Seconds that one request spends on steps: the starting request, or a refresh of the page.
 SECONDS = 1.0
 #: Maximum number of queues that a question names.
 NAMED = 5

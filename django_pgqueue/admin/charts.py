@@ -43,7 +43,7 @@ class Line:
     name: str
     values: Values
     look: str
-    #: Whether values are sums over their spans. Then the value of an unfinished span is not drawn.
+    #: Whether values are sums over spans. If so, an unfinished span's value is not drawn.
     adds: bool = False
 
 

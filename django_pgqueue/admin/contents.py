@@ -65,7 +65,7 @@ def pretty(text: str | None, length: int | None = None) -> str:
     if text is None:
         return EMPTY
     if (length or 0) <= LONGEST:
-        with suppress(*UNREADABLE):  # Then it is shown without indentation.
+        with suppress(*UNREADABLE):  # Unreadable: show it unindented.
             text = json.dumps(mask(json.loads(text)), indent=2, ensure_ascii=False)
             return preformatted(text)
     return preformatted(mask_text(text), length)

@@ -40,7 +40,7 @@ IS_RUNNING: Any = RawSQL(
 
 
 def may_see(queues: Iterable[str], seen: Collection[str] | None) -> bool:
-    """Return whether a user may see a lake, since all of its ``queues`` are in ``seen``.
+    """Return whether a user may see a lake: only if all of its ``queues`` are in ``seen``.
 
     A lake without a list takes every queue. ``seen`` is None if the user may see all queues.
     """

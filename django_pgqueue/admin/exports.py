@@ -62,13 +62,13 @@ def _add_health(rows: Sequence[Any]) -> None:
 
 
 def _health_column(name: Any, value: Callable[[LakeHealth], str]) -> Any:
-    """Make a column of ``value``, a function of a lake's health. Unknown health shows "-"."""
+    """Make a column that shows ``value(lake.health)``, or "-" if the health is unknown."""
     return column(name, lambda lake: EMPTY if lake.health is None else value(lake.health))
 
 
 @admin.register(Lake)
 class LakeAdmin(PageAdmin):
-    """The lakes, targets of exports. An export creates a lake; users edit its settings."""
+    """Lakes, to which the archive is exported. Exports create them; users edit their settings."""
 
     form = LakeForm
 

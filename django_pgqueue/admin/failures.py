@@ -50,9 +50,9 @@ class Group(NamedTuple):
     dead: int
     first: dt.datetime
     last: dt.datetime
-    sources: list[int]  # Ids of the queues in which they failed.
+    sources: list[int]  # Ids of the failures' queues.
     spans: list[list[int]]  # Pairs of a span's start, in epoch seconds, and a count.
-    example: list[int]  # One message's id, and its queue's id.
+    example: list[int]  # An example message's id, and its queue's id.
     every: int  # The number of all groups.
     line: str  # The first line of the example's error.
     frame: str | None
@@ -142,7 +142,7 @@ class Failures:
 
 
 def _any(name: str, ids: Sequence[int]) -> str:
-    """Return SQL for any of the ids in a parameter. ``ids`` are its value."""
+    """Return SQL that matches the ids in the parameter ``name``. See ``LISTED``."""
     if len(ids) <= LISTED:
         return f"ANY(%({name})s::int[])"
     return f"ANY(ARRAY(SELECT unnest(%({name})s::int[])))"

@@ -35,7 +35,7 @@ class HealthPage(Page):
             {
                 "title": _("Database"),
                 "server": ask("health/server")[0],
-                # The last value: whether it is open for too long. A slot, without an age, is.
+                # Append whether the holder is open for too long, as any replication slot is.
                 "holders": [
                     (*holder, holder[-1] is None or holder[-1] > LONG_TRANSACTION)
                     for holder in ask("health/holders")

@@ -37,8 +37,8 @@ WHERE queue_id = q.id AND (group_key, id) > ({after_group}, {after_id})
   AND id <> ALL(ARRAY(SELECT id FROM ({places/headless}) f))
 ORDER BY group_key, id
 
--- {lists/rows}: tests the first {most} of {rows}. Returns the rows that meet {conditions} (matches), and the row
--- number {most} in any case (ends). The limit is hidden from the planner: P1.
+-- {lists/rows}: tests the first {most} of {rows}. Returns those that meet {conditions} (matches), and always the
+-- last one if {most} were tested (ends). The limit is hidden from the planner: P1.
 (SELECT f.id, f.key, f.matches, f.ends
  FROM (SELECT s.*, {conditions} AS matches
        FROM (SELECT r.*, row_number() OVER () = (SELECT {most}::bigint) AS ends
@@ -60,7 +60,7 @@ FROM (SELECT s.*, {conditions} AS matches
                   LIMIT (SELECT %(look)s::bigint)) r) s OFFSET 0) f
 WHERE f.matches OR f.ends ORDER BY {order} LIMIT (SELECT %(limit)s::bigint)
 
--- {lists/kept_count}: the estimated number of rows in the queues' partitions of {table}, by the server's statistics
+-- {lists/kept_count}: the estimated number of rows in the queues' partitions of {table}
 SELECT coalesce(sum(pg_stat_get_live_tuples(t.relid)), 0)::bigint
 FROM (SELECT to_regclass('{table}') AS root WHERE %(queues)s::int[] IS NULL
       UNION ALL SELECT to_regclass('{table}_q' || id) FROM unnest(%(queues)s::int[]) AS id) q

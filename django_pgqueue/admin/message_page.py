@@ -47,7 +47,7 @@ class MessagePage(Page):
             self.owner.message_user(self.request, told, messages.WARNING)
             return HttpResponseRedirect(self.url("message_changelist"))
         using, queue = message.queue.alias, message.queue
-        # Read the place first: a message that is archived after that has an outcome.
+        # Read the place before the outcome: a message archived in between has an outcome.
         standing = places.standing([message], using=using).get(message.pk)
         outcome = ArchivedMessage.objects.using(using).filter(pk=message.pk, queue=queue).first()
         died = dead_letter(message.headers)
@@ -110,7 +110,7 @@ class MessagePage(Page):
     def _neighbours(
         self, message: Message, around: Surroundings
     ) -> list[tuple[str, list[str], bool]]:
-        """Return the group's messages before and behind this one: name, links, are there more?"""
+        """Return (name, links, has more) for the group's messages before and behind this one."""
         first = [around.head] if around.head not in (None, message.pk) else []
         before = first + [pk for pk in around.before if pk not in first]
         after = [pk for pk in around.after if pk != around.head]

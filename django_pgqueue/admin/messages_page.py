@@ -271,7 +271,7 @@ class MessagesPage(Page):
             self.owner.message_user(self.request, _("Choose an action."), messages.WARNING)
             return HttpResponseRedirect(back)
         fields = {"action": self.request.POST["action"]}
-        of_page = self.request.POST.get("of_page", "")  # The id, if one message's page posted this.
+        of_page = self.request.POST.get("of_page", "")  # The message's id, if its page posted this.
         if is_number(of_page, 2**63):
             fields["of_page"] = of_page
             back = self.url("message_change", of_page, queue=self.request.GET.get("queue", ""))

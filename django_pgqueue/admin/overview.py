@@ -48,8 +48,8 @@ LONG_TRANSACTION = 300.0
 #: Seconds without a heartbeat after which a consumer counts as dead.
 DEAD_AFTER = Options.dead_after
 
-#: A queue is failing if ``FAILURES`` attempts failed, and a share of all attempts: ``SHARE`` in the
-#: last hour, or ``SHARE_NOW`` in the last ten minutes.
+#: A queue is failing if at least ``FAILURES`` attempts failed, and of all attempts at least
+#: ``SHARE`` in the last hour, or ``SHARE_NOW`` in the last ten minutes.
 FAILURES, SHARE, SHARE_NOW = 3, 0.05, 0.04
 RECENT = dt.timedelta(hours=1)
 
@@ -230,7 +230,7 @@ class Overview:
 
     rows: list[Row] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)  # Dead consumer processes, too.
+    processes: list[Process] = field(default_factory=list)  # Consumers, dead ones too.
     at: dt.datetime = field(default_factory=now)
 
     def as_dict(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def is_live(process: Process) -> bool:
 
 
 def look(queues: Sequence[Queue], *, seen: Collection[str] | None = None) -> Overview:
-    """Measure the queues in a few statements, and find their problems. Sort the worst first.
+    """Measure the queues in a few statements, and find their problems. The worst queue comes first.
 
     Leaves out wait and run times, which :func:`add_times` adds.
 

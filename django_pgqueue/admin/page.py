@@ -19,7 +19,7 @@ class Page:
     #: The URL's name without ``django_pgqueue_``, and its path below the model admin's URL.
     name: ClassVar[str] = ""
     route: ClassVar[str] = ""
-    #: The required permission of this app. If empty, the model's view or change permission.
+    #: The permission required for the page. If empty, the model's view or change permission.
     permission: ClassVar[str] = ""
     #: The template's name in ``admin/django_pgqueue``, without ``.html``.
     template: ClassVar[str] = ""

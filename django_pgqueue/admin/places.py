@@ -140,12 +140,12 @@ class Standing(NamedTuple):
     attempts: int
     first_read_at: dt.datetime | None
     last_read_at: dt.datetime | None
-    leased: bool  # True even after the lease has expired.
+    leased: bool  # Whether it has a lease, even an expired one.
     holder: int | None  # The id of the process that has the lease.
 
 
 def standing_sql() -> str:
-    """Return SQL for a message's columns of :class:`Standing`, for a lateral join to ``m``."""
+    """Return SQL to join laterally to a message ``m``. It has the columns of :class:`Standing`."""
     return compose("standing/of", {"of": "m.queue_id"}, __package__)
 
 
@@ -165,10 +165,10 @@ class Surroundings(NamedTuple):
     """The FIFO group, the error and the consumers of a message."""
 
     head: int | None  # The id of the FIFO group's head.
-    before: list[int]  # Ids that wait before it in the group, the nearest last.
-    after: list[int]  # Ids that wait after it, the nearest first.
-    more: bool  # Whether more wait after those.
-    waiting_before: int  # Their number, up to MOST_COUNTED.
+    before: list[int]  # Ids waiting before the message in the group, nearest last.
+    after: list[int]  # Ids waiting after the message, nearest first.
+    more: bool  # Whether further ids follow.
+    waiting_before: int  # How many wait before it, up to MOST_COUNTED.
     error: str | None  # The last attempt's error.
     has_consumer: bool
     kind: int | None  # The kind of its failure.

@@ -31,7 +31,7 @@ from django_pgqueue.models.bulk import Kind
 
 __all__ = ["QueueOverviewPage"]
 
-#: The number of failures and of FIFO groups shown, and of waiting messages read to find groups.
+#: The lists' length, and the number of waiting messages that are read to find FIFO groups.
 LONGEST_LIST = 5
 WAITING = 20_000
 

@@ -99,7 +99,7 @@ def _lapse(seconds: float | None) -> str:
 
 
 def _chosen(request: HttpRequest, name: str, known: Sequence[int], usual: int | None) -> int | None:
-    """Return a query parameter as a number, if in ``known``; else ``usual`` or the first known."""
+    """Return the query parameter ``name`` if it is in ``known``, else ``usual`` or the first."""
     given = request.GET.get(name, "")
     if given.isdecimal() and int(given) in known:
         return int(given)

@@ -41,7 +41,7 @@ __all__ = [
 ARCHIVED = "archived"
 #: Maximum number of messages tested against a filter without an index.
 LOOK = 100_000
-#: Maximum number of rows that a search without filters tests.
+#: Maximum number of rows that a search without filters tests, unless its limit is higher.
 SCAN = 10_000
 #: Maximum number of messages of one action.
 MOST = 1_000_000

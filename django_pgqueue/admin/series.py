@@ -24,7 +24,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass
 class Span:
-    """The counts and times of one time span, summed over all processes."""
+    """The counts and times of a span of time, summed over all processes."""
 
     counts: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)  # histograms

@@ -128,7 +128,7 @@ class Life:
         yield from self._deliveries()
 
     def _origin(self) -> str:
-        """Return who sent it, if the headers name a schedule or a replayed message, else ""."""
+        """Return "Sent by ..." if the headers name a schedule or a replayed message, else ""."""
         headers = self.message.headers if isinstance(self.message.headers, dict) else {}
         schedule, original = headers.get("x-schedule"), headers.get("x-replay-of")
         if isinstance(schedule, dict) and isinstance(schedule.get("name"), str):
@@ -190,7 +190,7 @@ class Life:
             lasted = _between(starts.get(each.attempt), each.at)
             if lasted is not None and lasted >= 0:
                 text += _(" after %s") % lapse(lasted)
-            # The last attempt is stored just after the move to the dead-letter queue.
+            # The last attempt is stored just after the dead-lettering: give both the same time.
             died_at = (self.died and self.died.died_at) or each.at
             at = min(each.at, died_at) if 0 <= (_between(died_at, each.at) or 0) < 5 else each.at
             error = f"{each.error_class.rpartition('.')[2]}: {each.message}"

@@ -275,7 +275,7 @@ def _refuse(constant: str) -> None:
 
 
 def advice(error: PgQueueError | Error, alias: str) -> str:
-    """Return the error's text; for a database that is down or has no tables, with advice."""
+    """Return the error's text, with advice if the database is down or lacks tables."""
     if isinstance(error, PgQueueError):
         return str(error)
     if sqlstate(error) == UNDEFINED_TABLE:

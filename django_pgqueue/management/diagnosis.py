@@ -34,7 +34,7 @@ class Limits:
     clock: float = 2.0
     overdue: float = 120.0
     unbounded: int = 10 * 2**30
-    #: Tolerated excess over ATTEMPTS_PER_QUEUE, since maintenance removes attempts only in rounds.
+    #: Failed attempts allowed above ATTEMPTS_PER_QUEUE: maintenance removes them only in rounds.
     attempts: int = 100_000
     dead_after: float = 12.0
     export: float = lakes.LATE
@@ -58,7 +58,7 @@ class Finding:
 
 #: Takes a problem: its text, its remedy, and its values for scripts.
 Report = Callable[[str, str, Mapping[str, Any]], None]
-#: Calls the Report for each problem. Returns a summary, which is shown if there is none.
+#: Calls the Report for each problem. Returns a summary, shown if there is no problem.
 Check = Callable[[str, Limits, Report], str]
 
 

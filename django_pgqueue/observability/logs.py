@@ -186,7 +186,7 @@ def queue_maintained(sender: str, maintained: Any, **kwargs: Any) -> None:
     )
 
 
-#: Queues and their lakes that were warned about. Each warning is logged once, not every round.
+#: Pairs (queue, lakes) whose warning was logged. It is logged once, not in every round.
 _warned: set[tuple[str, tuple[str, ...]]] = set()
 
 

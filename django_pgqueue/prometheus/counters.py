@@ -113,7 +113,7 @@ def _database_failed(sender: Any, operation: str, **kwargs: Any) -> None:
 
 
 def _started(sender: Any, consumer: Any, **kwargs: Any) -> None:
-    """Create the counters of all queues with the value 0, the first value for a rate."""
+    """Create the counters of all queues at 0: a rate needs a first value."""
     for subscription in consumer.subscriptions:
         for counter in message_counters.values():
             counter.labels(subscription.name)

@@ -71,7 +71,7 @@ def _row(each: Maintained) -> list[str]:
 
 
 def _advice(done: list[Maintained]) -> list[str]:
-    """Return the lines that say what to do about another server's lakes, which stop retention."""
+    """Return advice, as lines of text, if lakes from another server stop retention."""
     lakes = sorted({path for each in done for path in each.foreign_lakes})
     if not lakes:
         return []

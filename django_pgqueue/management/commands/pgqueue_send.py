@@ -1,4 +1,4 @@
-"""Send one message. Without a body, send each line of stdin as a message, in JSON.
+"""Send one message. Without a body, send every line of stdin; each line is JSON.
 
 Lines are sent in batches; a batch is sent completely or not at all.
 """
