@@ -1,4 +1,5 @@
--- Insert a message unless its dedup key is taken. Returns its id, or that of the first message.
+-- Insert a message unless its dedup key is taken. Returns its id, or the id of the first message
+-- with the key.
 WITH claimed AS MATERIALIZED (
     SELECT id, is_new FROM pgqueue_claim_keys({queue_id}, ARRAY[%(dedup_key)s::text], %(window)s)
 ),
