@@ -8,12 +8,13 @@
 -- their plans. The trigger's function therefore has two expressions, and calls a function that is
 -- compiled once.
 
--- These functions run with the sender's search path (wake.sql says why). Operators and functions
--- get exactly the types they are declared for, not our domains, so that no other schema offers a
+-- These functions run with the sender's search path (wake.sql says why). Arguments of operators and
+-- functions have exactly the declared types, not our domains, so that no other schema offers a
 -- better match.
 
--- Wakes the consumers of a queue. The arrays are the rows that are not ready: members of groups
--- wait behind their head, and other rows for their scheduled time. NULL if there are none.
+-- Wakes the consumers of a queue, and stores the sent rows that are not ready: members of groups,
+-- which wait behind their head, and rows with a later scheduled time. The arrays have these rows,
+-- and are NULL if there are none.
 CREATE FUNCTION {schema}.pgqueue_sent(
     queue_number integer, ids bigint[], enqueued_ats timestamptz[], scheduled_ats timestamptz[],
     priorities smallint[], groups text[]
