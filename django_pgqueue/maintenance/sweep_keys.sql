@@ -1,4 +1,4 @@
--- Deletes dedup keys whose window is over, up to a limit. Skips keys that a send is taking over.
+-- Deletes dedup keys whose window is over, up to a limit. Skips keys that a send has locked.
 DELETE FROM pgqueue_dedup WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM pgqueue_dedup
     WHERE queue_id = {queue_id} AND until <= statement_timestamp()
