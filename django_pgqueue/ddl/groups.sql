@@ -2,14 +2,14 @@
 --
 -- A statement that removes heads (an ack, a dead letter, an operator's DELETE) chooses all their
 -- successors in the same transaction. It never waits: for a locked group it inserts a recheck,
--- which the next reader processes after the commits.
+-- which the next reader processes after both transactions have ended.
 
 -- Sessions cache plans, and a plan made while a table was small would scan it for good. The
 -- statements are therefore pinned to indexes and to row addresses (ctid).
 
 -- Chooses the new heads of groups whose heads are gone. Takes the ctids of the groups' rows, which
--- the caller has locked. Returns how many groups have a new head. Each statement sees everything
--- committed before it.
+-- the caller has locked. Returns how many waiting messages became heads. Each statement sees
+-- everything committed before it.
 CREATE FUNCTION {schema}.pgqueue_next_heads(places tid[]) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -18,13 +18,12 @@ DECLARE
     found integer[];
     seen bigint;
 BEGIN
-    -- Repeats if an operator removed the next head meanwhile. A group with a new head was updated,
-    -- so its ctid has changed.
+    -- Repeats if an operator removed the next head meanwhile. Groups that have a new head do not
+    -- match again: the update changed their ctid.
     LOOP
-        -- Followers that were leased in one batch with the old head are still in flight. The next
-        -- head is the first message after them, unless an earlier message was put back into the
-        -- group. Followers are matched by queue too: a dead-lettered follower keeps its id in
-        -- another queue.
+        -- Followers that were leased in one batch with the old head are still in flight. The first
+        -- of them becomes the head, unless an earlier message was put back into waiting. Followers
+        -- are matched by queue too: a dead-lettered follower keeps its id in another queue.
         WITH line AS MATERIALIZED (
             SELECT g.ctid AS place, g.queue_id, g.group_key, g.followers, f.id, f.priority
             FROM {schema}.pgqueue_group g LEFT JOIN LATERAL (

@@ -40,8 +40,8 @@ class Damage:
 def damage(connection: Any) -> list[Damage]:
     """Report every missing or altered object of the queues' database.
 
-    Reports nothing if the applied migrations are older or newer than this release's: the last
-    release's processes may run on the next one's schema.
+    Reports nothing if the applied migrations are older or newer than this release's: processes of
+    the previous release may run on the next release's schema.
 
     >>> damage(connections["default"])
     []

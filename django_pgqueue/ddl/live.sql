@@ -117,7 +117,7 @@ CREATE TABLE pgqueue_group (
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- Groups that may need a new head. Every send inserts one for its group, and so do settling
+-- Groups that may need a new head. Every send to a group inserts a row, and so do settling
 -- statements that find the group locked. Readers process them. Rows are never updated, so no sender
 -- waits.
 CREATE TABLE pgqueue_recheck (

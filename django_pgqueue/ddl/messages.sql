@@ -5,7 +5,7 @@
 -- Domains limit values: a session caches a domain's check, but reads a table's CHECK constraints
 -- for each INSERT (2 us instead of 13 us per send).
 
--- The years of Python's datetime, less a day for time zones.
+-- The range of Python's datetime, less a day at each end for time zones.
 CREATE DOMAIN pgqueue_time AS timestamptz CONSTRAINT pgqueue_time_range
     CHECK (VALUE >= '0001-01-02 00:00:00+00' AND VALUE < '9999-12-31 00:00:00+00');
 
@@ -30,7 +30,8 @@ CREATE TABLE pgqueue_message (
     id bigint NOT NULL DEFAULT nextval('pgqueue_message_id_seq'),
     enqueued_at pgqueue_time NOT NULL DEFAULT statement_timestamp(),
     scheduled_at pgqueue_time,
-    -- The sending transaction. bigint, not xid8: PostgreSQL 15 has no BRIN operator class for it.
+    -- The id of the sending transaction. A bigint: PostgreSQL 15 has no BRIN operator class for
+    -- xid8.
     enqueued_xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
     -- The kind of the failure (engine/errors.sql) and the source queue, in dead letters only.
     failure bigint,

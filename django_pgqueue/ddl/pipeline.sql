@@ -22,9 +22,9 @@ CREATE TABLE pgqueue_spark_txn (
     committed_at timestamptz NOT NULL DEFAULT statement_timestamp()
 );
 
--- The last batch of a stream that consumes queues, unless it was archived at the first try. tries:
--- how often it was served. served: how many of its messages the tasks read last (NULL: all).
--- acknowledged: whether the messages' outcomes are written.
+-- The last batch of a stream that consumes queues, if it was served again or not archived as a
+-- whole. tries: how often it was served. served: how many of its messages the tasks read last
+-- (NULL: all). acknowledged: whether the messages' outcomes are written.
 CREATE TABLE pgqueue_stream (
     id text PRIMARY KEY,
     number bigint NOT NULL,

@@ -1,7 +1,7 @@
 -- Makes an INSERT into pgqueue_message a send.
 --
--- The trigger fires once per statement, on the parent and on each partition: a statement on the
--- parent fires no trigger of a partition, and a statement on a partition none of the parent.
+-- The parent and each partition have a trigger, which fires once per statement: a statement fires
+-- only the triggers of the table that it names.
 --
 -- A session compiles a trigger function once per table that fires it, and caches a plan per
 -- expression: 100 kB per queue. Each DDL statement, in any session, makes all sessions check all
@@ -57,7 +57,7 @@ BEGIN
     WHERE group_key IS NULL
       AND (scheduled_at IS NULL OR scheduled_at::timestamptz <= statement_timestamp());
 
-    -- Collects only the rows that are not ready: most sends have none.
+    -- The arrays have only the rows that are not ready: most sends have none.
     PERFORM {schema}.pgqueue_sent(
         queue_id, pg_catalog.array_agg(id) FILTER (WHERE later),
         pg_catalog.array_agg(enqueued_at::timestamptz) FILTER (WHERE later),

@@ -58,5 +58,5 @@ class Deliveries(list[Delivery]):
 
 
 def deliveries(rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
-    """Convert the rows of a read."""
+    """Convert the rows of a read to named tuples."""
     return [Delivery(*row) for row in rows]

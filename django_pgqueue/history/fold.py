@@ -25,7 +25,7 @@ BATCH = 200
 
 
 def fold(alias: str) -> None:
-    """Fold the minutes that are complete, and the hours that ended an hour ago."""
+    """Fold the minutes that are complete, and the hours that ended at least an hour ago."""
     with connections[alias].cursor() as cursor:
         now = ddl.server_time(cursor)
     hour = now.replace(minute=0, second=0, microsecond=0)

@@ -88,7 +88,8 @@ def note(
     """Write the rows of a process for the current minute of the server's clock.
 
     Arguments:
-        rows: takes the minute, and returns a row for each queue with the counts since it began.
+        rows: a function that takes the minute, and returns a row for each queue with the counts
+            since the minute began.
 
     Raises DatabaseError after at most one second, since heartbeats wait for this write.
     """

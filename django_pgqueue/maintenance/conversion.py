@@ -53,7 +53,7 @@ R = TypeVar("R")
 #: sessions wait during the first, and proceed during the second. The last pair is repeated.
 TRIES = ((0.01, 0.05), (0.02, 0.1), (0.05, 0.2), (0.1, 0.5), (0.1, 1.0))
 
-#: A new bound lies at least this far ahead, to be validated in time.
+#: A new bound lies at least this far ahead, so that there is time to validate it.
 MARGIN = dt.timedelta(minutes=10)
 #: A bound is rounded up to a full hour, or to a full interval if that is shorter.
 LONGEST_STEP = dt.timedelta(hours=1)

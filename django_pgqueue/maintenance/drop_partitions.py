@@ -76,7 +76,7 @@ def lives_in(work: Work, partition: Partition) -> bool:
 
 
 def _drop_if_expired(work: Work, partition: Partition, before: dt.datetime) -> bool:
-    """Drop a partition if all its messages have expired. Returns whether it was dropped.
+    """Drop a partition if all its messages may be removed. Returns whether it was dropped.
 
     Most checks run before the lock, since they take time; under it only new rows are checked.
     """

@@ -78,7 +78,7 @@ def missing_ranges(
     interval: dt.timedelta,
     not_before: dt.datetime | None = None,
 ) -> list[Range]:
-    """Return the missing current and future ranges, without parts that have a partition."""
+    """Return the parts of the current and future ranges that have no partition."""
     taken = [(partition.start, partition.end) for partition in found if partition.has_range]
     return [
         free

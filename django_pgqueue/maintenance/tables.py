@@ -71,8 +71,8 @@ def drop_tables(cursor: Any, queue_id: int, *, name: str) -> None:
     """Drop a queue's tables and delete its rows in shared tables, but not the queue's own row.
 
     Takes ACCESS EXCLUSIVE on both parents, which blocks every queue until the end of the
-    transaction: set ``lock_timeout``. Its purge mark stays, with its name, so that streams detect
-    the loss.
+    transaction: set ``lock_timeout``. The queue's purge mark stays, with its name, so that streams
+    detect the loss.
     """
     _mark_dropped(cursor, queue_id, name, own_table(ARCHIVE, queue_id))
     _drop(cursor, queue_id)

@@ -105,7 +105,7 @@ def follow(
 ) -> Deliveries:
     """Lease up to ``qty`` messages that wait behind heads of FIFO groups.
 
-    A follower's lease ends when its head is settled, or when the head's lease expires.
+    A follower's receipt is valid until the follower or its head is delivered again.
 
     Arguments:
         heads: receipts of messages that this caller has just leased.

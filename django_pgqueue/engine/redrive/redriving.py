@@ -34,11 +34,11 @@ def redrive(
 
     They keep their ids and their header ``x-dead-letter``; deliveries are counted from zero.
     Messages that are in flight stay, and so do those without a source queue, unless ``to`` is
-    given. A header is trusted if every role that may write to the dead-letter queue may also send
-    to the source queue.
+    given. The source in a header is trusted if every role that may write to the dead-letter queue
+    may also send to the source queue.
 
     Arguments:
-        to: the name of one queue for all of them.
+        to: the name of one queue that gets all of them.
         ids: only messages with these ids.
         conditional: only messages whose body contains it, as jsonb's ``@>`` does.
         rate: the most messages a second; None: no limit.

@@ -86,10 +86,10 @@ def send_batch(
     Uses COPY for ``COPY_THRESHOLD`` messages or more, and for very large ones.
 
     Arguments:
-        bodies: a list with one for each message, at least one.
+        bodies: a list with the body of each message, at least one.
         headers, group: one for all, or a list with one for each body.
         delay, priority: one for all, as for :func:`send`.
-        dedup_key: a list with one for each body.
+        dedup_key: a list with a key for each body.
 
     >>> queue("orders").send_batch([{"order": 7}, {"order": 8}])
     [1, 2]
@@ -239,5 +239,5 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_json(text: str) -> str:
-    # JSON text has no raw tabs or newlines.
+    # JSON text has no raw tabs or newlines, so only backslashes are escaped.
     return text.replace("\\", "\\\\")

@@ -2,7 +2,7 @@
         SELECT unnest(%(ids)s::bigint[]), unnest(%(read_cts)s::integer[]),
                timestamptz 'epoch' + unnest(%(read_ats)s::bigint[])::float8
                                      * interval '1 microsecond')) IS TRUE
-      -- A follower's lease holds only while the head of its group still has its lease from the same
+      -- A follower's receipt is valid only if the head of its group was last delivered by the same
       -- read. P6.
       AND (group_key IS NULL OR (
           SELECT g.head = pgqueue_deferred.id OR pgqueue_deferred.last_read_at = (

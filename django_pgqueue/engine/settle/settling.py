@@ -201,7 +201,7 @@ def by_receipts(
         done |= archive_batches(queue, good, params["ran"])
     if left := [receipt for receipt in good if receipt.id not in done]:
         run(left)
-    # A message that was read once may be in a batch lease, or may just have been unfolded.
+    # A message that was read once may be in a batch lease, or in one that was just unfolded.
     if left := [r for r in good if r.id not in done and r.read_ct == 1]:
         unfold(queue, [receipt.id for receipt in left])
         run(left)
